@@ -1,0 +1,1 @@
+//! Charts: load, merge values, render with one of the engines.

@@ -1,0 +1,4 @@
+//! Release manager for Kubernetes clusters.
+
+pub mod api;
+pub mod core;
