@@ -2,4 +2,5 @@
 
 pub mod chart;
 pub mod files;
+pub mod name;
 pub mod yaml;
