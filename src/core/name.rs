@@ -189,7 +189,7 @@ impl FromStr for ReleaseName {
 
 /// `<stem>-<major>-<minor>-<version>` into its parts, the version being plain or with a pre-release part.
 fn split_from_right(text: &str) -> Option<(&str, KubernetesMinor, ReleaseVersion)> {
-    text.match_indices("-v").rev().find_map(|(at, _)| {
+    text.rmatch_indices("-v").find_map(|(at, _)| {
         let version = text[at + 1..].parse().ok()?;
         let (rest, minor) = text[..at].rsplit_once('-')?;
         let (stem, major) = rest.rsplit_once('-')?;

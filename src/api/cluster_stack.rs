@@ -1,0 +1,357 @@
+//! `ClusterStack`: the one object that a user creates.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::condition::Condition;
+
+/// What a ClusterStack should bring: which releases, from where, applied how.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "clusterstack.x-k8s.io",
+    version = "v1alpha1",
+    kind = "ClusterStack",
+    namespaced,
+    status = "ClusterStackStatus",
+    shortname = "csk",
+    category = "clusterstack",
+    category = "cluster-api",
+    derive = "PartialEq",
+    doc = "ClusterStack subscribes a management cluster to the releases of one cluster stack.",
+    printcolumn(name = "Provider", type_ = "string", json_path = ".spec.provider"),
+    printcolumn(name = "ClusterStack", type_ = "string", json_path = ".spec.name"),
+    printcolumn(name = "K8s", type_ = "string", json_path = ".spec.kubernetesVersion"),
+    printcolumn(name = "Channel", type_ = "string", json_path = ".spec.channel"),
+    printcolumn(name = "Autosubscribe", type_ = "string", json_path = ".spec.autoSubscribe"),
+    printcolumn(name = "Usable", type_ = "string", json_path = ".status.usableVersions"),
+    printcolumn(name = "Latest", type_ = "string", json_path = ".status.latestRelease"),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp",
+        description = "Time since the ClusterStack was created"
+    ),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].message")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.noProvider || has(self.providerRef)").message("providerRef is needed unless noProvider is true").reason(Reason::FieldValueRequired),
+    validation = Rule::new("!has(self.providerRef) || (has(self.providerRef.kind) && self.providerRef.kind.endsWith('Template') && has(self.providerRef.name) && self.providerRef.name != '' && has(self.providerRef.apiVersion) && self.providerRef.apiVersion != '')").message("providerRef must name apiVersion, kind (one that ends in Template) and name"),
+    validation = Rule::new("self.provider == oldSelf.provider").message("provider is immutable: create another ClusterStack"),
+    validation = Rule::new("self.name == oldSelf.name").message("name is immutable: create another ClusterStack"),
+    validation = Rule::new("self.kubernetesVersion == oldSelf.kubernetesVersion").message("kubernetesVersion is immutable: create another ClusterStack"),
+    validation = Rule::new("self.channel == oldSelf.channel").message("channel is immutable: create another ClusterStack"),
+    validation = Rule::new("!has(self.versions) || self.channel != 'stable' || self.versions.all(v, !v.contains('-'))").message("the stable channel has versions like v2; versions like v0-sha.abc belong to channel custom"),
+    validation = Rule::new("!has(self.versions) || self.channel != 'custom' || self.versions.all(v, v.contains('-'))").message("channel custom has versions like v0-sha.abc; versions like v2 belong to the stable channel"),
+)]
+pub struct ClusterStackSpec {
+    /// Infrastructure provider of the cluster stack, for example `openstack`.
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub provider: String,
+
+    /// Name of the cluster stack, for example `scs`.
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+
+    /// Kubernetes minor version, `<major>.<minor>`, for example `1.34`.
+    #[schemars(length(max = 16), regex(pattern = r"^\d\.\d+$"))]
+    pub kubernetes_version: String,
+
+    /// Release channel: `stable` has versions like `v2`, `custom` those with a pre-release part.
+    #[serde(default)]
+    pub channel: Channel,
+
+    /// Versions that have to be there whatever autoSubscribe finds: `v2`, in channel custom `v0-sha.abc`.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    #[schemars(
+        length(max = 128),
+        inner(length(max = 64), regex(pattern = r"^v(0|[1-9][0-9]{0,17})(-[a-zA-Z0-9]+[.-][a-zA-Z0-9]+)?$"))
+    )]
+    pub versions: Vec<String>,
+
+    /// Take the newest matching release of the source as soon as it is there.
+    #[serde(default = "yes")]
+    pub auto_subscribe: bool,
+
+    /// There is no provider-specific work: no provider object is made or waited for.
+    #[serde(default)]
+    pub no_provider: bool,
+
+    /// The provider's template (`…Template`) from which each release gets its provider object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider_ref: Option<ObjectReference>,
+
+    /// Where releases come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+
+    /// How often the source is polled: a duration such as `5m` or `1h30m`, at least 10s. Defaults to 5m.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    #[x_kube(validation = Rule::new("duration(self) >= duration('10s')").message("interval must be at least 10s"))]
+    pub interval: Option<String>,
+
+    /// Do nothing: no poll, no apply, no drift correction, no collection. Deletion still works.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspend: bool,
+
+    /// How many unused ready releases stay, the newest ready one counted. Defaults to 1; the newest ready one always stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub keep: Option<u32>,
+
+    /// Fields of applied objects that are left to others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    #[schemars(length(max = 64))]
+    pub ignore_differences: Vec<IgnoreDifference>,
+
+    /// What happens when an applied object was changed by hand: `correct` (the default) puts it back, `warn` only says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift_mode: Option<DriftMode>,
+
+    /// ServiceAccount of this namespace with whose rights the release is applied. Without it only namespaced objects of
+    /// this namespace are applied, unless the operator's flags say otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub service_account_name: Option<String>,
+}
+
+/// Release channel of a ClusterStack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Channel {
+    /// Versions without a pre-release part.
+    #[default]
+    Stable,
+    /// Versions with one.
+    Custom,
+}
+
+/// What is done about drift.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DriftMode {
+    /// Put back.
+    #[default]
+    Correct,
+    /// Say so and leave it.
+    Warn,
+}
+
+/// Where releases come from: exactly one of the fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.git), has(self.github), has(self.gitlab), has(self.oci), has(self.directory)].filter(x, x).size() == 1").message("exactly one source is needed: git, github, gitlab, oci or directory"))]
+pub struct Source {
+    /// Tags of a Git repository; the tree of a tag is the release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git: Option<GitSource>,
+    /// Releases on GitHub. Not served by this version of the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub github: Option<GithubSource>,
+    /// Releases on GitLab. Not served by this version of the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gitlab: Option<GitlabSource>,
+    /// Tags of an OCI repository. Not served by this version of the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oci: Option<OciSource>,
+    /// A directory with one directory per release. Not served by this version of the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<DirectorySource>,
+}
+
+/// A Git repository.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GitSource {
+    /// `https://…`, `ssh://…` or, where the operator's flags allow it, `file://…`.
+    #[schemars(length(min = 1, max = 2048))]
+    pub url: String,
+    /// Where the stack lies in the tree; may contain `{provider}`, `{name}` and `{kubernetesVersion}` (as `1-30`).
+    /// Without it the usual places are tried: `stacks/<provider>/<name>`, `providers/<provider>/<name>/<major>-<minor>`,
+    /// `providers/<provider>/<name>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub path: Option<String>,
+    /// Secret of this namespace with `username` and `password` (or `token`), or `identity` and `known_hosts` for ssh.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<SecretReference>,
+}
+
+/// A repository on GitHub.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GithubSource {
+    /// Organisation or user.
+    #[schemars(length(min = 1, max = 256))]
+    pub owner: String,
+    /// Repository.
+    #[schemars(length(min = 1, max = 256))]
+    pub repo: String,
+    /// API of a GitHub Enterprise server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
+    pub api_url: Option<String>,
+    /// Secret with `token`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<SecretReference>,
+}
+
+/// A project on GitLab.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GitlabSource {
+    /// Server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
+    pub url: Option<String>,
+    /// `group/name`.
+    #[schemars(length(min = 1, max = 512))]
+    pub project: String,
+    /// Secret with `token`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<SecretReference>,
+}
+
+/// A repository in an OCI registry.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OciSource {
+    /// `host[:port]/path`.
+    #[schemars(length(min = 1, max = 2048))]
+    pub repository: String,
+    /// Secret with `username` and `password`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<SecretReference>,
+    /// Plain HTTP.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub insecure: bool,
+}
+
+/// A directory that the operator can read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DirectorySource {
+    /// Its absolute path.
+    #[schemars(length(min = 1, max = 4096))]
+    pub path: String,
+}
+
+/// A Secret of the object's own namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretReference {
+    /// Its name.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+}
+
+/// Fields that are left to others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct IgnoreDifference {
+    /// API group of the objects; empty is the core group.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 253))]
+    pub group: String,
+    /// Kind of the objects.
+    #[schemars(length(min = 1, max = 253))]
+    pub kind: String,
+    /// Name of the object; every object of the kind without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub name: Option<String>,
+    /// JSON pointers (RFC 6901) of the fields.
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 1024), regex(pattern = r"^/")))]
+    pub json_pointers: Vec<String>,
+}
+
+/// What was found and done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterStackStatus {
+    /// Newest ready release and its Kubernetes version: `docker-scs-1-34-v2 | v1.34.7`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub latest_release: String,
+    /// Versions of the ready releases, newest first.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 16384))]
+    pub usable_versions: String,
+    /// A line per release.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    #[schemars(length(max = 512))]
+    pub summary: Vec<ReleaseSummary>,
+    /// The last successful reading of the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_poll: Option<LastPoll>,
+    /// Value of the annotation `clusterstack.x-k8s.io/reconcile-at` that was last acted on.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub last_handled_reconcile_at: String,
+    /// Generation of the spec that this status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Conditions; `Ready` sums the others up.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    #[schemars(length(max = 32))]
+    pub conditions: Vec<Condition>,
+}
+
+/// A release in one line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReleaseSummary {
+    /// Name of the ClusterStackRelease.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// Whether Clusters can use it.
+    pub ready: bool,
+    /// The phase in CSO's words: `downloading release assets`, `provider-specific work`, `applying objects`, `done`.
+    #[schemars(length(max = 64))]
+    pub phase: String,
+    /// Why it is not ready.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub message: String,
+    /// Why it stays: `InUse`, `InVersions`, `NewestFound`, `NewestReady`, `Kept`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64))]
+    pub kept: String,
+}
+
+/// A successful reading of the source.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LastPoll {
+    /// When what it found was first seen. It stays while polls find the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Time>,
+    /// Digest over the tags and what they name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 128))]
+    pub revision: String,
+    /// Releases of this stack, Kubernetes version and channel.
+    #[serde(default)]
+    pub found: u32,
+    /// Tags that are no releases; they are passed over.
+    #[serde(default)]
+    pub passed_over: u32,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The Go operator writes an empty list as `null`.
+fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}

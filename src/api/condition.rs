@@ -1,0 +1,321 @@
+//! Conditions: their types, their reasons, and the one function that sets them.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+/// Longest message in a status, in bytes.
+pub const MAX_MESSAGE: usize = 1024;
+
+/// A condition by the Kubernetes API conventions (`metav1.Condition`).
+///
+/// Read leniently: what the Go operator stored (no reason on a true condition, a `severity`) is no error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// Type of the condition, in CamelCase.
+    #[serde(rename = "type")]
+    #[schemars(length(max = 316))]
+    pub type_: String,
+    /// `True`, `False` or `Unknown`.
+    #[schemars(length(max = 16))]
+    pub status: String,
+    /// Generation of the object that was seen when the condition was set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// When the status last changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<Time>,
+    /// Why, in one CamelCase word that scripts may rely on.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub reason: String,
+    /// Why, for people; what to do where something has to be done.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 32768))]
+    pub message: String,
+}
+
+impl Condition {
+    /// Whether the status is `True`.
+    pub fn is_true(&self) -> bool {
+        self.status == "True"
+    }
+}
+
+/// The condition types of our objects. They are API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ConditionType {
+    /// The summary of the others; `kubectl wait` looks at it.
+    Ready,
+    /// True while only a human can get the object on (kstatus).
+    Stalled,
+    /// True while the object is being worked on (kstatus).
+    Reconciling,
+    /// ClusterStack: the source was read and releases were selected.
+    ReleasesSynced,
+    /// ClusterStack: the source answers.
+    AssetsClientAPIAvailable,
+    /// ClusterStack: the ClusterStackReleases that are wanted exist, the others are gone.
+    ClusterStackReleasesSynced,
+    /// ClusterStackRelease: its files are fetched and verified.
+    ClusterStackReleaseDownloaded,
+    /// ClusterStackRelease: the cluster-class chart rendered.
+    HelmChartTemplated,
+    /// ClusterStackRelease: every object of the chart is applied.
+    HelmChartApplied,
+    /// ClusterStackRelease: the provider's object says ready.
+    ProviderClusterStackReleaseReady,
+}
+
+impl ConditionType {
+    /// The name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "Ready",
+            Self::Stalled => "Stalled",
+            Self::Reconciling => "Reconciling",
+            Self::ReleasesSynced => "ReleasesSynced",
+            Self::AssetsClientAPIAvailable => "AssetsClientAPIAvailable",
+            Self::ClusterStackReleasesSynced => "ClusterStackReleasesSynced",
+            Self::ClusterStackReleaseDownloaded => "ClusterStackReleaseDownloaded",
+            Self::HelmChartTemplated => "HelmChartTemplated",
+            Self::HelmChartApplied => "HelmChartApplied",
+            Self::ProviderClusterStackReleaseReady => "ProviderClusterStackReleaseReady",
+        }
+    }
+}
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
+        /// Reasons of conditions, events and resource rows. They are API: names never change their meaning.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
+        pub enum Reason { $($(#[doc = $doc])+ $name),+ }
+
+        impl Reason {
+            /// Every reason, for the reference.
+            pub const ALL: &'static [Self] = &[$(Self::$name),+];
+
+            /// The word on the wire.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name)),+ }
+            }
+
+            /// What it means, for the reference.
+            pub fn doc(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),+)),+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// All is as wanted.
+    Ready,
+    /// The step succeeded.
+    Succeeded,
+    /// Work is under way.
+    Progressing,
+    /// `spec.suspend` is set: nothing is done.
+    Suspended,
+    /// The object is being deleted.
+    Deleting,
+    /// A Cluster, a roll-out or a ClusterAddon still uses the release: nothing is deleted.
+    InUse,
+    /// Clusters could not be listed: nothing is collected or deleted until they can.
+    UsageUnknown,
+    /// The source can't be reached; it is tried again with growing pauses.
+    SourceUnreachable,
+    /// The source wants other credentials.
+    SourceUnauthorized,
+    /// The operator's flags don't allow this source.
+    SourceRefused,
+    /// `spec.source` is missing or holds not exactly one kind of source.
+    SourceInvalid,
+    /// The Secret that `secretRef` names is missing or lacks its keys.
+    SecretInvalid,
+    /// No tag of the source is a release that matches the spec.
+    NoReleaseFound,
+    /// The source has no tag of this release's name.
+    ReleaseNotFound,
+    /// The tag now names another commit than the one that was applied; the applied one stays.
+    ArtifactChanged,
+    /// The tag's tree does not hold this cluster stack, or its files contradict each other.
+    ReleaseInvalid,
+    /// The release's files are fetched.
+    Fetching,
+    /// The release's files could not be fetched; it is tried again.
+    FetchFailed,
+    /// The chart does not render.
+    RenderFailed,
+    /// The chart renders no object where there were some; what is applied is held.
+    EmptyRender,
+    /// Some objects could not be applied; `status.resources` says which and why.
+    FailedToApplyObjects,
+    /// Some applied objects are not healthy yet.
+    ObjectsNotHealthy,
+    /// Applied objects report a failure.
+    ObjectsFailed,
+    /// Objects could not be deleted; the deletion goes on when they can.
+    FailedToDeleteObjects,
+    /// A release that is wanted is not ready.
+    ReleaseNotReady,
+    /// The newest release is not ready; an older one is usable.
+    NewestReleaseNotReady,
+    /// A ClusterStackRelease could not be created or deleted.
+    FailedToCreateOrUpdate,
+    /// The provider's template does not exist.
+    ProviderTemplateNotFound,
+    /// The provider's object is not ready yet.
+    ProcessOngoing,
+    /// The provider's object says it failed.
+    ProviderFailed,
+    /// The API server serves no such kind; applied when its CustomResourceDefinition comes.
+    NoKindMatch,
+    /// The API server refuses the object as invalid.
+    Invalid,
+    /// The rights do not reach: of the operator, or of `serviceAccountName`.
+    Forbidden,
+    /// The object belongs to somebody else and is left alone.
+    OwnedByOther,
+    /// Somebody puts our fields back again and again; the object is left to them for a while.
+    DriftFight,
+    /// The object differs from the release; `driftMode: warn` leaves it.
+    Drifted,
+    /// The API server did not answer as hoped; it is tried again.
+    ApplyFailed,
+    /// The object was changed or deleted by hand and was put back.
+    DriftCorrected,
+    /// An object that the release no longer contains was deleted.
+    Pruned,
+    /// A release was subscribed.
+    ReleaseCreated,
+    /// A release that nobody uses was deleted.
+    ReleaseCollected,
+    /// The object itself can't be understood; its spec has to change.
+    SpecInvalid,
+    /// The ClusterStack that owns the release is gone.
+    OwnerMissing,
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A message cut at [`MAX_MESSAGE`] bytes, at a character, with an ellipsis.
+pub fn cut(message: &str, max: usize) -> String {
+    if message.len() <= max {
+        return message.to_owned();
+    }
+    let mut end = max.saturating_sub('…'.len_utf8());
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}…", &message[..end])
+}
+
+/// What a condition says, before it is set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The condition.
+    pub type_: ConditionType,
+    /// `Some(true)` is `True`, `None` is `Unknown`.
+    pub status: Option<bool>,
+    /// Stable reason.
+    pub reason: Reason,
+    /// For people.
+    pub message: String,
+}
+
+impl Finding {
+    /// `True` with a reason.
+    pub fn yes(type_: ConditionType, reason: Reason, message: impl Into<String>) -> Self {
+        Self { type_, status: Some(true), reason, message: message.into() }
+    }
+
+    /// `False` with a reason.
+    pub fn no(type_: ConditionType, reason: Reason, message: impl Into<String>) -> Self {
+        Self { type_, status: Some(false), reason, message: message.into() }
+    }
+
+    /// `Unknown` with a reason.
+    pub fn unknown(type_: ConditionType, reason: Reason, message: impl Into<String>) -> Self {
+        Self { type_, status: None, reason, message: message.into() }
+    }
+}
+
+/// The new list of conditions: exactly those of `findings`, in their order. A transition time is kept while the status
+/// stays the same (Kubernetes API conventions).
+pub fn set(previous: &[Condition], findings: &[Finding], generation: Option<i64>, now: Timestamp) -> Vec<Condition> {
+    findings
+        .iter()
+        .map(|finding| {
+            let status = match finding.status {
+                Some(true) => "True",
+                Some(false) => "False",
+                None => "Unknown",
+            };
+            let since = previous
+                .iter()
+                .find(|c| c.type_ == finding.type_.as_str() && c.status == status)
+                .and_then(|c| c.last_transition_time.clone());
+            Condition {
+                type_: finding.type_.as_str().to_owned(),
+                status: status.to_owned(),
+                observed_generation: generation,
+                last_transition_time: Some(since.unwrap_or_else(|| Time(whole_seconds(now)))),
+                reason: finding.reason.as_str().to_owned(),
+                message: cut(&finding.message, MAX_MESSAGE),
+            }
+        })
+        .collect()
+}
+
+/// `metav1.Time` has a resolution of seconds; more would differ after a round trip.
+pub fn whole_seconds(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+/// The condition of a type, if there is one.
+pub fn find(conditions: &[Condition], type_: ConditionType) -> Option<&Condition> {
+    conditions.iter().find(|c| c.type_ == type_.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn a_transition_time_changes_only_with_the_status() {
+        let first = set(&[], &[Finding::no(ConditionType::Ready, Reason::Progressing, "a")], Some(1), at(100));
+        let same = set(&first, &[Finding::no(ConditionType::Ready, Reason::FetchFailed, "b")], Some(2), at(200));
+        assert_eq!(same[0].last_transition_time, Some(Time(at(100))));
+        assert_eq!(same[0].reason, "FetchFailed");
+        let flipped = set(&same, &[Finding::yes(ConditionType::Ready, Reason::Ready, "")], Some(2), at(300));
+        assert_eq!(flipped[0].last_transition_time, Some(Time(at(300))));
+    }
+
+    #[test]
+    fn conditions_of_the_go_operator_are_read() {
+        let stored = r#"[{"type":"Ready","status":"True","lastTransitionTime":"2025-01-01T00:00:00Z"},
+            {"type":"X","status":"False","severity":"Error","reason":"Broken","message":"m","lastTransitionTime":"2025-01-01T00:00:00Z"}]"#;
+        let read: Vec<Condition> = serde_json::from_str(stored).unwrap();
+        assert!(read[0].is_true());
+        assert_eq!(read[1].reason, "Broken");
+    }
+
+    #[test]
+    fn long_messages_are_cut_at_a_character() {
+        let long = "ä".repeat(1000);
+        let short = cut(&long, MAX_MESSAGE);
+        assert!(short.len() <= MAX_MESSAGE && short.ends_with('…'));
+        assert_eq!(cut("short", MAX_MESSAGE), "short");
+    }
+}
