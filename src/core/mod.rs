@@ -1,6 +1,15 @@
 //! Decisions: pure functions over plain data. No client, no clock, no file system, no logging.
 
 pub mod chart;
+pub mod fields;
 pub mod files;
+pub mod health;
+pub mod in_use;
+pub mod manifest;
 pub mod name;
+pub mod ownership;
+pub mod plan;
+pub mod retry;
+pub mod selection;
+pub mod status;
 pub mod yaml;

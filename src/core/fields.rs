@@ -1,0 +1,266 @@
+//! Field ownership: what server-side apply recorded of us in an object (KEP-555, `metadata.managedFields`).
+
+use serde_json::{Map, Value};
+
+/// The entry of a field manager's apply, without a subresource.
+pub fn entry<'a>(object: &'a Value, manager: &str) -> Option<&'a Value> {
+    entries(object).find(|entry| {
+        entry.get("manager").and_then(Value::as_str) == Some(manager)
+            && entry.get("operation").and_then(Value::as_str) == Some("Apply")
+            && entry.get("subresource").and_then(Value::as_str).is_none_or(str::is_empty)
+    })
+}
+
+fn entries(object: &Value) -> impl Iterator<Item = &Value> {
+    object.get("metadata").and_then(|m| m.get("managedFields")).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// What the live object holds in the fields that `manager` owns, shaped like their field set. `None` if it owns none.
+/// Two results are equal exactly when the manager owns the same fields with the same values.
+pub fn owned(object: &Value, manager: &str) -> Option<Value> {
+    Some(project(entry(object, manager)?.get("fieldsV1")?, Some(object)))
+}
+
+/// `live` reduced to `fields` (`FieldsV1`: `f:name`, `k:{…}` of a list item by its keys, `v:value` of a set, `i:index`, `.`).
+fn project(fields: &Value, live: Option<&Value>) -> Value {
+    let Some(members) = fields.as_object().filter(|members| !members.is_empty()) else {
+        return live.cloned().unwrap_or(Value::Null);
+    };
+    let mut out = Map::new();
+    for (path, below) in members {
+        let value = match path.split_once(':') {
+            Some(("f", name)) => project(below, live.and_then(|l| l.get(name))),
+            Some(("k", keys)) => project(below, live.and_then(|l| item_with(l, keys))),
+            Some(("v", wanted)) => Value::Bool(live.is_some_and(|l| contains(l, wanted))),
+            Some(("i", index)) => project(below, index.parse::<usize>().ok().and_then(|i| live?.get(i))),
+            // `.`: the container itself is owned; its members are listed beside it.
+            _ => Value::Bool(live.is_some()),
+        };
+        out.insert(path.clone(), value);
+    }
+    Value::Object(out)
+}
+
+fn item_with<'a>(list: &'a Value, keys: &str) -> Option<&'a Value> {
+    let keys: Map<String, Value> = serde_json::from_str(keys).ok()?;
+    list.as_array()?.iter().find(|item| keys.iter().all(|(key, value)| item.get(key) == Some(value)))
+}
+
+fn contains(list: &Value, wanted: &str) -> bool {
+    let Ok(wanted) = serde_json::from_str::<Value>(wanted) else { return false };
+    list.as_array().is_some_and(|items| items.contains(&wanted))
+}
+
+/// Removes what JSON pointers (RFC 6901) name from a projection made by [`owned`].
+pub fn without_pointers(owned: &mut Value, pointers: &[String]) {
+    for pointer in pointers {
+        let path: Vec<String> = pointer_segments(pointer).map(|segment| format!("f:{segment}")).collect();
+        remove(owned, &path);
+    }
+}
+
+fn remove(value: &mut Value, path: &[String]) {
+    let Some(map) = value.as_object_mut() else { return };
+    match path {
+        [] => {}
+        [last] => {
+            map.remove(last);
+        }
+        [first, rest @ ..] => {
+            if let Some(next) = map.get_mut(first) {
+                remove(next, rest);
+            }
+        }
+    }
+}
+
+fn pointer_segments(pointer: &str) -> impl Iterator<Item = String> {
+    pointer.split('/').skip(1).map(|segment| segment.replace("~1", "/").replace("~0", "~"))
+}
+
+/// The desired object with the live value in each pointer's place, so that applying it leaves those fields to others.
+pub fn keep_live(desired: &mut Value, live: &Value, pointers: &[String]) {
+    for pointer in pointers {
+        match live.pointer(pointer) {
+            Some(value) => put(desired, pointer, value.clone()),
+            None => drop_pointer(desired, pointer),
+        }
+    }
+}
+
+fn put(target: &mut Value, pointer: &str, value: Value) {
+    if let Some(slot) = target.pointer_mut(pointer) {
+        *slot = value;
+    }
+}
+
+fn drop_pointer(target: &mut Value, pointer: &str) {
+    let Some((parent, last)) = pointer.rsplit_once('/') else { return };
+    if let Some(Value::Object(map)) = target.pointer_mut(parent) {
+        map.remove(&last.replace("~1", "/").replace("~0", "~"));
+    }
+}
+
+/// JSON pointers of the leaves of `desired` that `live` holds otherwise; at most `limit` of them. Items of a list of
+/// objects are matched by `name`, others by place.
+pub fn differences(desired: &Value, live: &Value, limit: usize) -> Vec<String> {
+    let mut out = Vec::new();
+    collect(desired, Some(live), String::new(), limit, &mut out);
+    out
+}
+
+fn collect(desired: &Value, live: Option<&Value>, at: String, limit: usize, out: &mut Vec<String>) {
+    if out.len() >= limit {
+        return;
+    }
+    match (desired, live) {
+        (Value::Object(map), Some(Value::Object(_))) => {
+            for (key, value) in map {
+                let path = format!("{at}/{}", key.replace('~', "~0").replace('/', "~1"));
+                collect(value, live.and_then(|l| l.get(key)), path, limit, out);
+            }
+        }
+        (Value::Array(items), Some(Value::Array(others))) => {
+            for (index, item) in items.iter().enumerate() {
+                let other = match item.get("name") {
+                    Some(name) => others.iter().find(|other| other.get("name") == Some(name)),
+                    None => others.get(index),
+                };
+                collect(item, other, format!("{at}/{index}"), limit, out);
+            }
+        }
+        // The API server leaves out empty containers and nulls.
+        (Value::Null, None) => {}
+        (Value::Object(map), None) if map.is_empty() => {}
+        (desired, live) if live == Some(desired) => {}
+        _ => out.push(at),
+    }
+}
+
+/// The other field managers that own one of `pointers`, the latest writer first.
+pub fn rivals(object: &Value, manager: &str, pointers: &[String]) -> Vec<String> {
+    let mut found: Vec<(&str, &str)> = entries(object)
+        .filter_map(|entry| {
+            let name = entry.get("manager").and_then(Value::as_str).filter(|name| *name != manager)?;
+            let fields = entry.get("fieldsV1")?;
+            let time = entry.get("time").and_then(Value::as_str).unwrap_or_default();
+            pointers.iter().any(|pointer| touches(fields, pointer)).then_some((time, name))
+        })
+        .collect();
+    found.sort_unstable_by(|a, b| b.cmp(a));
+    let mut names: Vec<String> = found.into_iter().map(|(_, name)| name.to_owned()).collect();
+    names.dedup();
+    names
+}
+
+fn touches(fields: &Value, pointer: &str) -> bool {
+    let mut at = fields;
+    for segment in pointer_segments(pointer) {
+        match at.get(format!("f:{segment}")) {
+            Some(next) => at = next,
+            // Below a list the place says nothing about the key: any item counts.
+            None => {
+                return at.as_object().is_some_and(|m| m.keys().any(|k| k.starts_with("k:") || k.starts_with("v:")));
+            }
+        }
+    }
+    true
+}
+
+/// The `managedFields` list with `from`'s apply entry renamed to `to`, for objects that another tool applied before us.
+/// `None` if there is nothing to rename. An entry of `to` that is already there wins.
+pub fn renamed(object: &Value, from: &str, to: &str) -> Option<Value> {
+    entry(object, from)?;
+    let has_target = entry(object, to).is_some();
+    let list = entries(object)
+        .filter_map(|item| {
+            let is_source = Some(item) == entry(object, from);
+            match (is_source, has_target) {
+                (true, true) => None,
+                (true, false) => {
+                    let mut item = item.clone();
+                    item["manager"] = to.into();
+                    Some(item)
+                }
+                (false, _) => Some(item.clone()),
+            }
+        })
+        .collect();
+    Some(Value::Array(list))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn live() -> Value {
+        json!({
+            "metadata": {"name": "a", "labels": {"app": "x", "other": "y"}, "managedFields": [
+                {"manager": "clusterstack", "operation": "Apply", "time": "2026-01-01T00:00:00Z", "fieldsV1": {
+                    "f:metadata": {"f:labels": {"f:app": {}}},
+                    "f:spec": {"f:replicas": {}, "f:ports": {"k:{\"port\":80}": {".": {}, "f:port": {}}}, "f:args": {"v:\"-v\"": {}}}
+                }},
+                {"manager": "kubectl-edit", "operation": "Update", "time": "2026-01-02T00:00:00Z", "fieldsV1": {"f:spec": {"f:replicas": {}}}},
+                {"manager": "status-writer", "operation": "Update", "subresource": "status", "fieldsV1": {"f:status": {}}}
+            ]},
+            "spec": {"replicas": 3, "paused": true, "ports": [{"port": 81}, {"port": 80, "name": "web"}], "args": ["-v"]}
+        })
+    }
+
+    #[test]
+    fn only_our_fields_are_looked_at() {
+        let before = owned(&live(), "clusterstack").unwrap();
+        let mut foreign = live();
+        foreign["spec"]["paused"] = false.into();
+        foreign["metadata"]["labels"]["other"] = "z".into();
+        foreign["spec"]["ports"][1]["name"] = "www".into();
+        assert_eq!(owned(&foreign, "clusterstack").unwrap(), before);
+        assert_eq!(owned(&live(), "nobody"), None);
+    }
+
+    #[test]
+    fn a_change_of_an_owned_field_is_seen() {
+        let before = owned(&live(), "clusterstack").unwrap();
+        for (pointer, value) in [
+            ("/spec/replicas", json!(4)),
+            ("/metadata/labels/app", json!("changed")),
+            ("/spec/ports", json!([{"port": 81}])),
+            ("/spec/args", json!([])),
+            ("/metadata/managedFields/0/fieldsV1/f:spec", json!({"f:replicas": {}})),
+        ] {
+            let mut changed = live();
+            *changed.pointer_mut(pointer).unwrap() = value;
+            assert_ne!(owned(&changed, "clusterstack").unwrap(), before, "{pointer}");
+        }
+    }
+
+    #[test]
+    fn ignored_pointers_do_not_count() {
+        let pointers = vec!["/spec/replicas".to_owned()];
+        let mut changed = live();
+        changed["spec"]["replicas"] = 9.into();
+        let (mut a, mut b) = (owned(&live(), "clusterstack").unwrap(), owned(&changed, "clusterstack").unwrap());
+        without_pointers(&mut a, &pointers);
+        without_pointers(&mut b, &pointers);
+        assert_eq!(a, b);
+        let mut desired = json!({"spec": {"replicas": 3, "gone": 1}});
+        keep_live(&mut desired, &changed, &["/spec/replicas".to_owned(), "/spec/gone".to_owned()]);
+        assert_eq!(desired, json!({"spec": {"replicas": 9}}));
+    }
+
+    #[test]
+    fn differences_name_leaves_and_rivals() {
+        let desired = json!({"spec": {"replicas": 2, "ports": [{"port": 80, "name": "web"}], "empty": {}}});
+        let pointers = differences(&desired, &live(), 5);
+        assert_eq!(pointers, ["/spec/replicas"]);
+        assert_eq!(rivals(&live(), "clusterstack", &pointers), ["kubectl-edit"]);
+    }
+
+    #[test]
+    fn an_entry_is_renamed_once() {
+        let renamed_list = renamed(&live(), "clusterstack", "ours").unwrap();
+        assert_eq!(renamed_list[0]["manager"], "ours");
+        assert_eq!(renamed(&live(), "kubectl", "ours"), None);
+    }
+}

@@ -1,0 +1,323 @@
+//! Which releases are in use, and by whom.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::api::cluster_stack_release::Resource;
+use crate::core::manifest::{ObjectKey, annotation, label};
+use crate::core::name::ReleaseName;
+
+const CLUSTER_NAME: &str = crate::api::CLUSTER_NAME_LABEL;
+const CLONED_FROM: &str = crate::api::CLONED_FROM_NAME;
+
+/// A Cluster of Cluster API, reduced to what matters here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterUse {
+    /// Namespace of the Cluster.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Namespace and name of its ClusterClass; `None` without a topology.
+    pub class: Option<(String, String)>,
+    /// Whether Cluster API says that the topology of the current generation is rolled out to the objects.
+    pub reconciled: bool,
+}
+
+/// Reads a Cluster of v1beta1 (`topology.class`, `classNamespace`) or v1beta2 (`topology.classRef`).
+pub fn cluster(object: &Value) -> Option<ClusterUse> {
+    let metadata = object.get("metadata")?;
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).filter(|t| !t.is_empty()).map(ToOwned::to_owned);
+    let namespace = text(metadata.get("namespace"))?;
+    let topology = object.pointer("/spec/topology");
+    let class = topology.and_then(|topology| {
+        let reference = topology.get("classRef");
+        let name = text(topology.get("class")).or_else(|| text(reference?.get("name")))?;
+        let of = text(topology.get("classNamespace")).or_else(|| text(reference?.get("namespace")));
+        Some((of.unwrap_or_else(|| namespace.clone()), name))
+    });
+    Some(ClusterUse { name: text(metadata.get("name"))?, class, reconciled: topology_reconciled(object), namespace })
+}
+
+/// Cluster API: condition `TopologyReconciled`, in v1beta2 with its own observedGeneration, in v1beta1 under that of the
+/// status.
+fn topology_reconciled(object: &Value) -> bool {
+    let generation = object.pointer("/metadata/generation").and_then(Value::as_i64);
+    let status_observed = object.pointer("/status/observedGeneration").and_then(Value::as_i64);
+    ["/status/conditions", "/status/v1beta2/conditions"]
+        .iter()
+        .filter_map(|path| object.pointer(path)?.as_array())
+        .flatten()
+        .filter(|c| c.get("type").and_then(Value::as_str) == Some("TopologyReconciled"))
+        .any(|c| {
+            let observed = c.get("observedGeneration").and_then(Value::as_i64).or(status_observed);
+            c.get("status").and_then(Value::as_str) == Some("True") && (observed.is_none() || observed == generation)
+        })
+}
+
+/// An object that Cluster API cloned from a template (annotation `cluster.x-k8s.io/cloned-from-name`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cloned {
+    /// Kind of the template it was cloned from, without `Template`.
+    pub base_kind: String,
+    /// Namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The Cluster it belongs to.
+    pub cluster: String,
+    /// Name of the template it was cloned from.
+    pub from: String,
+}
+
+/// Reads a clone from the metadata of an object of kind `base_kind` or `base_kind`Template.
+pub fn cloned(base_kind: &str, object: &Value) -> Option<Cloned> {
+    let get = |key: &str| object.get("metadata")?.get(key)?.as_str().map(ToOwned::to_owned);
+    Some(Cloned {
+        base_kind: base_kind.to_owned(),
+        namespace: get("namespace")?,
+        name: get("name")?,
+        cluster: label(object, CLUSTER_NAME)?.to_owned(),
+        from: annotation(object, CLONED_FROM)?.to_owned(),
+    })
+}
+
+/// A ClusterAddon and the release it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddonUse {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// `spec.clusterStack`: the release's name in either spelling.
+    pub cluster_stack: String,
+}
+
+/// Everything that can use a release, freshly read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct World {
+    /// All Clusters of all namespaces.
+    pub clusters: Vec<ClusterUse>,
+    /// Templates that Cluster API cloned for its Clusters.
+    pub templates: Vec<Cloned>,
+    /// Infrastructure machines and bootstrap configurations that were cloned from those.
+    pub machines: Vec<Cloned>,
+    /// ClusterAddons.
+    pub addons: Vec<AddonUse>,
+}
+
+/// What is known about use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Usage {
+    /// All of it was read.
+    Known(World),
+    /// It could not be read, with the reason: nothing may be collected.
+    Unknown(String),
+}
+
+/// Who uses a release.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum User {
+    /// A Cluster names one of its ClusterClasses.
+    Cluster(String),
+    /// A Cluster has left it and still runs machines or templates of it.
+    RollingOut(String),
+    /// A ClusterAddon holds it.
+    Addon(String),
+}
+
+impl std::fmt::Display for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Cluster(name) => write!(f, "Cluster {name}"),
+            Self::RollingOut(name) => write!(f, "Cluster {name} (still rolling out)"),
+            Self::Addon(name) => write!(f, "ClusterAddon {name}"),
+        }
+    }
+}
+
+/// What of a release others can refer to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// Object name of the release.
+    pub release: String,
+    /// ClusterClasses by namespace and name: from the inventory and from the naming rule.
+    pub classes: BTreeSet<(String, String)>,
+    /// Templates by kind without `Template`, and name.
+    pub templates: BTreeSet<(String, String)>,
+}
+
+/// The footprint of a release in `namespace` from its inventory and its name.
+pub fn footprint(object_name: &str, namespace: &str, inventory: &[Resource]) -> Footprint {
+    let mut classes: BTreeSet<(String, String)> = inventory
+        .iter()
+        .filter(|row| key(row).is_cluster_class())
+        .map(|row| (row.namespace.clone(), row.name.clone()))
+        .collect();
+    classes.insert((namespace.to_owned(), object_name.to_owned()));
+    if let Ok(name) = object_name.parse::<ReleaseName>() {
+        classes.insert((namespace.to_owned(), name.to_string()));
+    }
+    let templates = inventory
+        .iter()
+        .filter(|row| row.group.ends_with("cluster.x-k8s.io"))
+        .filter_map(|row| Some((row.kind.strip_suffix("Template")?.to_owned(), row.name.clone())))
+        .collect();
+    Footprint { release: object_name.to_owned(), classes, templates }
+}
+
+fn key(row: &Resource) -> ObjectKey {
+    ObjectKey {
+        group: row.group.clone(),
+        kind: row.kind.clone(),
+        namespace: row.namespace.clone(),
+        name: row.name.clone(),
+    }
+}
+
+/// Who uses the release, sorted.
+pub fn users(release: &Footprint, world: &World) -> Vec<User> {
+    let mut users = BTreeSet::new();
+    let mut naming = BTreeSet::new();
+    for cluster in &world.clusters {
+        if cluster.class.as_ref().is_some_and(|class| release.classes.contains(class)) {
+            naming.insert((cluster.namespace.as_str(), cluster.name.as_str()));
+            users.insert(User::Cluster(format!("{}/{}", cluster.namespace, cluster.name)));
+        }
+    }
+    for cluster in rolling_out(release, world) {
+        if !naming.contains(&(cluster.0.as_str(), cluster.1.as_str())) {
+            users.insert(User::RollingOut(format!("{}/{}", cluster.0, cluster.1)));
+        }
+    }
+    for addon in &world.addons {
+        if same_release(&addon.cluster_stack, &release.release) {
+            users.insert(User::Addon(format!("{}/{}", addon.namespace, addon.name)));
+        }
+    }
+    users.into_iter().collect()
+}
+
+/// Clusters with a machine of one of the release's templates, or with a clone of one while their topology is not
+/// reconciled. Cluster API clones the class's templates for the Cluster, and machines from those clones; KubeadmControlPlane
+/// and others may clone machines from the class's template itself.
+fn rolling_out(release: &Footprint, world: &World) -> BTreeSet<(String, String)> {
+    let of_release = |clone: &&Cloned| release.templates.contains(&(clone.base_kind.clone(), clone.from.clone()));
+    let mut clones: BTreeMap<(&str, &str, &str), &str> = BTreeMap::new();
+    for clone in world.templates.iter().filter(of_release) {
+        clones.insert((&clone.base_kind, &clone.namespace, &clone.name), &clone.cluster);
+    }
+    let by_machine = world.machines.iter().filter(|machine| {
+        clones.contains_key(&(machine.base_kind.as_str(), machine.namespace.as_str(), machine.from.as_str()))
+            || of_release(machine)
+    });
+    let unreconciled = world.templates.iter().filter(of_release).filter(|clone| {
+        world.clusters.iter().any(|c| c.namespace == clone.namespace && c.name == clone.cluster && !c.reconciled)
+    });
+    by_machine.chain(unreconciled).map(|clone| (clone.namespace.clone(), clone.cluster.clone())).collect()
+}
+
+/// `docker-scs-1-31-v0-sha.abc` and `docker-scs-1-31-v0-sha-abc` are one release.
+fn same_release(a: &str, b: &str) -> bool {
+    let normal = |text: &str| text.replace('.', "-");
+    normal(a) == normal(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn of_inventory() -> Footprint {
+        let row = |group: &str, kind: &str, name: &str| Resource {
+            group: group.into(),
+            kind: kind.into(),
+            namespace: "stacks".into(),
+            name: name.into(),
+            ..Resource::default()
+        };
+        footprint(
+            "docker-x-1-34-v0-sha-abc",
+            "stacks",
+            &[
+                row("cluster.x-k8s.io", "ClusterClass", "own-name"),
+                row("infrastructure.cluster.x-k8s.io", "DockerMachineTemplate", "tmpl-v1"),
+            ],
+        )
+    }
+
+    fn cluster_of(topology: &Value) -> ClusterUse {
+        cluster(
+            &json!({"metadata": {"namespace": "team", "name": "c", "generation": 3}, "spec": {"topology": topology}}),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_cluster_of_any_namespace_counts_in_every_spelling() {
+        for (topology, used) in [
+            (json!({"class": "own-name", "classNamespace": "stacks"}), true),
+            (json!({"classRef": {"name": "own-name", "namespace": "stacks"}}), true),
+            (json!({"classRef": {"name": "docker-x-1-34-v0-sha.abc", "namespace": "stacks"}}), true),
+            (json!({"class": "docker-x-1-34-v0-sha-abc", "classNamespace": "stacks"}), true),
+            (json!({"class": "own-name"}), false),
+            (json!({"class": "docker-x-1-34-v1", "classNamespace": "stacks"}), false),
+            (json!(null), false),
+        ] {
+            let world = World { clusters: vec![cluster_of(&topology)], ..World::default() };
+            assert_eq!(!users(&of_inventory(), &world).is_empty(), used, "{topology}");
+        }
+    }
+
+    fn clone(base_kind: &str, name: &str, from: &str) -> Cloned {
+        cloned(
+            base_kind,
+            &json!({"metadata": {"namespace": "team", "name": name, "labels": {CLUSTER_NAME: "c"}, "annotations": {CLONED_FROM: from}}}),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_cluster_that_left_counts_until_its_roll_out_is_done() {
+        let moved = |reconciled| ClusterUse { reconciled, ..cluster_of(&json!({"class": "newer"})) };
+        let template = clone("DockerMachine", "c-md-0", "tmpl-v1");
+        let old_machine = clone("DockerMachine", "c-md-0-abc", "c-md-0");
+        let new_machine = clone("DockerMachine", "c-md-1-abc", "c-md-1");
+        for (name, reconciled, templates, machines, used) in [
+            ("template left behind, all new", true, vec![template.clone()], vec![new_machine.clone()], false),
+            ("an old machine", true, vec![template.clone()], vec![old_machine.clone(), new_machine], true),
+            ("topology not reconciled", false, vec![template], vec![], true),
+            ("nothing of the release", false, vec![clone("DockerMachine", "c-md-1", "tmpl-v2")], vec![], false),
+            ("a machine of the class's own template", true, vec![], vec![clone("DockerMachine", "m", "tmpl-v1")], true),
+        ] {
+            let world = World { clusters: vec![moved(reconciled)], templates, machines, addons: vec![] };
+            let expected = if used { vec![User::RollingOut("team/c".into())] } else { vec![] };
+            assert_eq!(users(&of_inventory(), &world), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_addon_holds_its_release() {
+        let addon =
+            AddonUse { namespace: "team".into(), name: "a".into(), cluster_stack: "docker-x-1-34-v0-sha.abc".into() };
+        let world = World { addons: vec![addon], ..World::default() };
+        assert_eq!(users(&of_inventory(), &world), [User::Addon("team/a".into())]);
+    }
+
+    #[test]
+    fn both_contracts_say_when_a_topology_is_reconciled() {
+        let with = |status: Value| {
+            cluster(&json!({"metadata": {"namespace": "t", "name": "c", "generation": 3}, "status": status}))
+                .unwrap()
+                .reconciled
+        };
+        let condition = |status: &str, observed: Value| json!([{"type": "TopologyReconciled", "status": status, "observedGeneration": observed}]);
+        assert!(with(json!({"observedGeneration": 3, "conditions": condition("True", Value::Null)})));
+        assert!(with(json!({"conditions": condition("True", json!(3))})));
+        assert!(with(json!({"v1beta2": {"conditions": condition("True", json!(3))}})));
+        assert!(!with(json!({"conditions": condition("True", json!(2))})));
+        assert!(!with(json!({"observedGeneration": 2, "conditions": condition("True", Value::Null)})));
+        assert!(!with(json!({"conditions": condition("False", json!(3))})));
+        assert!(!with(json!({})));
+    }
+}

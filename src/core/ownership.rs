@@ -1,0 +1,175 @@
+//! Whose an object is. Force is for fields; objects that belong to somebody else are not touched.
+
+use serde_json::Value;
+
+use crate::api::{
+    CSO_FIELD_MANAGER, FIELD_MANAGER, MANAGED_BY, MANAGED_BY_LABEL, OWNER_KIND_LABEL, OWNER_NAME_LABEL,
+    OWNER_NAMESPACE_LABEL,
+};
+use crate::core::fields;
+use crate::core::manifest::{annotation, label, label_value};
+
+/// The object that applies: by kind, namespace and name, never by UID, so that a moved or restored one is still the owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Kind, for example `ClusterStackRelease`.
+    pub kind: String,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl Owner {
+    /// The labels that every object it applies carries.
+    pub fn labels(&self) -> [(&'static str, String); 4] {
+        [
+            (MANAGED_BY_LABEL, MANAGED_BY.to_owned()),
+            (OWNER_KIND_LABEL, self.kind.clone()),
+            (OWNER_NAMESPACE_LABEL, self.namespace.clone()),
+            (OWNER_NAME_LABEL, label_value(&self.name)),
+        ]
+    }
+
+    /// The label selector that finds what it applied.
+    pub fn selector(&self) -> String {
+        format!(
+            "{OWNER_KIND_LABEL}={},{OWNER_NAMESPACE_LABEL}={},{OWNER_NAME_LABEL}={}",
+            self.kind,
+            self.namespace,
+            label_value(&self.name)
+        )
+    }
+
+    /// Whether an object carries the labels of this owner.
+    pub fn is_of(&self, object: &Value) -> bool {
+        label(object, OWNER_KIND_LABEL) == Some(&self.kind)
+            && label(object, OWNER_NAMESPACE_LABEL) == Some(&self.namespace)
+            && label(object, OWNER_NAME_LABEL) == Some(&label_value(&self.name))
+    }
+}
+
+/// Whose a live object is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    /// It carries our labels, or nobody's.
+    Ours,
+    /// The Go operator applied it and our inventory holds it: its managed fields become ours first.
+    OfGoOperator,
+    /// Somebody else's; who, for the message.
+    Other(String),
+}
+
+/// Annotations and labels by which other tools mark what is theirs.
+const MARKERS: &[(&str, bool)] = &[
+    ("meta.helm.sh/release-name", true),
+    ("argocd.argoproj.io/tracking-id", true),
+    ("helm.toolkit.fluxcd.io/name", false),
+    ("kustomize.toolkit.fluxcd.io/name", false),
+    ("argocd.argoproj.io/instance", false),
+];
+
+/// Decides whose `live` is, seen from `owner`, whose inventory may hold it.
+pub fn of(live: &Value, owner: &Owner, in_inventory: bool) -> Ownership {
+    if let Some(reference) = controller(live) {
+        return Ownership::Other(format!("controlled by {reference}"));
+    }
+    if let Some(other) = marker(live) {
+        return Ownership::Other(other);
+    }
+    if let Some(name) = label(live, OWNER_NAME_LABEL) {
+        if owner.is_of(live) {
+            return Ownership::Ours;
+        }
+        return Ownership::Other(format!(
+            "applied by {} {}/{name}",
+            label(live, OWNER_KIND_LABEL).unwrap_or("?"),
+            label(live, OWNER_NAMESPACE_LABEL).unwrap_or("?"),
+        ));
+    }
+    let by_go_operator =
+        fields::entry(live, CSO_FIELD_MANAGER).is_some() && fields::entry(live, FIELD_MANAGER).is_none();
+    if in_inventory && by_go_operator { Ownership::OfGoOperator } else { Ownership::Ours }
+}
+
+fn controller(live: &Value) -> Option<String> {
+    let references = live.pointer("/metadata/ownerReferences")?.as_array()?;
+    let controller = references.iter().find(|r| r.get("controller").and_then(Value::as_bool) == Some(true))?;
+    let get = |key| controller.get(key).and_then(Value::as_str).unwrap_or("?");
+    Some(format!("{} {}", get("kind"), get("name")))
+}
+
+fn marker(live: &Value) -> Option<String> {
+    MARKERS.iter().find_map(|(key, is_annotation)| {
+        let value = if *is_annotation { annotation(live, key) } else { label(live, key) }?;
+        Some(format!("marked by {key}={value}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn owner() -> Owner {
+        Owner { kind: "ClusterStackRelease".into(), namespace: "shop".into(), name: "docker-x-1-34-v1".into() }
+    }
+
+    #[test]
+    fn an_object_is_ours_nobodys_or_anothers() {
+        let labels = |owner: &Owner| {
+            owner.labels().into_iter().map(|(k, v)| (k.to_owned(), Value::String(v))).collect::<serde_json::Map<_, _>>()
+        };
+        let other = Owner { name: "docker-x-1-34-v2".into(), ..owner() };
+        let by_kubectl = json!([{"manager": "kubectl", "operation": "Apply", "fieldsV1": {}}]);
+        for (name, metadata, inventory, expected) in [
+            ("without labels", json!({}), false, "ours"),
+            ("our labels", json!({"labels": labels(&owner())}), false, "ours"),
+            (
+                "another release",
+                json!({"labels": labels(&other)}),
+                true,
+                "applied by ClusterStackRelease shop/docker-x-1-34-v2",
+            ),
+            (
+                "a controller",
+                json!({"ownerReferences": [{"kind": "Cluster", "name": "c", "controller": true}]}),
+                true,
+                "controlled by Cluster c",
+            ),
+            (
+                "an owner that is none",
+                json!({"ownerReferences": [{"kind": "ClusterClass", "name": "c"}]}),
+                false,
+                "ours",
+            ),
+            (
+                "Helm",
+                json!({"annotations": {"meta.helm.sh/release-name": "r"}}),
+                false,
+                "marked by meta.helm.sh/release-name=r",
+            ),
+            (
+                "Flux",
+                json!({"labels": {"kustomize.toolkit.fluxcd.io/name": "f"}}),
+                false,
+                "marked by kustomize.toolkit.fluxcd.io/name=f",
+            ),
+            (
+                "Argo",
+                json!({"annotations": {"argocd.argoproj.io/tracking-id": "a"}}),
+                false,
+                "marked by argocd.argoproj.io/tracking-id=a",
+            ),
+            ("the Go operator's, in the inventory", json!({"managedFields": by_kubectl}), true, "go"),
+            ("applied by hand with kubectl", json!({"managedFields": by_kubectl}), false, "ours"),
+        ] {
+            let found = match of(&json!({"metadata": metadata}), &owner(), inventory) {
+                Ownership::Ours => "ours".to_owned(),
+                Ownership::OfGoOperator => "go".to_owned(),
+                Ownership::Other(who) => who,
+            };
+            assert_eq!(found, expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,553 @@
+//! What has to be done with each object: apply it, leave it, hold it; and what to prune.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use crate::api::cluster_stack::{DriftMode, IgnoreDifference};
+use crate::api::cluster_stack_release::Resource;
+use crate::api::condition::Reason;
+use crate::api::{FIELD_MANAGER, HELM_RESOURCE_POLICY, PRUNE};
+use crate::core::fields;
+use crate::core::manifest::{Manifest, ObjectKey, annotation, short_digest, wave};
+use crate::core::ownership::{self, Owner, Ownership};
+
+/// An object as the release wants it, and whether it may be sent at all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Desired {
+    /// The object, in its namespace and with its owner's labels.
+    pub manifest: Manifest,
+    /// Why it can't be sent: its kind is not served, or the rights do not reach.
+    pub obstacle: Option<(Reason, String)>,
+}
+
+/// What a plan is made from.
+#[derive(Clone, Debug)]
+pub struct Input<'a> {
+    /// Who applies.
+    pub owner: &'a Owner,
+    /// What is wanted, in the order of applying.
+    pub desired: &'a [Desired],
+    /// The inventory of the last pass.
+    pub recorded: &'a [Resource],
+    /// The live objects among `desired` and the inventory.
+    pub live: &'a BTreeMap<ObjectKey, Value>,
+    /// Fields that are left to others.
+    pub ignore: &'a [IgnoreDifference],
+    /// What to do about drift.
+    pub drift: DriftMode,
+    /// Objects that are left for a while because somebody fights over them; with the message.
+    pub fights: &'a BTreeMap<ObjectKey, String>,
+    /// Send again what the API server refused before.
+    pub retry_refused: bool,
+}
+
+/// Why an object is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It does not exist and never did.
+    New,
+    /// The release wants it otherwise than it was last applied.
+    Changed,
+    /// It was deleted behind our back.
+    Deleted,
+    /// Fields of ours were changed behind our back.
+    Drifted {
+        /// JSON pointers, a few of them.
+        fields: Vec<String>,
+        /// The field managers that own them now, the latest first.
+        rivals: Vec<String>,
+    },
+}
+
+/// What to do with an object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Send it.
+    Apply {
+        /// Why.
+        why: Why,
+        /// The managed fields of the Go operator become ours first.
+        migrate: bool,
+    },
+    /// Send nothing; the digest to record.
+    Unchanged {
+        /// For the next pass.
+        digest: String,
+    },
+    /// Don't touch it; why.
+    Hold {
+        /// In one word.
+        reason: Reason,
+        /// For people.
+        message: String,
+        /// For the next pass.
+        digest: String,
+    },
+}
+
+/// A step of a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The object to send, with the live values of ignored fields.
+    pub manifest: Manifest,
+    /// What to do.
+    pub action: Action,
+    /// Wave of the apply: a wave is done before the next one starts.
+    pub wave: u8,
+}
+
+/// What no longer belongs to the release.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prune {
+    /// To delete, in the order of deleting.
+    pub delete: Vec<ObjectKey>,
+    /// Never deleted; they stay in the inventory as retained.
+    pub retain: Vec<ObjectKey>,
+    /// They belong to somebody else now, or are gone: forgotten.
+    pub forget: Vec<ObjectKey>,
+}
+
+/// The whole plan.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// A step per object, in the order of applying.
+    pub steps: Vec<Step>,
+    /// What goes after every step succeeded.
+    pub prune: Prune,
+    /// The render is empty although there were objects: nothing is pruned.
+    pub empty_render: bool,
+}
+
+/// Makes the plan.
+pub fn plan(input: &Input<'_>) -> Plan {
+    let recorded: BTreeMap<ObjectKey, &Resource> = input.recorded.iter().map(|row| (key_of(row), row)).collect();
+    let steps: Vec<Step> = input.desired.iter().map(|desired| step(input, desired, &recorded)).collect();
+    let wanted: BTreeSet<&ObjectKey> = input.desired.iter().map(|desired| &desired.manifest.key).collect();
+    let inventory: BTreeSet<&ObjectKey> = recorded.keys().chain(input.live.keys()).collect();
+    let empty_render = wanted.is_empty() && !inventory.is_empty();
+    let prune = if empty_render {
+        Prune::default()
+    } else {
+        prune(input, inventory.into_iter().filter(|key| !wanted.contains(key)))
+    };
+    Plan { steps, prune, empty_render }
+}
+
+/// The identity of an inventory row.
+pub fn key_of(row: &Resource) -> ObjectKey {
+    ObjectKey {
+        group: row.group.clone(),
+        kind: row.kind.clone(),
+        namespace: row.namespace.clone(),
+        name: row.name.clone(),
+    }
+}
+
+fn step(input: &Input<'_>, desired: &Desired, recorded: &BTreeMap<ObjectKey, &Resource>) -> Step {
+    let manifest = &desired.manifest;
+    let row = recorded.get(&manifest.key).copied();
+    let live = input.live.get(&manifest.key);
+    let ignored = ignored_pointers(input.ignore, &manifest.key);
+    let action = decide(input, desired, row, live, &ignored);
+    let mut sent = manifest.clone();
+    if let (Action::Apply { .. }, Some(live)) = (&action, live) {
+        fields::keep_live(&mut sent.object, live, &ignored);
+    }
+    Step { wave: wave(&sent.key), manifest: sent, action }
+}
+
+fn decide(
+    input: &Input<'_>,
+    desired: &Desired,
+    row: Option<&Resource>,
+    live: Option<&Value>,
+    ignored: &[String],
+) -> Action {
+    let manifest = &desired.manifest;
+    let wanted = manifest.digest();
+    let hold = |reason, message: String| Action::Hold { reason, message, digest: String::new() };
+    if let Some((reason, message)) = &desired.obstacle {
+        return hold(*reason, message.clone());
+    }
+    let mut migrate = false;
+    if let Some(live) = live {
+        match ownership::of(live, input.owner, row.is_some()) {
+            Ownership::Ours => {}
+            Ownership::OfGoOperator => migrate = true,
+            Ownership::Other(who) => {
+                return hold(
+                    Reason::OwnedByOther,
+                    format!(
+                        "left alone, it belongs to somebody else: {who}; rename it in the release or give it up there"
+                    ),
+                );
+            }
+        }
+    }
+    if let Some(row) = row
+        && row.reason == Some(Reason::Invalid)
+        && recorded_digest(row).0 == wanted
+        && !input.retry_refused
+    {
+        return Action::Hold { reason: Reason::Invalid, message: row.error.clone(), digest: row.digest.clone() };
+    }
+    let why = match difference(manifest, &wanted, row, live, ignored) {
+        Ok(digest) => return Action::Unchanged { digest },
+        Err(why) => why,
+    };
+    if matches!(why, Why::Drifted { .. } | Why::Deleted) {
+        if let Some(message) = input.fights.get(&manifest.key) {
+            return Action::Hold { reason: Reason::DriftFight, message: message.clone(), digest: digest_of(row) };
+        }
+        if input.drift == DriftMode::Warn {
+            return Action::Hold { reason: Reason::Drifted, message: drift_message(&why), digest: digest_of(row) };
+        }
+    }
+    Action::Apply { why, migrate }
+}
+
+fn digest_of(row: Option<&Resource>) -> String {
+    row.map(|row| row.digest.clone()).unwrap_or_default()
+}
+
+/// `Ok` with the digest to record if nothing differs, else why the object has to be sent.
+fn difference(
+    manifest: &Manifest,
+    wanted: &str,
+    row: Option<&Resource>,
+    live: Option<&Value>,
+    ignored: &[String],
+) -> Result<String, Why> {
+    let (applied, owned_then) = row.map(recorded_digest).unwrap_or_default();
+    let Some(live) = live else {
+        return Err(if owned_then.is_empty() { Why::New } else { Why::Deleted });
+    };
+    let Some(owned_now) = owned_digest(live, ignored) else {
+        return Err(if owned_then.is_empty() { Why::New } else { drift(manifest, live, ignored) });
+    };
+    if applied.is_empty() {
+        // No record (a lost status): what is live may be just what is wanted.
+        return if holds(live, manifest, ignored) { Ok(format!("{wanted}.{owned_now}")) } else { Err(Why::Changed) };
+    }
+    if applied != wanted {
+        return Err(Why::Changed);
+    }
+    if owned_now == owned_then { Ok(format!("{wanted}.{owned_now}")) } else { Err(drift(manifest, live, ignored)) }
+}
+
+fn drift(manifest: &Manifest, live: &Value, ignored: &[String]) -> Why {
+    let mut fields = fields::differences(&manifest.object, live, 5);
+    fields.retain(|field| !ignored.contains(field));
+    let rivals = fields::rivals(live, FIELD_MANAGER, &fields);
+    Why::Drifted { fields, rivals }
+}
+
+/// What happened to an object, for a message.
+pub fn drift_message(why: &Why) -> String {
+    match why {
+        Why::Deleted => "deleted".to_owned(),
+        Why::Drifted { fields, rivals } => {
+            let by = if rivals.is_empty() { String::new() } else { format!(" by {}", rivals.join(", ")) };
+            let what = if fields.is_empty() { "owned fields".to_owned() } else { fields.join(", ") };
+            format!("changed{by}: {what}")
+        }
+        Why::New | Why::Changed => String::new(),
+    }
+}
+
+/// Whether the live object already is what is wanted: every field of ours has the wanted value, and none is missing.
+fn holds(live: &Value, manifest: &Manifest, ignored: &[String]) -> bool {
+    let Some(entry) = fields::entry(live, FIELD_MANAGER) else { return false };
+    let mut as_if_applied = manifest.object.clone();
+    if let Some(metadata) = as_if_applied.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("managedFields".into(), Value::Array(vec![entry.clone()]));
+    }
+    let differs = fields::differences(&manifest.object, live, usize::MAX);
+    differs.iter().all(|field| ignored.contains(field))
+        && owned_digest(&as_if_applied, ignored) == owned_digest(live, ignored)
+}
+
+/// Digest over the fields that are ours in a live object. `None` if none are.
+pub fn owned_digest(live: &Value, ignored: &[String]) -> Option<String> {
+    let mut owned = fields::owned(live, FIELD_MANAGER)?;
+    fields::without_pointers(&mut owned, ignored);
+    Some(short_digest(&owned))
+}
+
+/// The two halves of a recorded digest: what was sent, and what was ours right after it.
+fn recorded_digest(row: &Resource) -> (&str, &str) {
+    row.digest.split_once('.').unwrap_or((&row.digest, ""))
+}
+
+/// The pointers that `ignoreDifferences` names for an object.
+pub fn ignored_pointers(ignore: &[IgnoreDifference], key: &ObjectKey) -> Vec<String> {
+    ignore
+        .iter()
+        .filter(|rule| rule.group == key.group && rule.kind == key.kind)
+        .filter(|rule| rule.name.as_ref().is_none_or(|name| *name == key.name))
+        .flat_map(|rule| rule.json_pointers.iter().cloned())
+        .collect()
+}
+
+/// Kinds whose objects hold more than themselves: never pruned unless the object opts in.
+const RETAINED_KINDS: &[(&str, &str)] = &[
+    ("apiextensions.k8s.io", "CustomResourceDefinition"),
+    ("", "Namespace"),
+    ("", "PersistentVolume"),
+    ("", "PersistentVolumeClaim"),
+];
+
+/// Whether a live object is never pruned.
+pub fn is_retained(key: &ObjectKey, live: &Value) -> bool {
+    let keeps = annotation(live, HELM_RESOURCE_POLICY) == Some("keep") || annotation(live, PRUNE) == Some("disabled");
+    let kind = RETAINED_KINDS.contains(&(key.group.as_str(), key.kind.as_str()));
+    keeps || (kind && annotation(live, PRUNE) != Some("enabled"))
+}
+
+fn prune<'a>(input: &Input<'_>, gone: impl Iterator<Item = &'a ObjectKey>) -> Prune {
+    let mut prune = Prune::default();
+    for key in gone {
+        match input.live.get(key) {
+            Some(live) if matches!(ownership::of(live, input.owner, true), Ownership::Other(_)) => {
+                prune.forget.push(key.clone());
+            }
+            Some(live) if is_retained(key, live) => prune.retain.push(key.clone()),
+            Some(_) => prune.delete.push(key.clone()),
+            None => prune.forget.push(key.clone()),
+        }
+    }
+    prune.delete.sort_by(|a, b| deletion_order(a).cmp(&deletion_order(b)));
+    prune
+}
+
+/// Reverse of the install order; ClusterClasses come first.
+pub fn deletion_order(key: &ObjectKey) -> (std::cmp::Reverse<usize>, ObjectKey) {
+    (std::cmp::Reverse(crate::core::manifest::install_rank(key)), key.clone())
+}
+
+/// How often an object may be put back within [`FIGHT_WINDOW`] before it is left alone.
+pub const FIGHT_ROUNDS: usize = 5;
+/// Over how long corrections count, and how long a fought-over object is left alone.
+pub const FIGHT_WINDOW: SignedDuration = SignedDuration::from_mins(10);
+
+/// Whether the corrections so far (their times) are a fight.
+pub fn is_fight(corrections: &[Timestamp], now: Timestamp) -> bool {
+    corrections.iter().filter(|at| now.duration_since(**at) < FIGHT_WINDOW).count() >= FIGHT_ROUNDS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn owner() -> Owner {
+        Owner { kind: "ClusterStackRelease".into(), namespace: "shop".into(), name: "docker-x-1-34-v1".into() }
+    }
+
+    fn desired(value: &str) -> Desired {
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "shop"}, "data": {"k": value}});
+        let manifest = Manifest::from_value(object).unwrap().with_labels(owner().labels());
+        Desired { manifest, obstacle: None }
+    }
+
+    /// The live object after `value` was applied, `data.k` then changed to `now`.
+    fn live(value: &str, now: &str) -> Value {
+        let mut object = desired(value).manifest.object;
+        object["data"]["k"] = now.into();
+        let labels: serde_json::Map<String, Value> =
+            owner().labels().iter().map(|(key, _)| (format!("f:{key}"), json!({}))).collect();
+        object["metadata"]["managedFields"] = json!([
+            {"manager": "clusterstack", "operation": "Apply", "fieldsV1": {"f:data": {"f:k": {}}, "f:metadata": {"f:labels": labels}}},
+            {"manager": "vandal", "operation": "Update", "fieldsV1": {"f:data": {"f:k": {}}}},
+        ]);
+        object
+    }
+
+    fn row(value: &str) -> Resource {
+        let digest =
+            format!("{}.{}", desired(value).manifest.digest(), owned_digest(&live(value, value), &[]).unwrap());
+        Resource {
+            version: "v1".into(),
+            kind: "ConfigMap".into(),
+            namespace: "shop".into(),
+            name: "a".into(),
+            digest,
+            ..Resource::default()
+        }
+    }
+
+    fn action(
+        desired: &Desired,
+        recorded: &[Resource],
+        live: Option<Value>,
+        change: impl FnOnce(&mut Input<'_>),
+    ) -> Action {
+        let live = live.map(|live| (desired.manifest.key.clone(), live)).into_iter().collect();
+        let (owner, fights) = (owner(), BTreeMap::new());
+        let mut input = Input {
+            owner: &owner,
+            desired: std::slice::from_ref(desired),
+            recorded,
+            live: &live,
+            ignore: &[],
+            drift: DriftMode::Correct,
+            fights: &fights,
+            retry_refused: false,
+        };
+        change(&mut input);
+        plan(&input).steps.remove(0).action
+    }
+
+    fn shown(action: &Action) -> String {
+        match action {
+            Action::Apply { why, migrate } => format!("apply {why:?}{}", if *migrate { " migrate" } else { "" }),
+            Action::Unchanged { .. } => "unchanged".into(),
+            Action::Hold { reason, .. } => format!("hold {reason}"),
+        }
+    }
+
+    #[test]
+    fn an_object_is_sent_only_if_something_differs() {
+        let drifted = r#"apply Drifted { fields: ["/data/k"], rivals: ["vandal"] }"#;
+        let mut foreign = live("1", "1");
+        foreign["metadata"]["labels"] = json!({crate::api::OWNER_NAME_LABEL: "other"});
+        let mut refused = row("1");
+        refused.reason = Some(Reason::Invalid);
+        for (name, recorded, live, expected) in [
+            ("new", vec![], None, "apply New"),
+            ("unchanged", vec![row("1")], Some(live("1", "1")), "unchanged"),
+            ("another value is wanted", vec![row("0")], Some(live("0", "0")), "apply Changed"),
+            ("changed by hand", vec![row("1")], Some(live("1", "2")), drifted),
+            ("deleted by hand", vec![row("1")], None, "apply Deleted"),
+            ("status lost, nothing changed", vec![], Some(live("1", "1")), "unchanged"),
+            ("status lost, changed by hand", vec![], Some(live("1", "2")), "apply Changed"),
+            ("somebody else's", vec![row("1")], Some(foreign), "hold OwnedByOther"),
+            ("refused before", vec![refused], None, "hold Invalid"),
+        ] {
+            assert_eq!(shown(&action(&desired("1"), &recorded, live, |_| {})), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_was_refused_is_sent_again_when_asked_or_changed() {
+        let mut refused = row("1");
+        refused.reason = Some(Reason::Invalid);
+        let recorded = [refused];
+        assert_ne!(shown(&action(&desired("1"), &recorded, None, |input| input.retry_refused = true)), "hold Invalid");
+        assert_ne!(shown(&action(&desired("2"), &recorded, None, |_| {})), "hold Invalid");
+    }
+
+    #[test]
+    fn drift_is_corrected_warned_of_or_left_to_a_rival() {
+        let live = || Some(live("1", "2"));
+        let recorded = [row("1")];
+        assert_eq!(shown(&action(&desired("1"), &recorded, live(), |i| i.drift = DriftMode::Warn)), "hold Drifted");
+        let fights = [(desired("1").manifest.key, "fought over".to_owned())].into();
+        let (owner, desired_one) = (owner(), desired("1"));
+        let live_map = [(desired_one.manifest.key.clone(), live().unwrap())].into();
+        let input = Input {
+            owner: &owner,
+            desired: std::slice::from_ref(&desired_one),
+            recorded: &recorded,
+            live: &live_map,
+            ignore: &[],
+            drift: DriftMode::Correct,
+            fights: &fights,
+            retry_refused: false,
+        };
+        assert_eq!(shown(&plan(&input).steps[0].action), "hold DriftFight");
+    }
+
+    #[test]
+    fn ignored_fields_are_left_to_others() {
+        let ignore = [IgnoreDifference {
+            kind: "ConfigMap".into(),
+            json_pointers: vec!["/data/k".into()],
+            ..IgnoreDifference::default()
+        }];
+        let digest = format!(
+            "{}.{}",
+            desired("1").manifest.digest(),
+            owned_digest(&live("1", "1"), &["/data/k".into()]).unwrap()
+        );
+        let recorded = [Resource { digest, ..row("1") }];
+        let (owner, wanted, fights) = (owner(), desired("1"), BTreeMap::new());
+        let live = [(wanted.manifest.key.clone(), live("1", "2"))].into();
+        let input = Input {
+            owner: &owner,
+            desired: std::slice::from_ref(&wanted),
+            recorded: &recorded,
+            live: &live,
+            ignore: &ignore,
+            drift: DriftMode::Correct,
+            fights: &fights,
+            retry_refused: false,
+        };
+        assert_eq!(shown(&plan(&input).steps[0].action), "unchanged");
+    }
+
+    #[test]
+    fn pruning_spares_what_holds_more_than_itself() {
+        let object = |api: &str, kind: &str, name: &str, metadata: Value| {
+            let mut object = json!({"apiVersion": api, "kind": kind, "metadata": metadata});
+            object["metadata"]["name"] = name.into();
+            let labels: serde_json::Map<_, _> =
+                owner().labels().iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
+            let given = object["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+            object["metadata"]["labels"] = Value::Object(labels.into_iter().chain(given).collect());
+            object
+        };
+        let objects = [
+            object("v1", "ConfigMap", "goes", json!({})),
+            object("v1", "ConfigMap", "helm-keep", json!({"annotations": {"helm.sh/resource-policy": "keep"}})),
+            object("v1", "ConfigMap", "disabled", json!({"annotations": {"clusterstack.x-k8s.io/prune": "disabled"}})),
+            object("v1", "ConfigMap", "taken", json!({"labels": {crate::api::OWNER_NAME_LABEL: "other"}})),
+            object("v1", "Namespace", "stays", json!({})),
+            object("v1", "Namespace", "opted-in", json!({"annotations": {"clusterstack.x-k8s.io/prune": "enabled"}})),
+            object("cluster.x-k8s.io/v1beta1", "ClusterClass", "class", json!({})),
+            object("v1", "PersistentVolumeClaim", "data", json!({})),
+        ];
+        let live: BTreeMap<_, _> =
+            objects.into_iter().map(|o| (Manifest::from_value(o.clone()).unwrap().key, o)).collect();
+        let recorded: Vec<Resource> = live
+            .keys()
+            .map(|k| Resource {
+                group: k.group.clone(),
+                kind: k.kind.clone(),
+                name: k.name.clone(),
+                ..Resource::default()
+            })
+            .collect();
+        let (owner, keeps, fights) = (owner(), desired("1"), BTreeMap::new());
+        let mut input = Input {
+            owner: &owner,
+            desired: std::slice::from_ref(&keeps),
+            recorded: &recorded,
+            live: &live,
+            ignore: &[],
+            drift: DriftMode::Correct,
+            fights: &fights,
+            retry_refused: false,
+        };
+        let names = |keys: &[ObjectKey]| keys.iter().map(|k| k.name.clone()).collect::<Vec<_>>();
+        let prune = plan(&input).prune;
+        assert_eq!(names(&prune.delete), ["class", "goes", "opted-in"]);
+        assert_eq!(names(&prune.retain), ["disabled", "helm-keep", "stays", "data"]);
+        assert_eq!(names(&prune.forget), ["taken"]);
+
+        input.desired = &[];
+        let held = plan(&input);
+        assert!(held.empty_render && held.prune == Prune::default());
+    }
+
+    #[test]
+    fn five_corrections_in_ten_minutes_are_a_fight() {
+        let at = |minute: i64| Timestamp::from_second(minute * 60).unwrap();
+        let five: Vec<_> = (0..5).map(at).collect();
+        assert!(is_fight(&five, at(5)));
+        assert!(!is_fight(&five[1..], at(5)));
+        assert!(!is_fight(&five, at(10)));
+    }
+}
