@@ -1,0 +1,160 @@
+//! Carries out a plan: server-side apply of each object, one outcome each, never stopping at the first error.
+
+use futures::{StreamExt, stream};
+use kube::Client;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::core::response::Status;
+use serde_json::{Value, json};
+
+use crate::api::condition::Reason;
+use crate::api::{CSO_FIELD_MANAGER, FIELD_MANAGER};
+use crate::core::manifest::{Manifest, ObjectKey};
+use crate::core::{fields, manifest};
+use crate::io::kinds::Kind;
+use crate::io::observe::{api, plain};
+
+/// How many objects are sent at once.
+const AT_ONCE: usize = 8;
+
+/// An object to send.
+pub struct Send<'a> {
+    /// The object.
+    pub manifest: &'a Manifest,
+    /// Its kind.
+    pub kind: &'a Kind,
+    /// The live object whose managed fields of the Go operator become ours first.
+    pub migrate: Option<&'a Value>,
+}
+
+/// What the API server said to an object. Only [`send`] makes it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The object.
+    pub key: ObjectKey,
+    /// The object as it is now, or the error.
+    pub result: Result<Value, Refusal>,
+}
+
+/// An error of the API server about one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// In one word.
+    pub reason: Reason,
+    /// Its own words.
+    pub message: String,
+}
+
+/// Sends objects of one wave, each tried; the outcomes in the order given.
+pub async fn send(client: &Client, objects: Vec<Send<'_>>) -> Vec<Outcome> {
+    stream::iter(objects).map(|object| send_one(client, object)).buffered(AT_ONCE).collect().await
+}
+
+async fn send_one(client: &Client, object: Send<'_>) -> Outcome {
+    let key = object.manifest.key.clone();
+    let result = patch(client, &object).await.map_err(|error| refusal(&error));
+    Outcome { key, result: result.map(|live| plain(&live, object.kind)) }
+}
+
+async fn patch(client: &Client, object: &Send<'_>) -> Result<kube::api::DynamicObject, kube::Error> {
+    let key = &object.manifest.key;
+    let api = api(client, object.kind, &key.namespace);
+    if let Some(list) = object.migrate.and_then(|live| fields::renamed(live, CSO_FIELD_MANAGER, FIELD_MANAGER)) {
+        let version = object.migrate.and_then(|live| live.pointer("/metadata/resourceVersion")).cloned();
+        let patch = json!([
+            {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+            {"op": "replace", "path": "/metadata/managedFields", "value": list},
+        ]);
+        let patch: json_patch::Patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
+        api.patch(&key.name, &PatchParams::default(), &Patch::Json::<Value>(patch)).await?;
+    }
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    api.patch(&key.name, &params, &Patch::Apply(&object.manifest.object)).await
+}
+
+/// Sorts an error of the API server.
+pub fn refusal(error: &kube::Error) -> Refusal {
+    match error {
+        kube::Error::Api(status) => Refusal { reason: reason_of(status), message: words(status) },
+        other => Refusal { reason: Reason::ApplyFailed, message: format!("the API server did not answer: {other}") },
+    }
+}
+
+fn words(status: &Status) -> String {
+    if status.message.is_empty() { format!("{} (HTTP {})", status.reason, status.code) } else { status.message.clone() }
+}
+
+fn reason_of(status: &Status) -> Reason {
+    let terminating = status.details.iter().flat_map(|d| &d.causes).any(|c| c.reason == "NamespaceTerminating");
+    match status.code {
+        403 if terminating => Reason::ApplyFailed,
+        401 | 403 => Reason::Forbidden,
+        400 | 413 | 415 | 422 => Reason::Invalid,
+        // The schema's refusal of server-side apply comes as an internal error.
+        500 if status.message.contains("failed to create typed patch object") => Reason::Invalid,
+        404 if status.message.contains("could not find the requested resource") => Reason::NoKindMatch,
+        _ => Reason::ApplyFailed,
+    }
+}
+
+/// Deletes an object that was last seen as `live`: only that very one (UID precondition), its dependents in the
+/// background. `Ok` also where it is gone already.
+pub async fn delete(client: &Client, kind: &Kind, key: &ObjectKey, live: &Value) -> Result<(), Refusal> {
+    let uid = live.pointer("/metadata/uid").and_then(Value::as_str).map(ToOwned::to_owned);
+    let params = DeleteParams {
+        preconditions: uid.map(|uid| Preconditions { uid: Some(uid), resource_version: None }),
+        ..DeleteParams::background()
+    };
+    match api(client, kind, &key.namespace).delete(&key.name, &params).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(refusal(&error)),
+    }
+}
+
+/// Waits until CustomResourceDefinitions are established, so that the next wave finds their kinds; at most `limit`.
+pub async fn established(client: &Client, names: &[String], limit: std::time::Duration) {
+    use kube::runtime::wait::{await_condition, conditions::is_crd_established};
+    let api = kube::Api::all(client.clone());
+    let waits = names.iter().map(|name| await_condition(api.clone(), name, is_crd_established()));
+    // What is not established in time shows in the health of its row.
+    let _ = tokio::time::timeout(limit, futures::future::join_all(waits)).await;
+}
+
+/// Whether a wave holds CustomResourceDefinitions: their names.
+pub fn definitions(objects: &[Send<'_>]) -> Vec<String> {
+    let is_definition = |key: &ObjectKey| manifest::wave(key) == 0;
+    objects.iter().filter(|o| is_definition(&o.manifest.key)).map(|o| o.manifest.key.name.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::response::{StatusCause, StatusDetails};
+
+    #[test]
+    fn errors_are_sorted_by_what_helps() {
+        let status = |code: u16, message: &str| Status { code, message: message.into(), ..Status::success() };
+        let terminating = StatusDetails {
+            causes: vec![StatusCause { reason: "NamespaceTerminating".into(), message: String::new(), field: String::new() }],
+            name: String::new(),
+            group: String::new(),
+            kind: String::new(),
+            uid: String::new(),
+            retry_after_seconds: 0,
+        };
+        for (status, expected) in [
+            (status(422, "is invalid"), Reason::Invalid),
+            (status(500, "failed to create typed patch object (a/b): .spec.x: field not declared in schema"), Reason::Invalid),
+            (status(500, "etcd leader changed"), Reason::ApplyFailed),
+            (status(403, "forbidden"), Reason::Forbidden),
+            (Status { details: Some(terminating), ..status(403, "is being terminated") }, Reason::ApplyFailed),
+            (status(404, "the server could not find the requested resource"), Reason::NoKindMatch),
+            (status(404, "namespaces \"x\" not found"), Reason::ApplyFailed),
+            (status(409, "conflict"), Reason::ApplyFailed),
+            (status(429, "too many requests"), Reason::ApplyFailed),
+        ] {
+            let message = status.message.clone();
+            assert_eq!(refusal(&kube::Error::Api(Box::new(status))), Refusal { reason: expected, message });
+        }
+    }
+}

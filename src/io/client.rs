@@ -1,0 +1,103 @@
+//! Clients of the management cluster: the operator's own, and one per ServiceAccount that releases are applied as.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, header::USER_AGENT};
+use kube::{Client, Config, client::ClientBuilder};
+use thiserror::Error;
+use tower::buffer::BufferLayer;
+use tower::limit::RateLimitLayer;
+
+/// How long the API server may take for an answer that is not a watch.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Why there is no client.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// Neither a kubeconfig nor a ServiceAccount of a pod was found, or it is unusable.
+    #[error("no way to the API server: {0}; set KUBECONFIG, or run in a pod with a ServiceAccount")]
+    Config(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The configuration does not give a client.
+    #[error("the configuration of the API server gives no client: {0}")]
+    Build(#[source] kube::Error),
+    /// The name can't be sent as a header.
+    #[error("{0:?} is no name of a ServiceAccount")]
+    Name(String),
+}
+
+/// Makes clients and keeps those of ServiceAccounts.
+pub struct Clients {
+    config: Config,
+    own: Client,
+    watching: Client,
+    impersonating: Mutex<HashMap<(String, String), Client>>,
+}
+
+/// Limits of requests to the API server.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Requests in a second over time; 0 is no limit.
+    pub qps: f32,
+    /// Requests at once.
+    pub burst: u32,
+}
+
+impl Clients {
+    /// From `KUBECONFIG`, `~/.kube/config` or the pod's ServiceAccount, as `kubectl` would.
+    pub async fn infer(rate: Rate) -> Result<Self, ClientError> {
+        let config = Config::infer().await.map_err(|error| ClientError::Config(Box::new(error)))?;
+        Self::new(config, rate)
+    }
+
+    /// From a configuration.
+    pub fn new(mut config: Config, rate: Rate) -> Result<Self, ClientError> {
+        let agent = concat!("clusterstack/", env!("CARGO_PKG_VERSION"));
+        config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
+        let mut watching = config.clone();
+        watching.read_timeout = None;
+        let watching = Client::try_from(watching).map_err(ClientError::Build)?;
+        config.read_timeout = Some(ANSWER);
+        config.reset_reader_on_write = true;
+        config.connect_timeout = Some(Duration::from_secs(10));
+        let own = limited(config.clone(), rate)?;
+        Ok(Self { config, own, watching, impersonating: Mutex::default() })
+    }
+
+    /// With the operator's own rights.
+    pub fn own(&self) -> Client {
+        self.own.clone()
+    }
+
+    /// With the operator's own rights, for watches: no limit on how long an answer takes.
+    pub fn watching(&self) -> Client {
+        self.watching.clone()
+    }
+
+    /// With the rights of a ServiceAccount, by impersonation.
+    pub fn of_service_account(&self, namespace: &str, name: &str) -> Result<Client, ClientError> {
+        let key = (namespace.to_owned(), name.to_owned());
+        let mut clients = self.impersonating.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(client) = clients.get(&key) {
+            return Ok(client.clone());
+        }
+        let mut config = self.config.clone();
+        let user = format!("system:serviceaccount:{namespace}:{name}");
+        let value = HeaderValue::from_str(&user).map_err(|_| ClientError::Name(user))?;
+        config.headers.push((HeaderName::from_static("impersonate-user"), value));
+        let client = Client::try_from(config).map_err(ClientError::Build)?;
+        clients.insert(key, client.clone());
+        Ok(client)
+    }
+}
+
+/// `burst` requests may go at once; they come back at `qps`.
+fn limited(config: Config, rate: Rate) -> Result<Client, ClientError> {
+    if rate.qps <= 0.0 || rate.burst == 0 {
+        return Client::try_from(config).map_err(ClientError::Build);
+    }
+    let per = Duration::from_secs_f32(f32::max(f32::from(u16::try_from(rate.burst).unwrap_or(u16::MAX)) / rate.qps, 0.001));
+    let builder = ClientBuilder::try_from(config).map_err(ClientError::Build)?;
+    Ok(builder.with_layer(&RateLimitLayer::new(u64::from(rate.burst), per)).with_layer(&BufferLayer::new(1024)).build())
+}

@@ -1,0 +1,9 @@
+//! Effects without decisions: the API server, sources, the disk.
+
+pub mod apply;
+pub mod client;
+pub mod kinds;
+pub mod observe;
+pub mod report;
+pub mod usage;
+pub mod watch;

@@ -1,0 +1,139 @@
+//! One reading of the live objects per pass.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::{StreamExt, stream};
+use kube::Client;
+use kube::api::{Api, DynamicObject, ListParams};
+use serde_json::Value;
+
+use crate::core::manifest::{Manifest, ObjectKey};
+use crate::core::ownership::Owner;
+use crate::io::kinds::{Kind, Kinds};
+
+/// An object to look at: its identity and how to ask for its kind.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Identity.
+    pub key: ObjectKey,
+    /// Kind.
+    pub kind: Kind,
+}
+
+/// What was read.
+#[derive(Default)]
+pub struct Live {
+    /// The objects that are there.
+    pub objects: BTreeMap<ObjectKey, Value>,
+    /// Objects that could not be read, with the error.
+    pub unreadable: BTreeMap<ObjectKey, kube::Error>,
+}
+
+/// The API of a kind in a namespace, or of all where it has none.
+pub fn api(client: &Client, kind: &Kind, namespace: &str) -> Api<DynamicObject> {
+    if kind.namespaced && !namespace.is_empty() {
+        Api::namespaced_with(client.clone(), namespace, &kind.resource)
+    } else {
+        Api::all_with(client.clone(), &kind.resource)
+    }
+}
+
+/// A live object as plain data, with the type that a list leaves out of its items.
+pub fn plain(object: &DynamicObject, kind: &Kind) -> Value {
+    let mut value = serde_json::to_value(object).unwrap_or_default();
+    if let Value::Object(map) = &mut value {
+        map.insert("apiVersion".into(), kind.resource.api_version.clone().into());
+        map.insert("kind".into(), kind.resource.kind.clone().into());
+    }
+    value
+}
+
+/// Reads the targets: where a kind has several in a namespace, by one list of what carries the owner's labels, the rest
+/// one by one. What carries the labels and is no target is read too; with `all_labelled` for every kind of the targets.
+pub async fn live(client: &Client, owner: &Owner, targets: &[Target], all_labelled: bool) -> Live {
+    let mut live = Live::default();
+    let mut groups: BTreeMap<(String, String, String), Vec<&Target>> = BTreeMap::new();
+    for target in targets {
+        let key = &target.key;
+        groups.entry((key.group.clone(), key.kind.clone(), key.namespace.clone())).or_default().push(target);
+    }
+    let lists = groups
+        .values()
+        .filter(|group| all_labelled || group.len() > 1)
+        .filter_map(|group| group.first())
+        .map(|target| labelled(client, owner, target));
+    let mut lists = stream::iter(lists).buffer_unordered(8);
+    while let Some(found) = lists.next().await {
+        // Where listing is not allowed the objects are asked for one by one.
+        live.objects.extend(found.unwrap_or_default());
+    }
+    drop(lists);
+    let missing: Vec<&Target> = targets.iter().filter(|target| !live.objects.contains_key(&target.key)).collect();
+    let mut gets = stream::iter(missing).map(|target| get(client, target)).buffer_unordered(8);
+    while let Some((key, result)) = gets.next().await {
+        match result {
+            Ok(Some(object)) => {
+                live.objects.insert(key, object);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                live.unreadable.insert(key, error);
+            }
+        }
+    }
+    drop(gets);
+    live
+}
+
+async fn labelled(client: &Client, owner: &Owner, of: &Target) -> Result<Vec<(ObjectKey, Value)>, kube::Error> {
+    let list = api(client, &of.kind, &of.key.namespace).list(&ListParams::default().labels(&owner.selector())).await?;
+    Ok(list.items.iter().filter_map(|object| keyed(object, &of.kind)).collect())
+}
+
+fn keyed(object: &DynamicObject, kind: &Kind) -> Option<(ObjectKey, Value)> {
+    let value = plain(object, kind);
+    Some((Manifest::from_value(value.clone()).ok()?.key, value))
+}
+
+async fn get(client: &Client, target: &Target) -> (ObjectKey, Result<Option<Value>, kube::Error>) {
+    let result = api(client, &target.kind, &target.key.namespace).get_opt(&target.key.name).await;
+    (target.key.clone(), result.map(|object| object.map(|object| plain(&object, &target.kind))))
+}
+
+/// Finds what carries the owner's labels among all kinds, by metadata-only lists: the inventory, rebuilt.
+///
+/// # Errors
+/// The first list that fails: half an inventory is none.
+pub async fn rebuild(client: &Client, kinds: &Kinds, owner: &Owner) -> Result<Vec<Target>, kube::Error> {
+    let all = kinds.all(client).await?;
+    let selector = owner.selector();
+    let lists = all.iter().filter(|kind| kind.resource.group != "metrics.k8s.io").map(|kind| {
+        let selector = selector.clone();
+        async move {
+            let params = ListParams::default().labels(&selector);
+            match api(client, kind, "").list_metadata(&params).await {
+                Ok(list) => Ok(list.items.into_iter().map(|item| (item.metadata, kind.clone())).collect::<Vec<_>>()),
+                // What can't be listed that way (not allowed method, forbidden) can't have been applied by us.
+                Err(kube::Error::Api(status)) if matches!(status.code, 403..=405) => Ok(Vec::new()),
+                Err(error) => Err(error),
+            }
+        }
+    });
+    let mut lists = stream::iter(lists).buffer_unordered(8);
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    while let Some(items) = lists.next().await {
+        for (metadata, kind) in items? {
+            let key = ObjectKey {
+                group: kind.resource.group.clone(),
+                kind: kind.resource.kind.clone(),
+                namespace: metadata.namespace.unwrap_or_default(),
+                name: metadata.name.unwrap_or_default(),
+            };
+            if seen.insert(key.clone()) {
+                found.push(Target { key, kind });
+            }
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,108 @@
+//! Reads who uses releases, afresh: Clusters, what Cluster API cloned from templates, ClusterAddons.
+
+use std::collections::BTreeSet;
+
+use futures::future::try_join_all;
+use kube::Client;
+use kube::api::{Api, ListParams};
+use serde_json::Value;
+
+use crate::api::{CLUSTER_NAME_LABEL, GROUP};
+use crate::core::in_use::{self, AddonUse, Cloned, ClusterUse, Usage, World};
+use crate::io::kinds::{Kind, Kinds};
+use crate::io::observe::{api, plain};
+
+/// Group of Cluster API's core objects.
+pub const CLUSTER_API: &str = "cluster.x-k8s.io";
+
+/// Items of one page of a list.
+const PAGE: u32 = 500;
+
+/// Everything that can use a release. `templates` are the kinds (group, kind) of templates that releases applied: clones
+/// of them are looked for. A kind that is not served has no objects; any other trouble makes it all unknown.
+pub async fn read(client: &Client, kinds: &Kinds, templates: &BTreeSet<(String, String)>) -> Usage {
+    match world(client, kinds, templates).await {
+        Ok(world) => Usage::Known(world),
+        Err(error) => Usage::Unknown(format!("Clusters can't be listed: {error}")),
+    }
+}
+
+async fn world(
+    client: &Client,
+    kinds: &Kinds,
+    templates: &BTreeSet<(String, String)>,
+) -> Result<World, kube::Error> {
+    let clusters = clusters(client, kinds).await?;
+    let mut world = World { clusters, addons: addons(client, kinds).await?, ..World::default() };
+    if world.clusters.is_empty() {
+        return Ok(world);
+    }
+    let clones = templates.iter().filter(|(_, kind)| kind.ends_with("Template")).map(|(group, kind)| async move {
+        let base = kind.trim_end_matches("Template");
+        let (of_template, of_machine) =
+            tokio::try_join!(cloned(client, kinds, group, kind, base), cloned(client, kinds, group, base, base))?;
+        Ok::<_, kube::Error>((of_template, of_machine))
+    });
+    for (of_template, of_machine) in try_join_all(clones).await? {
+        world.templates.extend(of_template);
+        world.machines.extend(of_machine);
+    }
+    Ok(world)
+}
+
+/// All Clusters of all namespaces, in the version that the API server prefers.
+pub async fn clusters(client: &Client, kinds: &Kinds) -> Result<Vec<ClusterUse>, kube::Error> {
+    let Some(kind) = kinds.preferred(client, CLUSTER_API, "Cluster").await? else { return Ok(Vec::new()) };
+    Ok(list(client, &kind).await?.iter().filter_map(in_use::cluster).collect())
+}
+
+async fn addons(client: &Client, kinds: &Kinds) -> Result<Vec<AddonUse>, kube::Error> {
+    let Some(kind) = kinds.get(client, crate::api::API_VERSION, "ClusterAddon").await? else { return Ok(Vec::new()) };
+    debug_assert_eq!(kind.resource.group, GROUP);
+    let addon = |object: &Value| {
+        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(ToOwned::to_owned);
+        Some(AddonUse {
+            namespace: text("/metadata/namespace")?,
+            name: text("/metadata/name")?,
+            cluster_stack: text("/spec/clusterStack")?,
+        })
+    };
+    Ok(list(client, &kind).await?.iter().filter_map(addon).collect())
+}
+
+async fn list(client: &Client, kind: &Kind) -> Result<Vec<Value>, kube::Error> {
+    let api = api(client, kind, "");
+    let mut all = Vec::new();
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let page = api.list(&params).await?;
+        all.extend(page.items.iter().map(|object| plain(object, kind)));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(all),
+        }
+    }
+}
+
+/// Objects of a kind that belong to a Cluster and were cloned, by metadata alone.
+async fn cloned(
+    client: &Client,
+    kinds: &Kinds,
+    group: &str,
+    kind: &str,
+    base: &str,
+) -> Result<Vec<Cloned>, kube::Error> {
+    let Some(kind) = kinds.preferred(client, group, kind).await? else { return Ok(Vec::new()) };
+    let api: Api<kube::api::DynamicObject> = api(client, &kind, "");
+    let mut all = Vec::new();
+    let mut params = ListParams::default().labels(CLUSTER_NAME_LABEL).limit(PAGE);
+    loop {
+        let page = api.list_metadata(&params).await?;
+        let objects = page.items.iter().filter_map(|item| serde_json::to_value(item).ok());
+        all.extend(objects.filter_map(|object| in_use::cloned(base, &object)));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(all),
+        }
+    }
+}

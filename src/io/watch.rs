@@ -1,0 +1,228 @@
+//! Watches beside those of the controllers: applied objects, CustomResourceDefinitions, Clusters.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::WatchStreamExt;
+use kube::{Api, Client, ResourceExt};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::api::{ClusterStackRelease, OWNER_KIND_LABEL};
+use crate::core::in_use::{self, ClusterUse};
+use crate::core::manifest::ObjectKey;
+use crate::io::kinds::{Kind, Kinds};
+use crate::io::observe::plain;
+use crate::io::usage::CLUSTER_API;
+
+/// What a watch noticed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// An applied object of a release changed.
+    Applied(ObjectRef<ClusterStackRelease>),
+    /// A CustomResourceDefinition of this group came, changed or went.
+    Definition(String),
+    /// A Cluster changed what it uses: the namespaces of its ClusterClass, before and after.
+    Cluster(BTreeSet<String>),
+}
+
+/// The watches. Each kind that is applied is watched once, by metadata alone.
+pub struct Watches {
+    client: Client,
+    notices: UnboundedSender<Notice>,
+    cancel: CancellationToken,
+    tasks: TaskTracker,
+    applied: Mutex<Applied>,
+}
+
+#[derive(Default)]
+struct Applied {
+    kinds: HashSet<String>,
+    objects: HashMap<ObjectKey, Known>,
+}
+
+/// An applied object: whose it is, and the version in which we saw it last.
+struct Known {
+    owner: ObjectRef<ClusterStackRelease>,
+    resource_version: String,
+}
+
+impl Watches {
+    /// Watches report to `notices` until `cancel`; their tasks are in `tasks`.
+    pub fn new(
+        client: Client,
+        notices: UnboundedSender<Notice>,
+        cancel: CancellationToken,
+        tasks: TaskTracker,
+    ) -> Arc<Self> {
+        Arc::new(Self { client, notices, cancel, tasks, applied: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Applied> {
+        self.applied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers an object of `owner` in the version in which it was read or written; changes to another version are
+    /// noticed from now on.
+    pub fn remember(self: &Arc<Self>, owner: &ObjectRef<ClusterStackRelease>, kind: &Kind, key: &ObjectKey, version: &str) {
+        let is_new = {
+            let mut applied = self.lock();
+            applied.objects.insert(key.clone(), Known { owner: owner.clone(), resource_version: version.to_owned() });
+            applied.kinds.insert(kind.resource.api_version.clone() + "/" + &kind.resource.kind)
+        };
+        if is_new {
+            let watches = Arc::clone(self);
+            let resource = kind.resource.clone();
+            self.tasks.spawn(async move { watches.watch_kind(resource).await });
+        }
+    }
+
+    /// Forgets the objects of a release that is gone.
+    pub fn forget(&self, owner: &ObjectRef<ClusterStackRelease>) {
+        self.lock().objects.retain(|_, known| known.owner != *owner);
+    }
+
+    async fn watch_kind(&self, resource: ApiResource) {
+        let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.client.clone(), &resource);
+        let config = watcher::Config::default().labels(OWNER_KIND_LABEL);
+        let mut events = watcher::watcher(api, config).default_backoff().boxed();
+        while let Some(event) = self.next(&mut events, &resource.kind).await {
+            match event {
+                Event::Apply(object) | Event::InitApply(object) => self.changed(&resource, &object, false),
+                Event::Delete(object) => self.changed(&resource, &object, true),
+                Event::Init | Event::InitDone => {}
+            }
+        }
+    }
+
+    /// The next event; errors are logged and waited out by the stream's own back-off. `None` at the end.
+    async fn next<K>(
+        &self,
+        events: &mut futures::stream::BoxStream<'_, Result<Event<K>, watcher::Error>>,
+        what: &str,
+    ) -> Option<Event<K>> {
+        loop {
+            let event = tokio::select! {
+                () = self.cancel.cancelled() => return None,
+                event = events.try_next() => event,
+            };
+            match event {
+                Ok(event) => return event,
+                Err(error) => tracing::debug!(%error, what, "watch interrupted"),
+            }
+        }
+    }
+
+    fn changed(&self, resource: &ApiResource, object: &PartialObjectMeta<DynamicObject>, deleted: bool) {
+        let key = ObjectKey {
+            group: resource.group.clone(),
+            kind: resource.kind.clone(),
+            namespace: object.namespace().unwrap_or_default(),
+            name: object.name_any(),
+        };
+        let owner = {
+            let applied = self.lock();
+            let Some(known) = applied.objects.get(&key) else { return };
+            if !deleted && object.resource_version().as_deref() == Some(known.resource_version.as_str()) {
+                return;
+            }
+            known.owner.clone()
+        };
+        self.tell(Notice::Applied(owner));
+    }
+
+    fn tell(&self, notice: Notice) {
+        // Nobody listens any more: the process is ending.
+        let _ = self.notices.send(notice);
+    }
+
+    /// Watches CustomResourceDefinitions; as soon as Clusters are served, those too.
+    pub fn watch_definitions(self: &Arc<Self>, kinds: Arc<Kinds>) {
+        let watches = Arc::clone(self);
+        self.tasks.spawn(async move { watches.definitions(kinds).await });
+    }
+
+    async fn definitions(self: &Arc<Self>, kinds: Arc<Kinds>) {
+        let api: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(self.client.clone());
+        let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+        let mut settled: HashMap<String, String> = HashMap::new();
+        let mut clusters: Option<CancellationToken> = None;
+        while let Some(event) = self.next(&mut events, "CustomResourceDefinition").await {
+            let (object, deleted) = match event {
+                Event::InitApply(object) | Event::Apply(object) => (object, false),
+                Event::Delete(object) => (object, true),
+                Event::Init | Event::InitDone => continue,
+            };
+            let name = object.name_any();
+            let version = if deleted { "deleted".to_owned() } else { object.resource_version().unwrap_or_default() };
+            if settled.insert(name.clone(), version.clone()).as_deref() == Some(&version) {
+                continue;
+            }
+            let Some((plural, group)) = name.split_once('.') else { continue };
+            kinds.forget(group);
+            self.tell(Notice::Definition(group.to_owned()));
+            if group == CLUSTER_API && plural == "clusters" {
+                // Also when its versions changed: the one that is preferred may be another now.
+                if let Some(running) = clusters.take() {
+                    running.cancel();
+                }
+                let stop = self.cancel.child_token();
+                clusters = Some(stop.clone());
+                let (watches, kinds) = (Arc::clone(self), Arc::clone(&kinds));
+                self.tasks.spawn(async move { watches.clusters(kinds, stop).await });
+            }
+        }
+    }
+
+    async fn clusters(&self, kinds: Arc<Kinds>, stop: CancellationToken) {
+        let Some(kind) = self.cluster_kind(&kinds, &stop).await else { return };
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind.resource);
+        let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+        let mut known: HashMap<(String, String), ClusterUse> = HashMap::new();
+        loop {
+            let event = tokio::select! {
+                () = stop.cancelled() => return,
+                event = self.next(&mut events, "Cluster") => event,
+            };
+            let (object, deleted) = match event {
+                Some(Event::Apply(object) | Event::InitApply(object)) => (object, false),
+                Some(Event::Delete(object)) => (object, true),
+                Some(Event::Init | Event::InitDone) => continue,
+                None => return,
+            };
+            let Some(cluster) = in_use::cluster(&plain(&object, &kind)) else { continue };
+            let id = (cluster.namespace.clone(), cluster.name.clone());
+            let before = if deleted { known.remove(&id) } else { known.insert(id, cluster.clone()) };
+            if !deleted && before.as_ref() == Some(&cluster) {
+                continue;
+            }
+            let namespaces = [Some(&cluster), before.as_ref()]
+                .into_iter()
+                .flatten()
+                .filter_map(|cluster| Some(cluster.class.as_ref()?.0.clone()))
+                .collect();
+            self.tell(Notice::Cluster(namespaces));
+        }
+    }
+
+    /// The served version of Clusters, waiting for a new CustomResourceDefinition to be established.
+    async fn cluster_kind(&self, kinds: &Kinds, stop: &CancellationToken) -> Option<Kind> {
+        for pause in [0_u64, 100, 300, 1000, 3000, 10_000] {
+            tokio::select! {
+                () = stop.cancelled() => return None,
+                () = tokio::time::sleep(std::time::Duration::from_millis(pause)) => {}
+            }
+            kinds.forget(CLUSTER_API);
+            if let Ok(Some(kind)) = kinds.preferred(&self.client, CLUSTER_API, "Cluster").await {
+                return Some(kind);
+            }
+        }
+        None
+    }
+}
