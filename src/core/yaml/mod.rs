@@ -1,1 +1,87 @@
-//! YAML as Helm and Kubernetes read and write it (YAML 1.1 types by `sigs.k8s.io/yaml`).
+//! YAML as Helm and Kubernetes read and write it: the rules of Go's `sigs.k8s.io/yaml`.
+//!
+//! That library reads YAML 1.1 scalars (`yes` is a boolean, `0777` is 511), makes JSON of them, and writes JSON in
+//! the style of `go.yaml.in/yaml/v2`. Charts hash such texts into annotations, so the bytes written matter as much
+//! as the types read. No crate does either, hence this module: [`parse`] on the events of `saphyr-parser`,
+//! [`to_string`] on a port of the emitter's rules.
+//!
+//! Guarantees: hostile input ends in an [`Error`], never in a stack overflow, in exhausted memory or in a panic.
+//!
+//! Caveats, all of them tested: infinity and "not a number" are errors, since JSON has neither; characters which Go
+//! can't write (control characters such as DEL: there `toYaml` prints nothing) are written escaped.
+
+mod emit;
+mod error;
+mod node;
+mod number;
+mod order;
+mod scalar;
+mod time;
+mod value;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub use emit::to_string;
+pub use error::Error;
+#[allow(unused_imports, reason = "the template engine prints floats with it")]
+pub(crate) use number::format_g;
+
+/// One document of a stream.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Document {
+    /// What the document holds; never null.
+    pub value: Value,
+    /// The line its content starts on, counted from 1.
+    pub line: usize,
+}
+
+/// Reads the first document of `text`; an empty text is null.
+///
+/// Integers that fit 64 bits stay integers, everything else numeric is a float, as after Go's way through JSON.
+///
+/// # Errors
+/// What is no YAML, what JSON can't hold (an infinite float, a map as a key), what nests or expands too far.
+/// What follows the first document isn't looked at, as in Go.
+pub fn parse(text: &str) -> Result<Value, Error> {
+    let mut stream = node::Stream::new(text)?;
+    match stream.next_document()? {
+        Some(document) => value::of(&document),
+        None => Ok(Value::Null),
+    }
+}
+
+/// Reads all documents of `text`; those that are null are left out.
+///
+/// # Errors
+/// As [`parse`], for any of the documents.
+pub fn parse_all(text: &str) -> Result<Vec<Document>, Error> {
+    let mut stream = node::Stream::new(text)?;
+    let mut documents = Vec::new();
+    while let Some(document) = stream.next_document()? {
+        let value = value::of(&document)?;
+        if !value.is_null() {
+            documents.push(Document { value, line: document.line() });
+        }
+    }
+    Ok(documents)
+}
+
+/// Reads the first document of `text` into a type.
+///
+/// # Errors
+/// As [`parse`]; where the document doesn't fit the type, the error names the field and the line it stands on.
+pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
+    let mut stream = node::Stream::new(text)?;
+    let Some(document) = stream.next_document()? else {
+        return serde_json::from_value(Value::Null).map_err(|error| Error::new(1, 1, error.to_string()));
+    };
+    let value = value::of(&document)?;
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let (line, column) = document.locate(error.path());
+        Error::at_path(line, column, error.path().to_string(), error.inner().to_string())
+    })
+}
+
+#[cfg(test)]
+mod tests;
