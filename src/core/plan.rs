@@ -94,6 +94,10 @@ pub struct Step {
     pub manifest: Manifest,
     /// What to do.
     pub action: Action,
+    /// Digest of the object as the release wants it.
+    pub wanted: String,
+    /// JSON pointers of fields that are left to others.
+    pub ignored: Vec<String>,
     /// Wave of the apply: a wave is done before the next one starts.
     pub wave: u8,
 }
@@ -155,7 +159,7 @@ fn step(input: &Input<'_>, desired: &Desired, recorded: &BTreeMap<ObjectKey, &Re
     if let (Action::Apply { .. }, Some(live)) = (&action, live) {
         fields::keep_live(&mut sent.object, live, &ignored);
     }
-    Step { wave: wave(&sent.key), manifest: sent, action }
+    Step { wave: wave(&sent.key), wanted: manifest.digest(), manifest: sent, action, ignored }
 }
 
 fn decide(

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::core::name::{KubernetesMinor, ReleaseName, ReleaseVersion};
+use crate::api::ClusterStackSpec;
+use crate::api::cluster_stack::Channel;
+use crate::core::name::{KubernetesMinor, NameError, ReleaseName, ReleaseVersion};
 
 /// What a ClusterStack asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +25,30 @@ pub struct Wish {
     pub keep: usize,
 }
 
+/// Unused ready releases that stay when the spec does not say.
+pub const DEFAULT_KEEP: usize = 1;
+
 impl Wish {
+    /// Reads a spec.
+    ///
+    /// # Errors
+    /// A version that does not parse; the API server refuses those, objects stored before may hold them.
+    pub fn of(spec: &ClusterStackSpec) -> Result<Self, NameError> {
+        let channel = match spec.channel {
+            Channel::Stable => "stable",
+            Channel::Custom => "custom",
+        };
+        Ok(Self {
+            provider: spec.provider.clone(),
+            stack: spec.name.clone(),
+            kubernetes: spec.kubernetes_version.parse()?,
+            channel: channel.to_owned(),
+            versions: spec.versions.iter().map(|version| version.parse()).collect::<Result<_, _>>()?,
+            auto_subscribe: spec.auto_subscribe,
+            keep: spec.keep.map_or(DEFAULT_KEEP, |keep| keep as usize),
+        })
+    }
+
     /// The release of a version.
     pub fn release(&self, version: &ReleaseVersion) -> ReleaseName {
         ReleaseName {

@@ -5,5 +5,6 @@ pub mod client;
 pub mod kinds;
 pub mod observe;
 pub mod report;
+pub mod telemetry;
 pub mod usage;
 pub mod watch;

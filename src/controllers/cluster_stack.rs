@@ -1,0 +1,311 @@
+//! `ClusterStack`: polls the source, subscribes releases, collects those that nobody uses.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::runtime::controller::Action;
+use kube::{Api, Resource, ResourceExt};
+use serde_json::json;
+
+use super::{Context, Doing, Error, deletion, provider, reconcile_at, spread};
+use crate::api::cluster_stack::LastPoll;
+use crate::api::condition::{self, ConditionType, Reason};
+use crate::api::{
+    CLUSTER_STACK_FINALIZER, CLUSTER_STACK_LABEL, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
+    FIELD_MANAGER, WATCH_LABEL,
+};
+use crate::core::in_use::{self, Usage};
+use crate::core::manifest::label_value;
+use crate::core::name::{ReleaseName, ReleaseVersion};
+use crate::core::retry::{self, ErrorClass};
+use crate::core::selection::{self, Existing, Kept, Offer, Selection, Wish};
+use crate::core::status::{self, ReleaseView, StackFacts, StepState, Trouble};
+use crate::io::report;
+use crate::io::usage;
+use crate::settings::interval;
+
+/// One pass over a ClusterStack.
+///
+/// # Errors
+/// What the API server refused; what a user can mend is said in conditions.
+pub async fn reconcile(stack: Arc<ClusterStack>, ctx: Arc<Context>) -> Result<Action, Error> {
+    if !ctx.is_ours(&*stack) {
+        return Ok(Action::await_change());
+    }
+    if stack.metadata.deletion_timestamp.is_some() {
+        return deletion::stack(&stack, &ctx).await;
+    }
+    ensure_finalizer(&stack, &ctx).await?;
+    let mut facts = StackFacts {
+        generation: stack.metadata.generation,
+        suspended: stack.spec.suspend,
+        reconcile_at: reconcile_at(&*stack),
+        ..StackFacts::default()
+    };
+    let next = match Wish::of(&stack.spec) {
+        Err(error) => {
+            let trouble = Trouble::new(ErrorClass::Invalid, Reason::SpecInvalid, error.to_string());
+            facts.releases_synced = StepState::Failed(trouble);
+            spread(retry::STALLED)
+        }
+        Ok(wish) if stack.spec.suspend => {
+            facts.releases = views(&wish, &ctx, &stack, &Selection::default());
+            Action::await_change()
+        }
+        Ok(wish) => work(&stack, &wish, &ctx, &mut facts).await?,
+    };
+    write_status(&stack, &ctx, &facts).await?;
+    Ok(next)
+}
+
+/// Observe, decide, act; what was found goes into `facts`.
+async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut StackFacts) -> Result<Action, Error> {
+    let offer = poll(stack, wish, ctx, facts).await;
+    let existing = existing(stack, wish, ctx);
+    let found = offer.as_ref().map(|offer| offer.found.as_slice());
+    let mut selected = selection::select(wish, found, &existing, None);
+    let undecided = |(_, kept): &(ReleaseName, Option<Kept>)| matches!(kept, Some(Kept::Undecided | Kept::Kept));
+    if selected.keep.iter().any(undecided) {
+        match in_use(stack, &existing, ctx).await {
+            Ok(used) => selected = selection::select(wish, found, &existing, Some(&used)),
+            Err(why) => facts.usage_unknown = Some(why),
+        }
+    }
+    facts.releases_synced = act(stack, &selected, ctx).await;
+    facts.releases = views(wish, ctx, stack, &selected);
+    let pause = interval(stack.spec.interval.as_deref());
+    let uid = stack.uid().unwrap_or_default();
+    let trouble = [facts.source.as_ref(), Some(&facts.releases_synced)].into_iter().flatten().find_map(StepState::trouble);
+    Ok(match trouble {
+        Some(trouble) if trouble.class == ErrorClass::Transient => {
+            Action::requeue(ctx.after(ErrorClass::Transient, &uid).min(pause))
+        }
+        _ if facts.usage_unknown.is_some() => spread(retry::WAITING.min(pause)),
+        _ => {
+            ctx.memory.succeeded(&uid);
+            spread(pause)
+        }
+    })
+}
+
+/// What the source offers; `None` where it is not asked or can't be read.
+async fn poll(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut StackFacts) -> Option<Offer> {
+    if !stack.spec.auto_subscribe {
+        return None;
+    }
+    let previous = stack.status.as_ref();
+    let asked = previous.map_or("", |status| &status.last_handled_reconcile_at) != facts.reconcile_at;
+    // A source that failed is asked again when this pass comes, not when the interval ends.
+    let max_age = if asked { Duration::ZERO } else { interval(stack.spec.interval.as_deref()).mul_f64(0.7) };
+    let namespace = stack.namespace().unwrap_or_default();
+    let listing = ctx.releases.listing(&ctx.clients.own(), &namespace, stack.spec.source.as_ref(), max_age, &ctx.cancel).await;
+    match listing {
+        Ok(listing) => {
+            ctx.metrics.polls.inc();
+            let offer = selection::offer(wish, listing.tags.iter().map(|tag| tag.name.as_str()));
+            let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+            facts.poll = Some(LastPoll {
+                time: None,
+                revision: listing.revision.clone(),
+                found: count(offer.found.len()),
+                passed_over: count(offer.passed_over),
+            });
+            facts.source = Some(if offer.found.is_empty() {
+                let example = wish.release(&ReleaseVersion { number: 1, pre: None }).object_name();
+                let message = format!(
+                    "none of the {} tags of the source is a release of this stack in channel {}; one is called like {example}",
+                    listing.tags.len(),
+                    wish.channel
+                );
+                StepState::Failed(Trouble::new(ErrorClass::Waiting, Reason::NoReleaseFound, message))
+            } else {
+                StepState::Done(format!("{} releases found", offer.found.len()))
+            });
+            Some(offer)
+        }
+        Err(trouble) => {
+            ctx.metrics.poll_failures.inc();
+            facts.source = Some(StepState::Failed(trouble));
+            None
+        }
+    }
+}
+
+/// The releases of the stack that exist, as last seen.
+fn existing(stack: &ClusterStack, wish: &Wish, ctx: &Context) -> Vec<Existing> {
+    owned(stack, ctx)
+        .iter()
+        .filter_map(|release| {
+            Some(Existing {
+                name: of_wish(wish, &release.name_any())?,
+                ready: release.status.as_ref().is_some_and(|status| status.ready),
+                deleting: release.metadata.deletion_timestamp.is_some(),
+            })
+        })
+        .collect()
+}
+
+fn of_wish(wish: &Wish, name: &str) -> Option<ReleaseName> {
+    ReleaseName::of_stack(name, &wish.provider, &wish.stack).filter(|release| release.kubernetes == wish.kubernetes)
+}
+
+/// The ClusterStackReleases that a ClusterStack owns: by kind and name, as the Go operator matched them, so that a
+/// restored ClusterStack (with another UID) keeps its releases.
+fn owned(stack: &ClusterStack, ctx: &Context) -> Vec<Arc<ClusterStackRelease>> {
+    ctx.stack_releases.state().into_iter().filter(|release| is_owned(release, stack)).collect()
+}
+
+/// Whether `stack` owns `release`.
+pub(super) fn is_owned(release: &ClusterStackRelease, stack: &ClusterStack) -> bool {
+    release.namespace() == stack.namespace()
+        && release.owner_references().iter().any(|owner| owner.kind == "ClusterStack" && owner.name == stack.name_any())
+}
+
+/// Which of the existing releases are in use, read afresh. `Err` says why that can't be known.
+async fn in_use(stack: &ClusterStack, existing: &[Existing], ctx: &Context) -> Result<BTreeSet<ReleaseVersion>, String> {
+    let namespace = stack.namespace().unwrap_or_default();
+    let releases = owned(stack, ctx);
+    let rows = |release: &Arc<ClusterStackRelease>| release.status.as_ref().map(|s| s.resources.clone()).unwrap_or_default();
+    let inventories: Vec<_> = releases.iter().map(|release| (release.name_any(), rows(release))).collect();
+    let templates = inventories.iter().flat_map(|(_, rows)| deletion::template_kinds(rows)).collect();
+    let world = match usage::read(&ctx.clients.own(), &ctx.kinds, &templates).await {
+        Usage::Known(world) => world,
+        Usage::Unknown(why) => return Err(why),
+    };
+    Ok(existing
+        .iter()
+        .filter(|release| {
+            let object_name = release.name.object_name();
+            let rows = inventories.iter().find(|(name, _)| *name == object_name).map_or(&[][..], |(_, rows)| rows);
+            !in_use::users(&in_use::footprint(&object_name, &namespace, rows), &world).is_empty()
+        })
+        .map(|release| release.name.version.clone())
+        .collect())
+}
+
+/// Creates and deletes releases.
+async fn act(stack: &ClusterStack, selected: &Selection, ctx: &Context) -> StepState {
+    let mut failed = Vec::new();
+    for name in &selected.create {
+        if let Err(error) = create(stack, name, ctx).await {
+            failed.push(format!("{name} can't be created: {error}"));
+        }
+    }
+    for name in &selected.delete {
+        if let Err(error) = delete(stack, name, ctx).await {
+            failed.push(format!("{name} can't be deleted: {error}"));
+        }
+    }
+    if failed.is_empty() {
+        return StepState::Done(String::new());
+    }
+    StepState::Failed(Trouble::new(ErrorClass::Transient, Reason::FailedToCreateOrUpdate, failed.join("; ")))
+}
+
+async fn create(stack: &ClusterStack, name: &ReleaseName, ctx: &Context) -> Result<(), kube::Error> {
+    let namespace = stack.namespace().unwrap_or_default();
+    let mut labels = json!({CLUSTER_STACK_LABEL: label_value(&stack.name_any())});
+    if let Some(filter) = stack.labels().get(WATCH_LABEL) {
+        labels[WATCH_LABEL] = filter.clone().into();
+    }
+    let release: ClusterStackRelease = serde_json::from_value(json!({
+        "apiVersion": crate::api::API_VERSION,
+        "kind": "ClusterStackRelease",
+        "metadata": {
+            "name": name.object_name(),
+            "namespace": namespace,
+            "labels": labels,
+            "finalizers": [CLUSTER_STACK_RELEASE_FINALIZER],
+            "ownerReferences": [stack.controller_owner_ref(&())],
+        },
+        "spec": {"providerRef": provider::reference(&stack.spec, name, &namespace)},
+    }))
+    .map_err(kube::Error::SerdeError)?;
+    let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &namespace);
+    let params = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
+    match api.create(&params, &release).await {
+        Ok(_) => {
+            ctx.events.say(stack, Reason::ReleaseCreated, &format!("subscribed release {name}")).await;
+            Ok(())
+        }
+        Err(kube::Error::Api(error)) if error.code == 409 && error.reason == "AlreadyExists" => {
+            let there = api.get(&name.object_name()).await?;
+            if is_owned(&there, stack) { Ok(()) } else { Err(kube::Error::Api(error)) }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn delete(stack: &ClusterStack, name: &ReleaseName, ctx: &Context) -> Result<(), kube::Error> {
+    let object_name = name.object_name();
+    let Some(release) = owned(stack, ctx).into_iter().find(|release| release.name_any() == object_name) else {
+        return Ok(());
+    };
+    let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &stack.namespace().unwrap_or_default());
+    let preconditions = Some(Preconditions { uid: release.uid(), resource_version: None });
+    match api.delete(&object_name, &DeleteParams { preconditions, ..DeleteParams::background() }).await {
+        Ok(_) => {
+            ctx.events.say(stack, Reason::ReleaseCollected, &format!("collected release {name}, which nobody uses")).await;
+            Ok(())
+        }
+        Err(kube::Error::Api(error)) if error.code == 404 => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// What the summary shows: every release that exists or was just created, newest first.
+pub(super) fn views(wish: &Wish, ctx: &Context, stack: &ClusterStack, selected: &Selection) -> Vec<ReleaseView> {
+    let kept = |name: &ReleaseName| selected.keep.iter().find(|(n, _)| n == name).and_then(|(_, kept)| *kept);
+    let mut views: Vec<ReleaseView> = owned(stack, ctx)
+        .iter()
+        .filter_map(|release| {
+            let name = of_wish(wish, &release.name_any())?;
+            Some(ReleaseView { kept: kept(&name), name, status: release.status.clone() })
+        })
+        .filter(|view| !selected.delete.contains(&view.name))
+        .collect();
+    let is_there = |name: &ReleaseName, views: &[ReleaseView]| views.iter().any(|view| view.name == *name);
+    for name in &selected.create {
+        if !is_there(name, &views) {
+            let in_versions = wish.versions.contains(&name.version);
+            let kept = Some(if in_versions { Kept::InVersions } else { Kept::NewestFound });
+            views.push(ReleaseView { name: name.clone(), kept, status: None });
+        }
+    }
+    views.sort_by(|a, b| b.name.version.cmp(&a.name.version));
+    views
+}
+
+async fn ensure_finalizer(stack: &ClusterStack, ctx: &Context) -> Result<(), Error> {
+    if stack.finalizers().iter().any(|finalizer| finalizer == CLUSTER_STACK_FINALIZER) {
+        return Ok(());
+    }
+    let api: Api<ClusterStack> = Api::namespaced(ctx.clients.own(), &stack.namespace().unwrap_or_default());
+    let patch = json!({"apiVersion": crate::api::API_VERSION, "kind": "ClusterStack", "metadata": {"uid": stack.uid(), "finalizers": [CLUSTER_STACK_FINALIZER]}});
+    api.patch(&stack.name_any(), &PatchParams::apply(FIELD_MANAGER), &Patch::Apply(patch))
+        .await
+        .doing(|| format!("setting the finalizer of ClusterStack {}", stack.name_any()))?;
+    Ok(())
+}
+
+/// Writes the status if it says something new, and an event where readiness changed.
+pub(super) async fn write_status(stack: &ClusterStack, ctx: &Context, facts: &StackFacts) -> Result<(), Error> {
+    let previous = stack.status.clone().unwrap_or_default();
+    let status = status::stack_status(&previous, facts, Timestamp::now());
+    let written = report::status(&ctx.clients.own(), stack, stack.status.as_ref(), &status)
+        .await
+        .doing(|| format!("writing the status of ClusterStack {}", stack.name_any()))?;
+    let ready = |conditions| condition::find(conditions, ConditionType::Ready).map(|c| (c.status.clone(), c.reason.clone()));
+    let now = condition::find(&status.conditions, ConditionType::Ready);
+    if let (true, Some(now)) = (written && ready(&previous.conditions) != ready(&status.conditions), now) {
+        let reason = Reason::ALL.iter().copied().find(|reason| reason.as_str() == now.reason);
+        tracing::info!(stack = %stack.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStack");
+        if let Some(reason) = reason.filter(|reason| !matches!(reason, Reason::Progressing | Reason::ReleaseNotReady)) {
+            ctx.events.say(stack, reason, &now.message).await;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,283 @@
+//! Deletion: nothing while somebody uses a release; then in order, ClusterClasses first, each waited for.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use super::cluster_stack::{is_owned, views, write_status};
+use super::rights::Rights;
+use super::{Context, Doing, Error, reconcile_at};
+use crate::api::cluster_stack_release::Resource as Row;
+use crate::api::condition::Reason;
+use crate::api::{
+    CLUSTER_STACK_FINALIZER, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
+    ClusterStackReleaseStatus, DELETION_POLICY,
+};
+use crate::core::in_use::{self, Usage, User};
+use crate::core::manifest::ObjectKey;
+use crate::core::ownership::{self, Owner, Ownership};
+use crate::core::plan::{self, deletion_order, key_of};
+use crate::core::retry::{self, ErrorClass};
+use crate::core::selection::{Selection, Wish};
+use crate::core::status::{ReleaseFacts, StackFacts, StepState, Trouble, release_status};
+use crate::io::observe::{self, Target};
+use crate::io::{apply, report, usage};
+
+/// How often what is being deleted is looked at; its watch tells earlier.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// One pass over a ClusterStack that is being deleted.
+pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action, Error> {
+    if !has_finalizer(stack, CLUSTER_STACK_FINALIZER) {
+        return Ok(Action::await_change());
+    }
+    let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &stack.namespace().unwrap_or_default());
+    let all = api.list(&ListParams::default()).await.doing(|| "listing ClusterStackReleases".to_owned())?;
+    let releases: Vec<ClusterStackRelease> = all.items.into_iter().filter(|release| is_owned(release, stack)).collect();
+    if releases.is_empty() {
+        remove_finalizer(stack, CLUSTER_STACK_FINALIZER, ctx).await?;
+        ctx.memory.forget(&stack.uid().unwrap_or_default());
+        return Ok(Action::await_change());
+    }
+    let orphan = is_orphan(stack);
+    let trouble = if orphan { None } else { users_of(&releases, ctx).await };
+    if trouble.is_none() {
+        for release in &releases {
+            delete_release(&api, release, orphan).await?;
+        }
+    }
+    let (pause, trouble) = match trouble {
+        Some(trouble) => (retry::WAITING, trouble),
+        None => {
+            let names: Vec<String> = releases.iter().map(ResourceExt::name_any).collect();
+            let message = format!("waiting for its releases to go: {}", names.join(", "));
+            (LOOK_AGAIN, Trouble::new(ErrorClass::Waiting, Reason::Deleting, message))
+        }
+    };
+    let facts = StackFacts {
+        generation: stack.metadata.generation,
+        deletion: Some(trouble),
+        releases_synced: StepState::Done(String::new()),
+        reconcile_at: reconcile_at(stack),
+        releases: Wish::of(&stack.spec).map(|wish| views(&wish, ctx, stack, &Selection::default())).unwrap_or_default(),
+        ..StackFacts::default()
+    };
+    write_status(stack, ctx, &facts).await?;
+    Ok(Action::requeue(pause))
+}
+
+async fn delete_release(api: &Api<ClusterStackRelease>, release: &ClusterStackRelease, orphan: bool) -> Result<(), Error> {
+    let name = release.name_any();
+    if orphan && !is_orphan(release) {
+        let patch = json!({"metadata": {"annotations": {DELETION_POLICY: "orphan"}}});
+        api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.doing(|| format!("orphaning {name}"))?;
+    }
+    if release.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let preconditions = Some(Preconditions { uid: release.uid(), resource_version: None });
+    match api.delete(&name, &DeleteParams { preconditions, ..DeleteParams::background() }).await {
+        Err(kube::Error::Api(error)) if error.code == 404 => Ok(()),
+        other => other.map(|_| ()).doing(|| format!("deleting ClusterStackRelease {name}")),
+    }
+}
+
+/// Why releases can't be deleted: who uses them, or that it is not known. Always read afresh.
+async fn users_of(releases: &[ClusterStackRelease], ctx: &Context) -> Option<Trouble> {
+    let rows = |release: &ClusterStackRelease| release.status.as_ref().map(|s| s.resources.clone()).unwrap_or_default();
+    let templates = releases.iter().flat_map(|release| template_kinds(&rows(release))).collect();
+    let world = match usage::read(&ctx.clients.own(), &ctx.kinds, &templates).await {
+        Usage::Known(world) => world,
+        Usage::Unknown(why) => {
+            let message = format!("nothing is deleted: {why}");
+            return Some(Trouble::new(ErrorClass::Waiting, Reason::UsageUnknown, message));
+        }
+    };
+    let users: BTreeSet<User> = releases
+        .iter()
+        .flat_map(|release| {
+            let namespace = release.namespace().unwrap_or_default();
+            in_use::users(&in_use::footprint(&release.name_any(), &namespace, &rows(release)), &world)
+        })
+        .collect();
+    if users.is_empty() {
+        return None;
+    }
+    let names: Vec<String> = users.iter().take(10).map(ToString::to_string).collect();
+    let more = if users.len() > names.len() { format!(" and {} more", users.len() - names.len()) } else { String::new() };
+    let message = format!(
+        "in use by {}{more}: nothing is deleted; it goes on by itself when they have moved to another ClusterClass or are gone",
+        names.join(", ")
+    );
+    Some(Trouble::new(ErrorClass::Waiting, Reason::InUse, message))
+}
+
+/// Group and kind of the Cluster API templates of an inventory.
+pub(super) fn template_kinds(rows: &[Row]) -> Vec<(String, String)> {
+    rows.iter()
+        .filter(|row| row.group.ends_with("cluster.x-k8s.io") && row.kind.ends_with("Template"))
+        .map(|row| (row.group.clone(), row.kind.clone()))
+        .collect()
+}
+
+/// One pass over a ClusterStackRelease that is being deleted.
+pub(super) async fn release(
+    release: &ClusterStackRelease,
+    stack: Option<&ClusterStack>,
+    ctx: &Context,
+) -> Result<Action, Error> {
+    if !has_finalizer(release, CLUSTER_STACK_RELEASE_FINALIZER) {
+        return Ok(Action::await_change());
+    }
+    if is_orphan(release) || stack.is_some_and(|stack| stack.metadata.deletion_timestamp.is_some() && is_orphan(stack)) {
+        return finish(release, ctx).await;
+    }
+    if let Some(trouble) = users_of(std::slice::from_ref(release), ctx).await {
+        say(release, ctx, trouble).await?;
+        return Ok(Action::requeue(retry::WAITING));
+    }
+    let namespace = release.namespace().unwrap_or_default();
+    let rights = ctx.rights(&namespace, stack.map(|stack| &stack.spec))?;
+    match remove(release, &rights, ctx).await? {
+        None => finish(release, ctx).await,
+        Some(trouble) => {
+            let pause = if trouble.reason == Reason::Deleting { LOOK_AGAIN } else { retry::WAITING };
+            say(release, ctx, trouble).await?;
+            Ok(Action::requeue(pause))
+        }
+    }
+}
+
+/// The applied objects of a release, its owner and how to find them again.
+pub(super) fn owner_of(release: &ClusterStackRelease) -> Owner {
+    Owner {
+        kind: "ClusterStackRelease".into(),
+        namespace: release.namespace().unwrap_or_default(),
+        name: release.name_any(),
+    }
+}
+
+/// Deletes what the release applied, as far as it may go now. `None` when all of it is gone.
+async fn remove(release: &ClusterStackRelease, rights: &Rights, ctx: &Context) -> Result<Option<Trouble>, Error> {
+    let owner = owner_of(release);
+    let status = release.status.clone().unwrap_or_default();
+    let targets = if status.resources.is_empty() {
+        observe::rebuild(&ctx.clients.own(), &ctx.kinds, &owner)
+            .await
+            .doing(|| format!("finding the objects of ClusterStackRelease {}", owner.name))?
+    } else {
+        targets(&status.resources, ctx).await?
+    };
+    let live = observe::live(&rights.client, &owner, &targets, false).await;
+    if let Some((key, error)) = live.unreadable.iter().next() {
+        let message = format!("{key} can't be read: {}", apply::refusal(error).message);
+        return Ok(Some(Trouble::new(ErrorClass::Waiting, Reason::FailedToDeleteObjects, message)));
+    }
+    let mut left: Vec<(&Target, &Value)> = targets
+        .iter()
+        .filter_map(|target| Some((target, live.objects.get(&target.key)?)))
+        .filter(|(_, object)| !matches!(ownership::of(object, &owner, true), Ownership::Other(_)))
+        .filter(|(target, object)| !plan::is_retained(&target.key, object))
+        .collect();
+    left.sort_by_cached_key(|(target, _)| deletion_order(&target.key));
+    let classes = left.iter().filter(|(target, _)| target.key.is_cluster_class()).count();
+    // ClusterClasses go first and are waited for: a refusal there (somebody uses one after all) saves the templates.
+    let now = if classes > 0 { &left[..classes] } else { &left[..] };
+    for (target, object) in now {
+        ctx.watches.remember(&ObjectRef::from_obj(release), &target.kind, &target.key, "");
+        if object.pointer("/metadata/deletionTimestamp").is_some() {
+            continue;
+        }
+        if let Err(refusal) = apply::delete(&rights.client, &target.kind, &target.key, object).await {
+            let message = format!("{} can't be deleted: {}; the rest is left until it can", target.key, refusal.message);
+            return Ok(Some(Trouble::new(ErrorClass::Waiting, Reason::FailedToDeleteObjects, message)));
+        }
+    }
+    let names: Vec<String> = now.iter().take(10).map(|(target, _)| target.key.to_string()).collect();
+    Ok((!names.is_empty()).then(|| {
+        let message = format!("waiting for {} to go", names.join(", "));
+        Trouble::new(ErrorClass::Waiting, Reason::Deleting, message)
+    }))
+}
+
+/// How to ask for the objects of an inventory. A kind that is no longer served has no objects.
+pub(super) async fn targets(rows: &[Row], ctx: &Context) -> Result<Vec<Target>, Error> {
+    let mut targets = Vec::with_capacity(rows.len());
+    for row in rows {
+        let api_version = crate::core::manifest::join_api_version(&row.group, &row.version);
+        let client = ctx.clients.own();
+        let exact = ctx.kinds.get(&client, &api_version, &row.kind).await;
+        let kind = match exact.doing(|| format!("asking for kind {} of {api_version}", row.kind))? {
+            Some(kind) => Some(kind),
+            // The version in which it was applied may be gone, the kind still served.
+            None => ctx
+                .kinds
+                .preferred(&client, &row.group, &row.kind)
+                .await
+                .doing(|| format!("asking for kind {} of group {}", row.kind, row.group))?,
+        };
+        if let Some(kind) = kind {
+            let key: ObjectKey = key_of(row);
+            targets.push(Target { key, kind });
+        }
+    }
+    Ok(targets)
+}
+
+async fn say(release: &ClusterStackRelease, ctx: &Context, trouble: Trouble) -> Result<(), Error> {
+    let previous: ClusterStackReleaseStatus = release.status.clone().unwrap_or_default();
+    let facts = ReleaseFacts {
+        generation: release.metadata.generation,
+        deletion: Some(trouble),
+        kubernetes_version: previous.kubernetes_version.clone(),
+        artifact: previous.artifact.clone(),
+        resources: previous.resources.clone(),
+        retained: previous.retained.clone(),
+        reconcile_at: previous.last_handled_reconcile_at.clone(),
+        ..ReleaseFacts::default()
+    };
+    let status = release_status(&previous, facts, Timestamp::now());
+    report::status(&ctx.clients.own(), release, release.status.as_ref(), &status)
+        .await
+        .doing(|| format!("writing the status of ClusterStackRelease {}", release.name_any()))?;
+    Ok(())
+}
+
+async fn finish(release: &ClusterStackRelease, ctx: &Context) -> Result<Action, Error> {
+    remove_finalizer(release, CLUSTER_STACK_RELEASE_FINALIZER, ctx).await?;
+    ctx.watches.forget(&ObjectRef::from_obj(release));
+    ctx.memory.forget(&release.uid().unwrap_or_default());
+    tracing::info!(release = %release.name_any(), "ClusterStackRelease is gone");
+    Ok(Action::await_change())
+}
+
+fn is_orphan<K: ResourceExt>(object: &K) -> bool {
+    object.annotations().get(DELETION_POLICY).is_some_and(|policy| policy == "orphan")
+}
+
+fn has_finalizer<K: ResourceExt>(object: &K, finalizer: &str) -> bool {
+    object.finalizers().iter().any(|name| name == finalizer)
+}
+
+async fn remove_finalizer<K>(object: &K, finalizer: &str, ctx: &Context) -> Result<(), Error>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(ctx.clients.own(), &object.namespace().unwrap_or_default());
+    let rest: Vec<&String> = object.finalizers().iter().filter(|name| *name != finalizer).collect();
+    // The version makes sure that no finalizer that came meanwhile is lost.
+    let patch = json!({"metadata": {"resourceVersion": object.resource_version(), "finalizers": rest}});
+    match api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+        Err(kube::Error::Api(error)) if error.code == 404 => Ok(()),
+        other => other.map(|_| ()).doing(|| format!("removing the finalizer of {} {}", K::kind(&()), object.name_any())),
+    }
+}

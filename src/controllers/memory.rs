@@ -1,0 +1,166 @@
+//! What is remembered between passes. All of it may be lost: it saves work, it decides nothing that lasts.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use jiff::Timestamp;
+
+use crate::core::manifest::ObjectKey;
+use crate::core::plan::{FIGHT_WINDOW, is_fight};
+use crate::core::retry::STALLED;
+
+/// The memory, by UID of our objects.
+#[derive(Default)]
+pub struct Memory(Mutex<HashMap<String, Entry>>);
+
+#[derive(Default)]
+struct Entry {
+    failures: u32,
+    corrections: BTreeMap<ObjectKey, Correction>,
+    sent_refused: Option<Instant>,
+    definitions: u64,
+    rebuilt: bool,
+}
+
+struct Correction {
+    times: Vec<Timestamp>,
+    last: String,
+    left_at: Option<Timestamp>,
+}
+
+impl Memory {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a failure in a row; how many there were before.
+    pub fn failed(&self, uid: &str) -> u32 {
+        let mut memory = self.lock();
+        let entry = memory.entry(uid.to_owned()).or_default();
+        entry.failures = entry.failures.saturating_add(1);
+        entry.failures - 1
+    }
+
+    /// Ends a row of failures.
+    pub fn succeeded(&self, uid: &str) {
+        if let Some(entry) = self.lock().get_mut(uid) {
+            entry.failures = 0;
+        }
+    }
+
+    /// Forgets an object.
+    pub fn forget(&self, uid: &str) {
+        self.lock().remove(uid);
+    }
+
+    /// A CustomResourceDefinition changed: what was refused may be taken now.
+    pub fn definitions_changed(&self) {
+        for entry in self.lock().values_mut() {
+            entry.definitions += 1;
+        }
+    }
+
+    /// Whether what was refused before is to be sent again: a definition changed since, or it is long ago.
+    pub fn retries_refused(&self, uid: &str) -> bool {
+        let mut memory = self.lock();
+        let entry = memory.entry(uid.to_owned()).or_default();
+        let due = entry.definitions > 0 || entry.sent_refused.is_some_and(|at| at.elapsed() > STALLED);
+        entry.definitions = 0;
+        if due || entry.sent_refused.is_none() {
+            entry.sent_refused = Some(Instant::now());
+        }
+        due
+    }
+
+    /// Whether this object's inventory has to be rebuilt; asked once per process and object.
+    pub fn rebuilds(&self, uid: &str) -> bool {
+        let mut memory = self.lock();
+        !std::mem::replace(&mut memory.entry(uid.to_owned()).or_default().rebuilt, true)
+    }
+
+    /// Remembers that an object was put back; what was wrong with it.
+    pub fn corrected(&self, uid: &str, key: &ObjectKey, what: &str, now: Timestamp) {
+        let mut memory = self.lock();
+        let entry = memory.entry(uid.to_owned()).or_default();
+        let correction = entry
+            .corrections
+            .entry(key.clone())
+            .or_insert_with(|| Correction { times: Vec::new(), last: String::new(), left_at: None });
+        correction.times.retain(|at| now.duration_since(*at) < FIGHT_WINDOW);
+        correction.times.push(now);
+        what.clone_into(&mut correction.last);
+    }
+
+    /// The objects that are fought over and left alone for a while, with the message.
+    pub fn fights(&self, uid: &str, now: Timestamp) -> BTreeMap<ObjectKey, String> {
+        let mut memory = self.lock();
+        let Some(entry) = memory.get_mut(uid) else { return BTreeMap::new() };
+        let mut fights = BTreeMap::new();
+        for (key, correction) in &mut entry.corrections {
+            if let Some(left) = correction.left_at {
+                if now.duration_since(left) < FIGHT_WINDOW {
+                    fights.insert(key.clone(), fight_message(correction));
+                    continue;
+                }
+                correction.left_at = None;
+                correction.times.clear();
+            }
+            if is_fight(&correction.times, now) {
+                correction.left_at = Some(now);
+                fights.insert(key.clone(), fight_message(correction));
+            }
+        }
+        fights
+    }
+}
+
+fn fight_message(correction: &Correction) -> String {
+    format!(
+        "put back {} times in {} minutes, last {}; left alone for {} minutes: stop the other writer, or name the fields in spec.ignoreDifferences",
+        correction.times.len(),
+        FIGHT_WINDOW.as_mins(),
+        correction.last,
+        FIGHT_WINDOW.as_mins(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(minute: i64) -> Timestamp {
+        Timestamp::from_second(minute * 60).unwrap()
+    }
+
+    #[test]
+    fn a_fight_is_left_for_a_while_and_taken_up_again() {
+        let (memory, key) = (Memory::default(), ObjectKey::default());
+        for minute in 0..4 {
+            memory.corrected("u", &key, "changed by vandal: /data", at(minute));
+            assert!(memory.fights("u", at(minute)).is_empty());
+        }
+        memory.corrected("u", &key, "changed by vandal: /data", at(4));
+        let message = memory.fights("u", at(4)).remove(&key).unwrap();
+        assert!(message.contains("5 times") && message.contains("vandal"), "{message}");
+        assert!(!memory.fights("u", at(13)).is_empty());
+        assert!(memory.fights("u", at(15)).is_empty());
+    }
+
+    #[test]
+    fn a_changed_definition_lets_refused_objects_be_sent_once() {
+        let memory = Memory::default();
+        assert!(!memory.retries_refused("u"));
+        memory.definitions_changed();
+        assert!(memory.retries_refused("u"));
+        assert!(!memory.retries_refused("u"));
+    }
+
+    #[test]
+    fn failures_in_a_row_are_counted() {
+        let memory = Memory::default();
+        assert_eq!((memory.failed("u"), memory.failed("u")), (0, 1));
+        memory.succeeded("u");
+        assert_eq!(memory.failed("u"), 0);
+    }
+}

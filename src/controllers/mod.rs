@@ -1,0 +1,125 @@
+//! Controllers: observe, decide, act, report. Decisions are in `core`, effects in `io`.
+
+pub mod cluster_stack;
+pub mod cluster_stack_release;
+mod deletion;
+mod memory;
+mod provider;
+mod rights;
+mod run;
+
+pub use memory::Memory;
+pub use run::{RunError, run};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::ResourceExt;
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::Store;
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{ClusterStack, ClusterStackRelease, RECONCILE_AT, WATCH_LABEL};
+use crate::core::retry::{self, ErrorClass};
+use crate::io::client::{ClientError, Clients};
+use crate::io::kinds::Kinds;
+use crate::io::release::Releases;
+use crate::io::report::Events;
+use crate::io::telemetry::Metrics;
+use crate::io::watch::Watches;
+use crate::settings::Settings;
+
+/// What the controllers share.
+pub struct Context {
+    /// Clients of the management cluster.
+    pub clients: Clients,
+    /// Which kinds it serves.
+    pub kinds: Arc<Kinds>,
+    /// Watches of applied objects.
+    pub watches: Arc<Watches>,
+    /// Events on our objects.
+    pub events: Events,
+    /// Metrics.
+    pub metrics: Metrics,
+    /// Sources and the store.
+    pub releases: Releases,
+    /// Flags.
+    pub settings: Settings,
+    /// ClusterStacks as last seen.
+    pub stacks: Store<ClusterStack>,
+    /// ClusterStackReleases as last seen.
+    pub stack_releases: Store<ClusterStackRelease>,
+    /// What is remembered between passes and may be lost.
+    pub memory: Memory,
+    /// Ends long reads when the process ends.
+    pub cancel: CancellationToken,
+}
+
+/// What ends a pass before its end. What a user can mend is said in a condition instead.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The API server did not do what was asked.
+    #[error("{doing}: {error}")]
+    Api {
+        /// What was tried, on what.
+        doing: String,
+        /// What it said.
+        error: kube::Error,
+    },
+    /// No client could be made.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+}
+
+impl Error {
+    fn class(&self) -> ErrorClass {
+        match self {
+            Self::Api { .. } => ErrorClass::Transient,
+            Self::Client(_) => ErrorClass::Waiting,
+        }
+    }
+}
+
+/// Says what was tried when the API server refused.
+trait Doing<T> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T, Error>;
+}
+
+impl<T> Doing<T> for Result<T, kube::Error> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T, Error> {
+        self.map_err(|error| Error::Api { doing: what(), error })
+    }
+}
+
+/// Longest time for one pass: an API server that never answers must not hold a worker for ever.
+const PASS: Duration = Duration::from_mins(6);
+
+impl Context {
+    /// Whether the flags leave this object to us.
+    fn is_ours<K: ResourceExt>(&self, object: &K) -> bool {
+        self.settings.watch_filter.as_ref().is_none_or(|value| object.labels().get(WATCH_LABEL) == Some(value))
+    }
+
+    /// When to come back after an error of this class.
+    fn after(&self, class: ErrorClass, uid: &str) -> Duration {
+        retry::delay(class, self.memory.failed(uid), rand::random())
+    }
+
+    /// What is done with an error that ended a pass.
+    fn on_error<K: ResourceExt>(&self, object: &K, error: &Error) -> Action {
+        let name = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
+        tracing::warn!(object = name, %error, "pass ended early; it is tried again");
+        Action::requeue(self.after(error.class(), &object.uid().unwrap_or_default()))
+    }
+}
+
+/// The annotation that asks to look again; empty without it.
+fn reconcile_at<K: ResourceExt>(object: &K) -> String {
+    object.annotations().get(RECONCILE_AT).cloned().unwrap_or_default()
+}
+
+/// A pause spread over its upper half, so that many objects don't come back together.
+fn spread(pause: Duration) -> Action {
+    Action::requeue(pause.mul_f64(0.75 + 0.25 * rand::random::<f64>()))
+}

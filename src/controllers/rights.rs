@@ -1,0 +1,109 @@
+//! With whose rights a release is applied, and what they reach.
+
+use kube::Client;
+
+use super::{Context, Error};
+use crate::api::ClusterStackSpec;
+use crate::api::condition::Reason;
+use crate::core::manifest::Manifest;
+use crate::core::plan::Desired;
+use crate::io::kinds::Kind;
+
+/// An identity and its reach.
+pub(super) struct Rights {
+    /// The client that reads, applies and deletes.
+    pub(super) client: Client,
+    /// The only namespace that is applied to; `None` leaves the judgement to the API server.
+    pub(super) only_namespace: Option<String>,
+}
+
+impl Context {
+    /// The rights of a ClusterStack of `namespace`: its ServiceAccount's, the default one's, or the operator's own,
+    /// which reach no further than the namespace unless a flag says so.
+    pub(super) fn rights(&self, namespace: &str, spec: Option<&ClusterStackSpec>) -> Result<Rights, Error> {
+        let named = spec.and_then(|spec| spec.service_account_name.as_ref());
+        if let Some(account) = named.or(self.settings.default_service_account.as_ref()) {
+            let client = self.clients.of_service_account(namespace, account)?;
+            return Ok(Rights { client, only_namespace: None });
+        }
+        let only_namespace = (!self.settings.allow_cluster_scope).then(|| namespace.to_owned());
+        Ok(Rights { client: self.clients.own(), only_namespace })
+    }
+}
+
+/// An object as it would be sent: in its namespace if its kind has one, with what stands in the way.
+pub(super) fn desired(
+    manifest: Manifest,
+    kind: Result<Option<&Kind>, String>,
+    namespace: &str,
+    only_namespace: Option<&str>,
+) -> Desired {
+    let in_namespace = |manifest: Manifest| {
+        if manifest.key.namespace.is_empty() { manifest.in_namespace(namespace) } else { manifest }
+    };
+    let kind = match kind {
+        Ok(Some(kind)) => kind,
+        Ok(None) => {
+            let message = format!(
+                "the API server serves no {} in {}; it is applied when its CustomResourceDefinition is installed",
+                manifest.key.kind,
+                manifest.api_version()
+            );
+            return Desired { manifest: in_namespace(manifest), obstacle: Some((Reason::NoKindMatch, message)) };
+        }
+        Err(message) => {
+            return Desired { manifest: in_namespace(manifest), obstacle: Some((Reason::ApplyFailed, message)) };
+        }
+    };
+    let manifest = if kind.namespaced { in_namespace(manifest) } else { manifest.without_namespace() };
+    let outside = only_namespace.is_some_and(|only| manifest.key.namespace != only);
+    let obstacle = outside.then(|| {
+        let what = if kind.namespaced { "in another namespace" } else { "cluster-scoped" };
+        let message = format!(
+            "it is {what}, and without spec.serviceAccountName only objects of namespace {namespace} are applied; \
+             name a ServiceAccount with the rights for it"
+        );
+        (Reason::Forbidden, message)
+    });
+    Desired { manifest, obstacle }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::api::ApiResource;
+    use serde_json::json;
+
+    fn kind(namespaced: bool) -> Kind {
+        let resource = ApiResource {
+            group: String::new(),
+            version: "v1".into(),
+            api_version: "v1".into(),
+            kind: "Thing".into(),
+            plural: "things".into(),
+        };
+        Kind { resource, namespaced }
+    }
+
+    #[test]
+    fn without_a_service_account_only_the_own_namespace_is_reached() {
+        let object = |namespace: Option<&str>| {
+            Manifest::from_value(json!({"apiVersion": "v1", "kind": "Thing", "metadata": {"name": "x", "namespace": namespace}}))
+                .unwrap()
+        };
+        let (in_ns, cluster) = (kind(true), kind(false));
+        for (name, manifest, served, only, expected_ns, expected) in [
+            ("own namespace by default", object(None), Ok(Some(&in_ns)), Some("shop"), "shop", None),
+            ("own namespace", object(Some("shop")), Ok(Some(&in_ns)), Some("shop"), "shop", None),
+            ("another namespace", object(Some("bank")), Ok(Some(&in_ns)), Some("shop"), "bank", Some(Reason::Forbidden)),
+            ("cluster-scoped", object(Some("shop")), Ok(Some(&cluster)), Some("shop"), "", Some(Reason::Forbidden)),
+            ("cluster-scoped with a ServiceAccount", object(None), Ok(Some(&cluster)), None, "", None),
+            ("not served", object(None), Ok(None), Some("shop"), "shop", Some(Reason::NoKindMatch)),
+            ("not known", object(None), Err("timeout".into()), None, "shop", Some(Reason::ApplyFailed)),
+        ] {
+            let desired = desired(manifest, served, "shop", only);
+            assert_eq!(desired.manifest.key.namespace, expected_ns, "{name}");
+            assert_eq!(desired.obstacle.map(|(reason, _)| reason), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Logs, metrics and probes.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::routing::get;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+use crate::settings::{LogFormat, LogLevel};
+
+/// Starts logging to standard error. `RUST_LOG` overrides the level.
+pub fn log(level: LogLevel, format: LogFormat) {
+    let level = match level {
+        LogLevel::Debug => "debug",
+        LogLevel::Info => "info",
+        LogLevel::Warn => "warn",
+        LogLevel::Error => "error",
+    };
+    let ours = format!("{level},hyper=warn,tower=warn,kube_client=warn,kube_runtime=warn,h2=warn");
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(ours));
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A second start in one process (tests) keeps the first logger.
+    let _ = match format {
+        LogFormat::Json => lines.json().try_init(),
+        LogFormat::Text => {
+            let colour = std::io::IsTerminal::is_terminal(&std::io::stderr());
+            lines.with_ansi(colour).try_init()
+        }
+    };
+}
+
+/// Labels of a counter by controller.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ByController {
+    /// The kind it works on.
+    pub controller: &'static str,
+    /// `success`, `error`.
+    pub result: &'static str,
+}
+
+/// Labels of a counter of objects by what was done.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ByAction {
+    /// `applied`, `unchanged`, `held`, `failed`, `pruned`, `corrected`.
+    pub action: &'static str,
+}
+
+/// The operator's metrics.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+    /// Passes of the controllers.
+    pub reconciles: Family<ByController, Counter>,
+    /// How long they took, in seconds.
+    pub reconcile_seconds: Family<ByController, Histogram>,
+    /// Objects by what was done with them.
+    pub objects: Family<ByAction, Counter>,
+    /// Polls of sources that reached the source.
+    pub polls: Counter,
+    /// Polls that failed.
+    pub poll_failures: Counter,
+    /// 1 while this replica works.
+    pub leader: Gauge,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("clusterstack");
+        let reconcile_seconds: Family<ByController, Histogram> =
+            Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 2.0, 16)));
+        let metrics = Self {
+            registry: Arc::default(),
+            reconciles: Family::default(),
+            reconcile_seconds,
+            objects: Family::default(),
+            polls: Counter::default(),
+            poll_failures: Counter::default(),
+            leader: Gauge::default(),
+        };
+        registry.register("reconciles", "Passes of the controllers", metrics.reconciles.clone());
+        registry.register("reconcile_seconds", "Duration of a pass", metrics.reconcile_seconds.clone());
+        registry.register("objects", "Objects of releases by what was done with them", metrics.objects.clone());
+        registry.register("source_polls", "Successful polls of sources", metrics.polls.clone());
+        registry.register("source_poll_failures", "Failed polls of sources", metrics.poll_failures.clone());
+        registry.register("leader", "Whether this replica is the active one", metrics.leader.clone());
+        Self { registry: Arc::new(registry), ..metrics }
+    }
+}
+
+impl Metrics {
+    /// Counts objects by what was done with them.
+    pub fn count(&self, action: &'static str, objects: usize) {
+        if objects > 0 {
+            self.objects.get_or_create(&ByAction { action }).inc_by(objects as u64);
+        }
+    }
+
+    /// All metrics in the OpenMetrics text format.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String can't fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}
+
+/// What the probes answer.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<AtomicBool>);
+
+impl Readiness {
+    /// Says whether the operator is ready.
+    pub fn set(&self, ready: bool) {
+        self.0.store(ready, Ordering::Relaxed);
+    }
+
+    fn answer(&self) -> (StatusCode, &'static str) {
+        if self.0.load(Ordering::Relaxed) { (StatusCode::OK, "ok") } else { (StatusCode::SERVICE_UNAVAILABLE, "starting") }
+    }
+}
+
+/// Routes of the metrics server.
+pub fn metrics_routes(metrics: Metrics) -> Router {
+    let answer = move || async move {
+        ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], metrics.text())
+    };
+    Router::new().route("/metrics", get(answer))
+}
+
+/// Routes of the probe server.
+pub fn probe_routes(readiness: Readiness) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { "ok" }))
+        .route("/readyz", get(move || async move { readiness.answer() }))
+}
+
+/// Serves routes until `cancel`.
+///
+/// # Errors
+/// The address can't be bound.
+pub async fn serve(address: SocketAddr, routes: Router, cancel: CancellationToken) -> std::io::Result<SocketAddr> {
+    let listener = TcpListener::bind(address).await?;
+    let bound = listener.local_addr()?;
+    tokio::spawn(async move {
+        let served = axum::serve(listener, routes).with_graceful_shutdown(cancel.cancelled_owned());
+        if let Err(error) = served.await {
+            tracing::error!(%error, %bound, "server ended");
+        }
+    });
+    Ok(bound)
+}
