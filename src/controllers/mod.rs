@@ -70,12 +70,15 @@ pub enum Error {
     /// No client could be made.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// The pass took too long.
+    #[error("the pass did not end within {} s", PASS.as_secs())]
+    TimedOut,
 }
 
 impl Error {
     fn class(&self) -> ErrorClass {
         match self {
-            Self::Api { .. } => ErrorClass::Transient,
+            Self::Api { .. } | Self::TimedOut => ErrorClass::Transient,
             Self::Client(_) => ErrorClass::Waiting,
         }
     }

@@ -1,0 +1,319 @@
+//! Starts the controllers, connects their watches, and ends them in order.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::channel::mpsc::{self, UnboundedSender};
+use futures::future::ready;
+use futures::{StreamExt, TryStreamExt};
+use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::reflector::{self, ObjectRef};
+use kube::runtime::{WatchStreamExt, predicates, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{Context, Error, Memory, PASS, cluster_stack, cluster_stack_release};
+use crate::api::{ClusterStack, ClusterStackRelease};
+use crate::io::client::{ClientError, Clients};
+use crate::io::kinds::Kinds;
+use crate::io::lease;
+use crate::io::release::{Releases, ReleasesError};
+use crate::io::report::Events;
+use crate::io::telemetry::{self, ByController, Metrics, Readiness};
+use crate::io::watch::{Notice, Watches};
+use crate::settings::Settings;
+
+/// Why the operator ends other than on request.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// No way to the API server.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The store of releases can't be used.
+    #[error(transparent)]
+    Releases(#[from] ReleasesError),
+    /// An address can't be bound.
+    #[error("{what} can't be served on {address}: {error}; choose another address with the flag of that name")]
+    Serve {
+        /// Metrics or probes.
+        what: &'static str,
+        /// The address.
+        address: std::net::SocketAddr,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The CRDs are missing.
+    #[error("the API server does not serve {0}: install the CRDs with `clusterstack crds | kubectl apply --server-side -f -`")]
+    Crds(&'static str),
+    /// Another replica took over.
+    #[error("the lease was lost to another replica; ending, so that it can start anew as a follower")]
+    LeaseLost,
+}
+
+/// Runs the operator until `stop`; then takes in nothing new, finishes what is under way and returns.
+///
+/// # Errors
+/// What keeps it from starting, or the loss of its lease.
+pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), RunError> {
+    let metrics = Metrics::default();
+    let readiness = Readiness::default();
+    // Ends after the controllers, so that probes and metrics answer while they drain.
+    let servers = CancellationToken::new();
+    let _end = servers.clone().drop_guard();
+    serve("metrics", settings.metrics, telemetry::metrics_routes(metrics.clone()), &servers).await?;
+    serve("probes", settings.probes, telemetry::probe_routes(readiness.clone()), &servers).await?;
+    let clients = Clients::infer(settings.rate).await?;
+    let kinds = Arc::new(Kinds::default());
+    for kind in ["ClusterStack", "ClusterStackRelease"] {
+        wait_for_kind(&clients.own(), &kinds, kind, &stop).await?;
+    }
+    // A follower is ready too: it takes over when the leader goes.
+    readiness.set(true);
+    let instance = lease::identity();
+    let Some(lost) = lease::lead(&clients.own(), settings.lease_namespace.as_deref(), &instance, &stop).await else {
+        return Ok(());
+    };
+    metrics.leader.set(1);
+    let work = stop.child_token();
+    let tasks = TaskTracker::new();
+    let (notices, noticed) = unbounded_channel();
+    let watches = Watches::new(clients.watching(), notices, work.clone(), tasks.clone());
+    let releases = Releases::open(&settings)?;
+    let parts = Parts { clients, kinds, watches, metrics, releases, settings, instance, cancel: work.clone() };
+    let drained = controllers(parts, noticed, &tasks);
+    tokio::pin!(drained);
+    let result = tokio::select! {
+        () = &mut drained => Ok(()),
+        () = lost.cancelled() => {
+            tracing::error!("lease lost: stopping at once");
+            work.cancel();
+            Err(RunError::LeaseLost)
+        }
+        () = stop.cancelled() => {
+            tracing::info!("stopping: taking in nothing new, finishing what is under way");
+            readiness.set(false);
+            drained.await;
+            Ok(())
+        }
+    };
+    work.cancel();
+    tasks.close();
+    tasks.wait().await;
+    lost.release().await;
+    tracing::info!("stopped");
+    result
+}
+
+async fn serve(
+    what: &'static str,
+    address: Option<std::net::SocketAddr>,
+    routes: axum::Router,
+    cancel: &CancellationToken,
+) -> Result<(), RunError> {
+    let Some(address) = address else { return Ok(()) };
+    let bound = telemetry::serve(address, routes, cancel.clone())
+        .await
+        .map_err(|error| RunError::Serve { what, address, error })?;
+    tracing::info!(%bound, "serving {what}");
+    Ok(())
+}
+
+/// The CRDs may be installed at the same time as the operator: they are waited for, for a while.
+async fn wait_for_kind(client: &Client, kinds: &Kinds, kind: &'static str, stop: &CancellationToken) -> Result<(), RunError> {
+    let mut waited = 0_u32;
+    loop {
+        match kinds.get(client, crate::api::API_VERSION, kind).await {
+            Ok(Some(_)) => return Ok(()),
+            Ok(None) if waited >= 60 => return Err(RunError::Crds(kind)),
+            Ok(None) if waited == 0 => tracing::warn!(kind, "waiting for the CRD to be installed"),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "the API server does not answer; trying again"),
+        }
+        waited += 1;
+        kinds.forget(crate::api::GROUP);
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = tokio::time::sleep(std::time::Duration::from_secs(1)) => {}
+        }
+    }
+}
+
+struct Parts {
+    clients: Clients,
+    kinds: Arc<Kinds>,
+    watches: Arc<Watches>,
+    metrics: Metrics,
+    releases: Releases,
+    settings: Settings,
+    instance: String,
+    cancel: CancellationToken,
+}
+
+/// Runs both controllers until they have drained.
+async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &TaskTracker) {
+    let client = parts.clients.watching();
+    let namespace = parts.settings.namespace.clone();
+    let (stack_reader, stack_writer) = reflector::store();
+    let (release_reader, release_writer) = reflector::store();
+    let (to_stacks, stack_triggers) = mpsc::unbounded();
+    let (to_releases, release_triggers) = mpsc::unbounded();
+    let context = Arc::new(Context {
+        events: Events::new(parts.clients.own(), parts.instance),
+        clients: parts.clients,
+        kinds: Arc::clone(&parts.kinds),
+        watches: Arc::clone(&parts.watches),
+        metrics: parts.metrics,
+        releases: parts.releases,
+        settings: parts.settings,
+        stacks: stack_reader.clone(),
+        stack_releases: release_reader.clone(),
+        memory: Memory::default(),
+        cancel: parts.cancel.clone(),
+    });
+    parts.watches.watch_definitions(parts.kinds);
+    tasks.spawn(route(noticed, Arc::clone(&context), to_stacks.clone(), to_releases.clone()));
+
+    let mut edited = Edits::default();
+    let of_stack = Arc::clone(&context);
+    let stack_events = watcher::watcher(scoped::<ClusterStack>(&client, namespace.as_deref()), watcher::Config::default())
+        .default_backoff()
+        .reflect(stack_writer)
+        .touched_objects()
+        .inspect_ok(move |stack| {
+            // An edit of a ClusterStack concerns its releases too.
+            if edited.is_new(stack) {
+                for release in of_stack.stack_releases.state().iter().filter(|r| cluster_stack::is_owned(r, stack)) {
+                    let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
+                }
+            }
+        });
+    let release_events =
+        watcher::watcher(scoped::<ClusterStackRelease>(&client, namespace.as_deref()), watcher::Config::default())
+            .default_backoff()
+            .reflect(release_writer)
+            .touched_objects()
+            .inspect_ok(move |release| {
+                let owners = release.owner_references().iter().filter(|owner| owner.kind == "ClusterStack");
+                for owner in owners {
+                    let stack = ObjectRef::new(&owner.name).within(&release.namespace().unwrap_or_default());
+                    let _ = to_stacks.unbounded_send(stack);
+                }
+            });
+
+    let once = predicates::Config::default();
+    let stacks = Controller::for_stream(stack_events.predicate_filter(stack_edit, once.clone()), stack_reader)
+        .with_config(Config::default().concurrency(context.settings.stack_concurrency))
+        .reconcile_on(stack_triggers)
+        .graceful_shutdown_on(parts.cancel.clone().cancelled_owned())
+        .run(timed_stack, |object, error, ctx| ctx.on_error(&*object, error), Arc::clone(&context))
+        .for_each(|_| ready(()));
+    let releases = Controller::for_stream(release_events.predicate_filter(release_edit, once), release_reader)
+        .with_config(Config::default().concurrency(context.settings.release_concurrency))
+        .reconcile_on(release_triggers)
+        .graceful_shutdown_on(parts.cancel.cancelled_owned())
+        .run(timed_release, |object, error, ctx| ctx.on_error(&*object, error), context)
+        .for_each(|_| ready(()));
+    tokio::join!(stacks, releases);
+}
+
+fn scoped<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+{
+    namespace.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), namespace))
+}
+
+/// What of an object asks for a pass when it changes: all but our own reports. That a status was lost is seen too.
+fn edit<K: ResourceExt>(object: &K, has_status: bool) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (object.meta().generation, object.annotations(), object.labels(), object.finalizers(), has_status).hash(&mut hasher);
+    object.meta().deletion_timestamp.is_some().hash(&mut hasher);
+    hasher.finish()
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
+fn stack_edit(stack: &ClusterStack) -> Option<u64> {
+    Some(edit(stack, stack.status.as_ref().is_some_and(|status| !status.conditions.is_empty())))
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
+fn release_edit(release: &ClusterStackRelease) -> Option<u64> {
+    Some(edit(release, release.status.as_ref().is_some_and(|status| !status.conditions.is_empty())))
+}
+
+/// The last edit of each ClusterStack.
+#[derive(Default)]
+struct Edits(std::collections::HashMap<ObjectRef<ClusterStack>, u64>);
+
+impl Edits {
+    fn is_new(&mut self, stack: &ClusterStack) -> bool {
+        let now = edit(stack, true);
+        self.0.insert(ObjectRef::from_obj(stack), now) != Some(now)
+    }
+}
+
+/// Turns notices of the watches into passes.
+async fn route(
+    mut noticed: UnboundedReceiver<Notice>,
+    ctx: Arc<Context>,
+    to_stacks: UnboundedSender<ObjectRef<ClusterStack>>,
+    to_releases: UnboundedSender<ObjectRef<ClusterStackRelease>>,
+) {
+    loop {
+        let notice = tokio::select! {
+            () = ctx.cancel.cancelled() => return,
+            notice = noticed.recv() => notice,
+        };
+        match notice {
+            None => return,
+            Some(Notice::Applied(release)) => {
+                let _ = to_releases.unbounded_send(release);
+            }
+            Some(Notice::Definition(group)) => {
+                ctx.memory.definitions_changed();
+                let waits = |release: &ClusterStackRelease| {
+                    let rows = release.status.iter().flat_map(|status| &status.resources);
+                    rows.into_iter().any(|row| row.group == group && row.reason.is_some())
+                };
+                for release in ctx.stack_releases.state().iter().filter(|release| waits(release)) {
+                    let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
+                }
+            }
+            Some(Notice::Cluster(namespaces)) => {
+                let is_there = |namespace: Option<String>| namespace.is_some_and(|n| namespaces.contains(&n));
+                for stack in ctx.stacks.state().iter().filter(|stack| is_there(stack.namespace())) {
+                    let _ = to_stacks.unbounded_send(ObjectRef::from_obj(&**stack));
+                }
+                let goes = |release: &ClusterStackRelease| release.metadata.deletion_timestamp.is_some();
+                for release in ctx.stack_releases.state().iter().filter(|r| goes(r) && is_there(r.namespace())) {
+                    let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
+                }
+            }
+        }
+    }
+}
+
+async fn timed_stack(stack: Arc<ClusterStack>, ctx: Arc<Context>) -> Result<Action, Error> {
+    timed("ClusterStack", Arc::clone(&ctx), cluster_stack::reconcile(stack, ctx)).await
+}
+
+async fn timed_release(release: Arc<ClusterStackRelease>, ctx: Arc<Context>) -> Result<Action, Error> {
+    timed("ClusterStackRelease", Arc::clone(&ctx), cluster_stack_release::reconcile(release, ctx)).await
+}
+
+/// Measures a pass and bounds its time.
+async fn timed(
+    controller: &'static str,
+    ctx: Arc<Context>,
+    pass: impl Future<Output = Result<Action, Error>>,
+) -> Result<Action, Error> {
+    let start = Instant::now();
+    let result = tokio::time::timeout(PASS, pass).await.unwrap_or(Err(Error::TimedOut));
+    let labels = ByController { controller, result: if result.is_ok() { "success" } else { "error" } };
+    ctx.metrics.reconcile_seconds.get_or_create(&labels).observe(start.elapsed().as_secs_f64());
+    ctx.metrics.reconciles.get_or_create(&labels).inc();
+    result
+}
