@@ -12,4 +12,5 @@ pub mod plan;
 pub mod retry;
 pub mod selection;
 pub mod status;
+pub mod tree;
 pub mod yaml;
