@@ -78,7 +78,8 @@ async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut Stac
     facts.releases = views(wish, ctx, stack, &selected);
     let pause = interval(stack.spec.interval.as_deref());
     let uid = stack.uid().unwrap_or_default();
-    let trouble = [facts.source.as_ref(), Some(&facts.releases_synced)].into_iter().flatten().find_map(StepState::trouble);
+    let trouble =
+        [facts.source.as_ref(), Some(&facts.releases_synced)].into_iter().flatten().find_map(StepState::trouble);
     Ok(match trouble {
         Some(trouble) if trouble.class == ErrorClass::Transient => {
             Action::requeue(ctx.after(ErrorClass::Transient, &uid).min(pause))
@@ -101,7 +102,8 @@ async fn poll(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut Stac
     // A source that failed is asked again when this pass comes, not when the interval ends.
     let max_age = if asked { Duration::ZERO } else { interval(stack.spec.interval.as_deref()).mul_f64(0.7) };
     let namespace = stack.namespace().unwrap_or_default();
-    let listing = ctx.releases.listing(&ctx.clients.own(), &namespace, stack.spec.source.as_ref(), max_age, &ctx.cancel).await;
+    let listing =
+        ctx.releases.listing(&ctx.clients.own(), &namespace, stack.spec.source.as_ref(), max_age, &ctx.cancel).await;
     match listing {
         Ok(listing) => {
             ctx.metrics.polls.inc();
@@ -165,10 +167,15 @@ pub(super) fn is_owned(release: &ClusterStackRelease, stack: &ClusterStack) -> b
 }
 
 /// Which of the existing releases are in use, read afresh. `Err` says why that can't be known.
-async fn in_use(stack: &ClusterStack, existing: &[Existing], ctx: &Context) -> Result<BTreeSet<ReleaseVersion>, String> {
+async fn in_use(
+    stack: &ClusterStack,
+    existing: &[Existing],
+    ctx: &Context,
+) -> Result<BTreeSet<ReleaseVersion>, String> {
     let namespace = stack.namespace().unwrap_or_default();
     let releases = owned(stack, ctx);
-    let rows = |release: &Arc<ClusterStackRelease>| release.status.as_ref().map(|s| s.resources.clone()).unwrap_or_default();
+    let rows =
+        |release: &Arc<ClusterStackRelease>| release.status.as_ref().map(|s| s.resources.clone()).unwrap_or_default();
     let inventories: Vec<_> = releases.iter().map(|release| (release.name_any(), rows(release))).collect();
     let templates = inventories.iter().flat_map(|(_, rows)| deletion::template_kinds(rows)).collect();
     let world = match usage::read(&ctx.clients.own(), &ctx.kinds, &templates).await {
@@ -248,7 +255,9 @@ async fn delete(stack: &ClusterStack, name: &ReleaseName, ctx: &Context) -> Resu
     let preconditions = Some(Preconditions { uid: release.uid(), resource_version: None });
     match api.delete(&object_name, &DeleteParams { preconditions, ..DeleteParams::background() }).await {
         Ok(_) => {
-            ctx.events.say(stack, Reason::ReleaseCollected, &format!("collected release {name}, which nobody uses")).await;
+            ctx.events
+                .say(stack, Reason::ReleaseCollected, &format!("collected release {name}, which nobody uses"))
+                .await;
             Ok(())
         }
         Err(kube::Error::Api(error)) if error.code == 404 => Ok(()),
@@ -298,7 +307,8 @@ pub(super) async fn write_status(stack: &ClusterStack, ctx: &Context, facts: &St
     let written = report::status(&ctx.clients.own(), stack, stack.status.as_ref(), &status)
         .await
         .doing(|| format!("writing the status of ClusterStack {}", stack.name_any()))?;
-    let ready = |conditions| condition::find(conditions, ConditionType::Ready).map(|c| (c.status.clone(), c.reason.clone()));
+    let ready =
+        |conditions| condition::find(conditions, ConditionType::Ready).map(|c| (c.status.clone(), c.reason.clone()));
     let now = condition::find(&status.conditions, ConditionType::Ready);
     if let (true, Some(now)) = (written && ready(&previous.conditions) != ready(&status.conditions), now) {
         let reason = Reason::ALL.iter().copied().find(|reason| reason.as_str() == now.reason);

@@ -37,7 +37,8 @@ pub async fn reconcile(seen: Arc<ClusterStackRelease>, ctx: Arc<Context>) -> Res
     }
     // The cache may be behind our own last write, and the inventory must not be.
     let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &seen.namespace().unwrap_or_default());
-    let read = api.get_opt(&seen.name_any()).await.doing(|| format!("reading ClusterStackRelease {}", seen.name_any()))?;
+    let read =
+        api.get_opt(&seen.name_any()).await.doing(|| format!("reading ClusterStackRelease {}", seen.name_any()))?;
     let Some(release) = read else { return Ok(Action::await_change()) };
     let stack = stack_of(&release, &ctx);
     if release.metadata.deletion_timestamp.is_some() {
@@ -119,7 +120,8 @@ impl Pass<'_> {
 
     /// Fetches, verifies, reads and renders the release; waits for its provider. `None` where the pass ends there.
     async fn fetch_and_render(&self, facts: &mut ReleaseFacts) -> Option<Vec<Manifest>> {
-        let Some(name) = ReleaseName::of_stack(&self.release.name_any(), &self.stack.spec.provider, &self.stack.spec.name)
+        let Some(name) =
+            ReleaseName::of_stack(&self.release.name_any(), &self.stack.spec.provider, &self.stack.spec.name)
         else {
             let message = "its name is no release of its ClusterStack; delete it";
             facts.downloaded = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::SpecInvalid, message));
@@ -128,7 +130,11 @@ impl Pass<'_> {
         let namespace = self.release.namespace().unwrap_or_default();
         let client = self.ctx.clients.own();
         let source = self.stack.spec.source.as_ref();
-        let fetched = self.ctx.releases.fetch(&client, &namespace, source, &name, facts.artifact.as_ref(), &self.ctx.cancel).await;
+        let fetched = self
+            .ctx
+            .releases
+            .fetch(&client, &namespace, source, &name, facts.artifact.as_ref(), &self.ctx.cancel)
+            .await;
         let fetched = match fetched {
             Ok(fetched) => fetched,
             Err(trouble) => {
@@ -251,12 +257,15 @@ impl Pass<'_> {
     /// leaves nothing behind that nobody knows of.
     async fn record_intent(&self, plan: &Plan, facts: &ReleaseFacts) -> Result<(), Error> {
         let known = |key: &ObjectKey| facts.resources.iter().any(|row| plan::key_of(row) == *key);
-        let new: Vec<&Step> = plan.steps.iter().filter(|s| matches!(s.action, Act::Apply { .. }) && !known(&s.manifest.key)).collect();
+        let new: Vec<&Step> =
+            plan.steps.iter().filter(|s| matches!(s.action, Act::Apply { .. }) && !known(&s.manifest.key)).collect();
         if new.is_empty() {
             return Ok(());
         }
         let mut intent = facts.clone();
-        intent.resources.extend(new.into_iter().map(|step| Row { error: "about to be applied".into(), ..row_of(&step.manifest) }));
+        intent
+            .resources
+            .extend(new.into_iter().map(|step| Row { error: "about to be applied".into(), ..row_of(&step.manifest) }));
         intent.applied = StepState::Running(Reason::Progressing, "applying objects".into());
         write_status(self.release, self.ctx, intent).await
     }
@@ -293,7 +302,8 @@ impl Pass<'_> {
         let owner = ObjectRef::from_obj(self.release);
         for step in &plan.steps {
             let key = &step.manifest.key;
-            let now = outcomes.get(key).and_then(|outcome| outcome.result.as_ref().ok()).or_else(|| live.objects.get(key));
+            let now =
+                outcomes.get(key).and_then(|outcome| outcome.result.as_ref().ok()).or_else(|| live.objects.get(key));
             let version = now.and_then(|object| object.pointer("/metadata/resourceVersion")).and_then(Value::as_str);
             if let Some(kind) = kinds.get(key) {
                 self.ctx.watches.remember(&owner, kind, key, version.unwrap_or_default());
@@ -336,7 +346,9 @@ impl Pass<'_> {
     /// Deletes what no longer belongs to the release, once all that does is applied.
     async fn prune(&self, plan: &Plan, live: &Live, rights: &Rights, facts: &mut ReleaseFacts) -> Result<(), Error> {
         let leftover = |keys: &[ObjectKey]| -> Vec<Row> {
-            keys.iter().filter_map(|key| Some(row_of(&Manifest::from_value(live.objects.get(key)?.clone()).ok()?))).collect()
+            keys.iter()
+                .filter_map(|key| Some(row_of(&Manifest::from_value(live.objects.get(key)?.clone()).ok()?)))
+                .collect()
         };
         facts.retained = leftover(&plan.prune.retain);
         let all_synced = facts.resources.iter().all(|row| row.status == ResourceStatus::Synced);
@@ -356,7 +368,8 @@ impl Pass<'_> {
                     self.ctx.events.say(self.release, Reason::Pruned, &format!("pruned {}", target.key)).await;
                 }
                 Err(refusal) => {
-                    let mut row = waiting.iter().find(|row| plan::key_of(row) == target.key).cloned().unwrap_or_default();
+                    let mut row =
+                        waiting.iter().find(|row| plan::key_of(row) == target.key).cloned().unwrap_or_default();
                     row.reason = Some(Reason::FailedToDeleteObjects);
                     row.error = refusal.message;
                     facts.retained.push(row);

@@ -72,7 +72,11 @@ pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action,
     Ok(Action::requeue(pause))
 }
 
-async fn delete_release(api: &Api<ClusterStackRelease>, release: &ClusterStackRelease, orphan: bool) -> Result<(), Error> {
+async fn delete_release(
+    api: &Api<ClusterStackRelease>,
+    release: &ClusterStackRelease,
+    orphan: bool,
+) -> Result<(), Error> {
     let name = release.name_any();
     if orphan && !is_orphan(release) {
         let patch = json!({"metadata": {"annotations": {DELETION_POLICY: "orphan"}}});
@@ -110,7 +114,8 @@ async fn users_of(releases: &[ClusterStackRelease], ctx: &Context) -> Option<Tro
         return None;
     }
     let names: Vec<String> = users.iter().take(10).map(ToString::to_string).collect();
-    let more = if users.len() > names.len() { format!(" and {} more", users.len() - names.len()) } else { String::new() };
+    let more =
+        if users.len() > names.len() { format!(" and {} more", users.len() - names.len()) } else { String::new() };
     let message = format!(
         "in use by {}{more}: nothing is deleted; it goes on by itself when they have moved to another ClusterClass or are gone",
         names.join(", ")
@@ -135,7 +140,8 @@ pub(super) async fn release(
     if !has_finalizer(release, CLUSTER_STACK_RELEASE_FINALIZER) {
         return Ok(Action::await_change());
     }
-    if is_orphan(release) || stack.is_some_and(|stack| stack.metadata.deletion_timestamp.is_some() && is_orphan(stack)) {
+    if is_orphan(release) || stack.is_some_and(|stack| stack.metadata.deletion_timestamp.is_some() && is_orphan(stack))
+    {
         return finish(release, ctx).await;
     }
     if let Some(trouble) = users_of(std::slice::from_ref(release), ctx).await {
@@ -195,7 +201,8 @@ async fn remove(release: &ClusterStackRelease, rights: &Rights, ctx: &Context) -
             continue;
         }
         if let Err(refusal) = apply::delete(&rights.client, &target.kind, &target.key, object).await {
-            let message = format!("{} can't be deleted: {}; the rest is left until it can", target.key, refusal.message);
+            let message =
+                format!("{} can't be deleted: {}; the rest is left until it can", target.key, refusal.message);
             return Ok(Some(Trouble::new(ErrorClass::Waiting, Reason::FailedToDeleteObjects, message)));
         }
     }
@@ -278,6 +285,8 @@ where
     let patch = json!({"metadata": {"resourceVersion": object.resource_version(), "finalizers": rest}});
     match api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
         Err(kube::Error::Api(error)) if error.code == 404 => Ok(()),
-        other => other.map(|_| ()).doing(|| format!("removing the finalizer of {} {}", K::kind(&()), object.name_any())),
+        other => {
+            other.map(|_| ()).doing(|| format!("removing the finalizer of {} {}", K::kind(&()), object.name_any()))
+        }
     }
 }

@@ -83,10 +83,11 @@ impl Memory {
     pub fn corrected(&self, uid: &str, key: &ObjectKey, what: &str, now: Timestamp) {
         let mut memory = self.lock();
         let entry = memory.entry(uid.to_owned()).or_default();
-        let correction = entry
-            .corrections
-            .entry(key.clone())
-            .or_insert_with(|| Correction { times: Vec::new(), last: String::new(), left_at: None });
+        let correction = entry.corrections.entry(key.clone()).or_insert_with(|| Correction {
+            times: Vec::new(),
+            last: String::new(),
+            left_at: None,
+        });
         correction.times.retain(|at| now.duration_since(*at) < FIGHT_WINDOW);
         correction.times.push(now);
         what.clone_into(&mut correction.last);

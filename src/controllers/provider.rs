@@ -107,7 +107,9 @@ async fn try_ensure(
     };
     // Always of the release's own namespace: a reference never reaches into another one.
     let Some(template) = observe::api(&client, &template_kind, &namespace).get_opt(&template_name).await? else {
-        return missing(format!("{kind_name}Template {namespace}/{template_name} does not exist: create it or correct spec.providerRef"));
+        return missing(format!(
+            "{kind_name}Template {namespace}/{template_name} does not exist: create it or correct spec.providerRef"
+        ));
     };
     let Some(object) = from_template(&observe::plain(&template, &template_kind), reference, release) else {
         return missing(format!("{kind_name}Template {namespace}/{template_name} has no spec.template"));
@@ -138,14 +140,20 @@ mod tests {
     fn a_provider_object_says_how_far_it_is() {
         assert_eq!(judge(&json!({"status": {"ready": true}}), "X x"), StepState::Done(String::new()));
         assert!(matches!(judge(&json!({}), "X x"), StepState::Running(Reason::ProcessOngoing, _)));
-        let failed = judge(&json!({"status": {"ready": false, "failureReason": "NoQuota", "failureMessage": "m"}}), "X x");
+        let failed =
+            judge(&json!({"status": {"ready": false, "failureReason": "NoQuota", "failureMessage": "m"}}), "X x");
         assert_eq!(failed.trouble().unwrap().message, "X x failed: NoQuota: m");
     }
 
     #[test]
     fn the_object_is_the_templates_with_our_name_and_owner() {
         let release = ClusterStackRelease::new("docker-x-1-34-v1", crate::api::ClusterStackReleaseSpec::default());
-        let reference = ObjectReference { api_version: Some("a/v1".into()), kind: Some("X".into()), name: Some("n".into()), ..ObjectReference::default() };
+        let reference = ObjectReference {
+            api_version: Some("a/v1".into()),
+            kind: Some("X".into()),
+            name: Some("n".into()),
+            ..ObjectReference::default()
+        };
         let template = json!({"metadata": {"name": "t"}, "spec": {"template": {"metadata": {"labels": {"a": "b"}}, "spec": {"size": 3}}}});
         // An owner reference needs a UID; without one there is none, as for an object that was never stored.
         let object = from_template(&template, &reference, &release).unwrap();

@@ -88,14 +88,23 @@ mod tests {
     #[test]
     fn without_a_service_account_only_the_own_namespace_is_reached() {
         let object = |namespace: Option<&str>| {
-            Manifest::from_value(json!({"apiVersion": "v1", "kind": "Thing", "metadata": {"name": "x", "namespace": namespace}}))
-                .unwrap()
+            Manifest::from_value(
+                json!({"apiVersion": "v1", "kind": "Thing", "metadata": {"name": "x", "namespace": namespace}}),
+            )
+            .unwrap()
         };
         let (in_ns, cluster) = (kind(true), kind(false));
         for (name, manifest, served, only, expected_ns, expected) in [
             ("own namespace by default", object(None), Ok(Some(&in_ns)), Some("shop"), "shop", None),
             ("own namespace", object(Some("shop")), Ok(Some(&in_ns)), Some("shop"), "shop", None),
-            ("another namespace", object(Some("bank")), Ok(Some(&in_ns)), Some("shop"), "bank", Some(Reason::Forbidden)),
+            (
+                "another namespace",
+                object(Some("bank")),
+                Ok(Some(&in_ns)),
+                Some("shop"),
+                "bank",
+                Some(Reason::Forbidden),
+            ),
             ("cluster-scoped", object(Some("shop")), Ok(Some(&cluster)), Some("shop"), "", Some(Reason::Forbidden)),
             ("cluster-scoped with a ServiceAccount", object(None), Ok(Some(&cluster)), None, "", None),
             ("not served", object(None), Ok(None), Some("shop"), "shop", Some(Reason::NoKindMatch)),

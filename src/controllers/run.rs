@@ -9,7 +9,7 @@ use futures::future::ready;
 use futures::{StreamExt, TryStreamExt};
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::{self, ObjectRef};
-use kube::runtime::{WatchStreamExt, predicates, watcher};
+use kube::runtime::{PredicateConfig, WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_util::sync::CancellationToken;
@@ -46,7 +46,9 @@ pub enum RunError {
         error: std::io::Error,
     },
     /// The CRDs are missing.
-    #[error("the API server does not serve {0}: install the CRDs with `clusterstack crds | kubectl apply --server-side -f -`")]
+    #[error(
+        "the API server does not serve {0}: install the CRDs with `clusterstack crds | kubectl apply --server-side -f -`"
+    )]
     Crds(&'static str),
     /// Another replica took over.
     #[error("the lease was lost to another replica; ending, so that it can start anew as a follower")]
@@ -114,15 +116,22 @@ async fn serve(
     cancel: &CancellationToken,
 ) -> Result<(), RunError> {
     let Some(address) = address else { return Ok(()) };
-    let bound = telemetry::serve(address, routes, cancel.clone())
-        .await
-        .map_err(|error| RunError::Serve { what, address, error })?;
+    let bound = telemetry::serve(address, routes, cancel.clone()).await.map_err(|error| RunError::Serve {
+        what,
+        address,
+        error,
+    })?;
     tracing::info!(%bound, "serving {what}");
     Ok(())
 }
 
 /// The CRDs may be installed at the same time as the operator: they are waited for, for a while.
-async fn wait_for_kind(client: &Client, kinds: &Kinds, kind: &'static str, stop: &CancellationToken) -> Result<(), RunError> {
+async fn wait_for_kind(
+    client: &Client,
+    kinds: &Kinds,
+    kind: &'static str,
+    stop: &CancellationToken,
+) -> Result<(), RunError> {
     let mut waited = 0_u32;
     loop {
         match kinds.get(client, crate::api::API_VERSION, kind).await {
@@ -178,18 +187,20 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
 
     let mut edited = Edits::default();
     let of_stack = Arc::clone(&context);
-    let stack_events = watcher::watcher(scoped::<ClusterStack>(&client, namespace.as_deref()), watcher::Config::default())
-        .default_backoff()
-        .reflect(stack_writer)
-        .touched_objects()
-        .inspect_ok(move |stack| {
-            // An edit of a ClusterStack concerns its releases too.
-            if edited.is_new(stack) {
-                for release in of_stack.stack_releases.state().iter().filter(|r| cluster_stack::is_owned(r, stack)) {
-                    let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
+    let stack_events =
+        watcher::watcher(scoped::<ClusterStack>(&client, namespace.as_deref()), watcher::Config::default())
+            .default_backoff()
+            .reflect(stack_writer)
+            .touched_objects()
+            .inspect_ok(move |stack| {
+                // An edit of a ClusterStack concerns its releases too.
+                if edited.is_new(stack) {
+                    for release in of_stack.stack_releases.state().iter().filter(|r| cluster_stack::is_owned(r, stack))
+                    {
+                        let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
+                    }
                 }
-            }
-        });
+            });
     let release_events =
         watcher::watcher(scoped::<ClusterStackRelease>(&client, namespace.as_deref()), watcher::Config::default())
             .default_backoff()
@@ -203,7 +214,7 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
                 }
             });
 
-    let once = predicates::Config::default();
+    let once = PredicateConfig::default();
     let stacks = Controller::for_stream(stack_events.predicate_filter(stack_edit, once.clone()), stack_reader)
         .with_config(Config::default().concurrency(context.settings.stack_concurrency))
         .reconcile_on(stack_triggers)
@@ -229,7 +240,8 @@ where
 /// What of an object asks for a pass when it changes: all but our own reports. That a status was lost is seen too.
 fn edit<K: ResourceExt>(object: &K, has_status: bool) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (object.meta().generation, object.annotations(), object.labels(), object.finalizers(), has_status).hash(&mut hasher);
+    (object.meta().generation, object.annotations(), object.labels(), object.finalizers(), has_status)
+        .hash(&mut hasher);
     object.meta().deletion_timestamp.is_some().hash(&mut hasher);
     hasher.finish()
 }

@@ -1,5 +1,6 @@
 //! Decisions: pure functions over plain data. No client, no clock, no file system, no logging.
 
+pub mod bundle;
 pub mod chart;
 pub mod fields;
 pub mod files;
@@ -11,6 +12,7 @@ pub mod ownership;
 pub mod plan;
 pub mod retry;
 pub mod selection;
+pub mod source;
 pub mod status;
 pub mod tree;
 pub mod yaml;

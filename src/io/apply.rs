@@ -46,7 +46,8 @@ pub struct Refusal {
 
 /// Sends objects of one wave, each tried; the outcomes in the order given.
 pub async fn send(client: &Client, objects: Vec<Send<'_>>) -> Vec<Outcome> {
-    stream::iter(objects).map(|object| send_one(client, object)).buffered(AT_ONCE).collect().await
+    let sends: Vec<_> = objects.into_iter().map(|object| send_one(client, object)).collect();
+    stream::iter(sends).buffered(AT_ONCE).collect().await
 }
 
 async fn send_one(client: &Client, object: Send<'_>) -> Outcome {
@@ -135,7 +136,11 @@ mod tests {
     fn errors_are_sorted_by_what_helps() {
         let status = |code: u16, message: &str| Status { code, message: message.into(), ..Status::success() };
         let terminating = StatusDetails {
-            causes: vec![StatusCause { reason: "NamespaceTerminating".into(), message: String::new(), field: String::new() }],
+            causes: vec![StatusCause {
+                reason: "NamespaceTerminating".into(),
+                message: String::new(),
+                field: String::new(),
+            }],
             name: String::new(),
             group: String::new(),
             kind: String::new(),
@@ -144,7 +149,10 @@ mod tests {
         };
         for (status, expected) in [
             (status(422, "is invalid"), Reason::Invalid),
-            (status(500, "failed to create typed patch object (a/b): .spec.x: field not declared in schema"), Reason::Invalid),
+            (
+                status(500, "failed to create typed patch object (a/b): .spec.x: field not declared in schema"),
+                Reason::Invalid,
+            ),
             (status(500, "etcd leader changed"), Reason::ApplyFailed),
             (status(403, "forbidden"), Reason::Forbidden),
             (Status { details: Some(terminating), ..status(403, "is being terminated") }, Reason::ApplyFailed),

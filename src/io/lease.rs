@@ -58,11 +58,8 @@ pub async fn lead(
 ) -> Option<Leadership> {
     let (lost, end) = (CancellationToken::new(), CancellationToken::new());
     let Some(namespace) = namespace else { return Some(Leadership { lost, end, renewing: None }) };
-    let mut candidate = Candidate {
-        api: Api::namespaced(client.clone(), namespace),
-        identity: identity.to_owned(),
-        seen: None,
-    };
+    let mut candidate =
+        Candidate { api: Api::namespaced(client.clone(), namespace), identity: identity.to_owned(), seen: None };
     let mut announced = false;
     loop {
         match candidate.attempt().await {
@@ -72,7 +69,9 @@ pub async fn lead(
                 announced = true;
             }
             Ok(false) => {}
-            Err(error) => tracing::warn!(%error, lease = %format!("{namespace}/{NAME}"), "the lease can't be read or written; trying again"),
+            Err(error) => {
+                tracing::warn!(%error, lease = %format!("{namespace}/{NAME}"), "the lease can't be read or written; trying again")
+            }
         }
         tokio::select! {
             () = stop.cancelled() => return None,
@@ -114,7 +113,8 @@ impl Candidate {
         if self.seen.as_ref().is_none_or(|seen| seen.holder != holder || seen.renewed != spec.renew_time) {
             self.seen = Some(Seen { holder: holder.clone(), renewed: spec.renew_time.clone(), since: Instant::now() });
         }
-        let lasts = spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).map_or(DURATION, Duration::from_secs);
+        let lasts =
+            spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).map_or(DURATION, Duration::from_secs);
         let over = self.seen.as_ref().is_some_and(|seen| seen.since.elapsed() > lasts);
         if !holder.is_empty() && holder != self.identity && !over {
             return Ok(false);

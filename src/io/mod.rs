@@ -3,8 +3,14 @@
 pub mod apply;
 pub mod client;
 pub mod kinds;
+pub mod lease;
 pub mod observe;
+pub mod release;
+pub mod render;
 pub mod report;
+pub mod source;
+pub mod store;
 pub mod telemetry;
+pub mod unpack;
 pub mod usage;
 pub mod watch;

@@ -62,14 +62,15 @@ pub async fn live(client: &Client, owner: &Owner, targets: &[Target], all_labell
         .filter(|group| all_labelled || group.len() > 1)
         .filter_map(|group| group.first())
         .map(|target| labelled(client, owner, target));
-    let mut lists = stream::iter(lists).buffer_unordered(8);
+    let mut lists = stream::iter(lists.collect::<Vec<_>>()).buffer_unordered(8);
     while let Some(found) = lists.next().await {
         // Where listing is not allowed the objects are asked for one by one.
         live.objects.extend(found.unwrap_or_default());
     }
     drop(lists);
-    let missing: Vec<&Target> = targets.iter().filter(|target| !live.objects.contains_key(&target.key)).collect();
-    let mut gets = stream::iter(missing).map(|target| get(client, target)).buffer_unordered(8);
+    let missing = targets.iter().filter(|target| !live.objects.contains_key(&target.key));
+    let gets: Vec<_> = missing.map(|target| get(client, target)).collect();
+    let mut gets = stream::iter(gets).buffer_unordered(8);
     while let Some((key, result)) = gets.next().await {
         match result {
             Ok(Some(object)) => {
@@ -119,7 +120,7 @@ pub async fn rebuild(client: &Client, kinds: &Kinds, owner: &Owner) -> Result<Ve
             }
         }
     });
-    let mut lists = stream::iter(lists).buffer_unordered(8);
+    let mut lists = stream::iter(lists.collect::<Vec<_>>()).buffer_unordered(8);
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
     while let Some(items) = lists.next().await {
