@@ -2,21 +2,29 @@
 //!
 //! That library reads YAML 1.1 scalars (`yes` is a boolean, `0777` is 511), makes JSON of them, and writes JSON in
 //! the style of `go.yaml.in/yaml/v2`. Charts hash such texts into annotations, so the bytes written matter as much
-//! as the types read. No crate does either, hence this module: [`parse`] on the events of `saphyr-parser`,
-//! [`to_string`] on a port of the emitter's rules.
+//! as the types read. No crate does either, hence this module. Reading follows libyaml's rules from the scanner on
+//! (`cursor`, `scanner`, `text`, `tag` → `parser` → `node` → `value`): parsers of YAML 1.2 refuse what real charts
+//! contain, such as a bracket closed at the left margin. Writing (`emit`, `order`, `number`) follows its emitter.
 //!
 //! Guarantees: hostile input ends in an [`Error`], never in a stack overflow, in exhausted memory or in a panic.
 //!
-//! Caveats, all of them tested: infinity and "not a number" are errors, since JSON has neither; characters which Go
-//! can't write (control characters such as DEL: there `toYaml` prints nothing) are written escaped.
+//! Differences from Go, on purpose: an infinite number is an error even where a later duplicate of its key replaces
+//! it; something behind a root like `{}` is an error, where Go overlooks it; characters which Go can't write (DEL:
+//! there `toYaml` prints nothing) are written escaped; nesting ends at 200 levels, not at 10,000.
 
+mod cursor;
 mod emit;
 mod error;
 mod node;
 mod number;
 mod order;
+mod parser;
 mod scalar;
+mod scanner;
+mod tag;
+mod text;
 mod time;
+mod token;
 mod value;
 
 use serde::de::DeserializeOwned;
@@ -44,7 +52,7 @@ pub struct Document {
 /// What is no YAML, what JSON can't hold (an infinite float, a map as a key), what nests or expands too far.
 /// What follows the first document isn't looked at, as in Go.
 pub fn parse(text: &str) -> Result<Value, Error> {
-    let mut stream = node::Stream::new(text)?;
+    let mut stream = parser::Stream::new(text)?;
     match stream.next_document()? {
         Some(document) => value::of(&document),
         None => Ok(Value::Null),
@@ -56,7 +64,7 @@ pub fn parse(text: &str) -> Result<Value, Error> {
 /// # Errors
 /// As [`parse`], for any of the documents.
 pub fn parse_all(text: &str) -> Result<Vec<Document>, Error> {
-    let mut stream = node::Stream::new(text)?;
+    let mut stream = parser::Stream::new(text)?;
     let mut documents = Vec::new();
     while let Some(document) = stream.next_document()? {
         let value = value::of(&document)?;
@@ -72,7 +80,7 @@ pub fn parse_all(text: &str) -> Result<Vec<Document>, Error> {
 /// # Errors
 /// As [`parse`]; where the document doesn't fit the type, the error names the field and the line it stands on.
 pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
-    let mut stream = node::Stream::new(text)?;
+    let mut stream = parser::Stream::new(text)?;
     let Some(document) = stream.next_document()? else {
         return serde_json::from_value(Value::Null).map_err(|error| Error::new(1, 1, error.to_string()));
     };
