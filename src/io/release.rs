@@ -216,12 +216,8 @@ impl Releases {
         // Set when this future is dropped: a rendering that nobody waits for any more ends.
         let stop = StopOnDrop::default();
         let (bundle, stopped) = (Arc::clone(&release.bundle), Arc::clone(&stop.0));
-        let subject = Subject {
-            release: bundle.name.stem(),
-            namespace: namespace.to_owned(),
-            since,
-            stop: Some(stopped),
-        };
+        let subject =
+            Subject { release: bundle.name.stem(), namespace: namespace.to_owned(), since, stop: Some(stopped) };
         let work = blocking(move || render_bundle(&bundle, &subject));
         let done = tokio::time::timeout(RENDER, work).await.unwrap_or_else(|_| {
             let message = format!("the chart did not render within {} s", RENDER.as_secs());

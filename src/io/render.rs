@@ -9,7 +9,9 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::core::chart::{Capabilities, Chart, ChartError, Document, GoTemplate, Release, RenderError, RenderInput, render_with};
+use crate::core::chart::{
+    Capabilities, Chart, ChartError, Document, GoTemplate, Release, RenderError, RenderInput, render_with,
+};
 use crate::core::files::FileTree;
 
 /// Why a chart gives no documents.

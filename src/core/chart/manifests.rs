@@ -169,13 +169,18 @@ fn split(text: &str) -> Vec<&str> {
     parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
+/// Reads a document as it stands in Helm's output, with a line break behind it: a block scalar at its end keeps one.
+fn parse(part: &str) -> Result<Json, yaml::Error> {
+    yaml::parse(&format!("{part}\n"))
+}
+
 /// The documents of rendered files, in Helm's order: by kind, hooks last.
 pub(super) fn sorted(files: &BTreeMap<String, String>) -> Result<Vec<Document>, RenderError> {
     let mut documents: Vec<(bool, usize, String, Document)> = Vec::new();
     for (path, text) in files {
         for part in split(text) {
             let bad = |message: String| RenderError::Manifest { path: path.clone(), message };
-            let object = yaml::parse(part).map_err(|error| bad(format!("error converting YAML to JSON: {error}")))?;
+            let object = parse(part).map_err(|error| bad(format!("error converting YAML to JSON: {error}")))?;
             let head = Head::read(&object).map_err(bad)?;
             let hook = match head.hook() {
                 None => None,
@@ -203,7 +208,7 @@ pub(super) fn sorted(files: &BTreeMap<String, String>) -> Result<Vec<Document>, 
 /// The documents of a file in `crds/`.
 pub(super) fn crds(path: &str, text: &str, documents: &mut Vec<Document>) -> Result<(), RenderError> {
     for part in split(text) {
-        let object = yaml::parse(part).map_err(|error| RenderError::Manifest {
+        let object = parse(part).map_err(|error| RenderError::Manifest {
             path: path.to_owned(),
             message: format!("error converting YAML to JSON: {error}"),
         })?;

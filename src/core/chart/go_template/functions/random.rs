@@ -78,6 +78,13 @@ fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
+/// Plain HMAC-SHA256.
+pub(crate) fn hmac_sha256(key: &[u8], message: &[u8]) -> [u8; 32] {
+    let Ok(mut mac) = <Hmac<Sha256> as Mac>::new_from_slice(key) else { return [0; 32] };
+    mac.update(message);
+    mac.finalize().into_bytes().into()
+}
+
 impl Stream {
     pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
         for byte in bytes {
