@@ -9,13 +9,14 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use bytes::Bytes;
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::output::{self, Format};
 use super::report::Hinted;
-use crate::core::chart::{Capabilities, Document, Release, RenderInput, render};
+use crate::core::chart::{Capabilities, Chart, Document, Release, RenderInput, render};
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -88,6 +89,7 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
         values: Value::Object(values),
         seed: rand::random(),
         include_crds: args.include_crds,
+        include_comments: true,
         ..RenderInput::new(release, &capabilities, Timestamp::now())
     };
     let rendered = render(&chart, &input).with_context(|| format!("{} does not render", args.chart.display()))?;
@@ -95,9 +97,9 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
         rendered.documents.into_iter().filter(|document| is_wanted(document, args)).collect();
     let documents = shown(documents, &args.show_only)?;
     match args.output {
-        Format::Yaml => output::print_raw(text(&documents).as_bytes()),
+        Format::Yaml => output::print_raw(text(&chart, &documents, !args.show_only.is_empty()).as_bytes()),
         Format::Json => {
-            let items: Vec<&Value> = documents.iter().map(|document| &document.object).collect();
+            let items: Vec<&Value> = documents.iter().map(|d| &d.object).filter(|object| !object.is_null()).collect();
             output::print(&output::format(&json!({"apiVersion": "v1", "kind": "List", "items": items}), Format::Json)?)
         }
     }
@@ -143,9 +145,31 @@ fn path_in_chart(document: &Document) -> &str {
     document.source.split_once('/').map_or(document.source.as_str(), |(_, path)| path)
 }
 
-/// As `helm template` prints it.
-fn text(documents: &[Document]) -> String {
-    documents.iter().map(|document| format!("---\n# Source: {}\n{}\n", document.source, document.text)).collect()
+/// As `helm template` prints it: the files in `crds/` whole, blanks at the ends of the release's own text trimmed, hooks
+/// behind it.
+fn text(chart: &Chart, documents: &[Document], only: bool) -> String {
+    let block = |document: &Document, text: &str| format!("---\n# Source: {}\n{text}\n", document.source);
+    let own = |document: &&Document| document.hook.is_none();
+    let (mut release, mut last) = (String::new(), "");
+    for document in documents.iter().filter(own) {
+        match crd_file(chart, &document.source).filter(|_| document.is_crd && !only) {
+            Some(_) if document.source == last => {}
+            Some(file) => release.push_str(&block(document, &String::from_utf8_lossy(file))),
+            None => release.push_str(&block(document, &document.text)),
+        }
+        last = &document.source;
+    }
+    let hooks = documents.iter().filter(|document| !own(document)).map(|document| block(document, &document.text));
+    let mut text = if only { release } else { format!("{}\n", release.trim()) };
+    text.extend(hooks);
+    text
+}
+
+/// The file `chart/charts/sub/crds/x.yaml` of a chart or of one of its subcharts.
+fn crd_file<'c>(chart: &'c Chart, source: &str) -> Option<&'c Bytes> {
+    let path = source.strip_prefix(chart.name())?.strip_prefix('/')?;
+    let of_subchart = || chart.dependencies().find_map(|sub| crd_file(sub, path.strip_prefix("charts/")?));
+    chart.files().get(path).or_else(of_subchart)
 }
 
 /// The text of a file, `-` for standard input.
