@@ -183,7 +183,7 @@ fn parse(part: &str) -> Result<Json, yaml::Error> {
 }
 
 /// The documents of rendered files, in Helm's order: by kind, hooks last.
-pub(super) fn sorted(files: &BTreeMap<String, String>) -> Result<Vec<Document>, RenderError> {
+pub(super) fn sorted(files: &BTreeMap<String, String>, comments: bool) -> Result<Vec<Document>, RenderError> {
     let mut documents: Vec<(bool, usize, String, Document)> = Vec::new();
     for (path, text) in files {
         for part in split(text) {
@@ -195,7 +195,7 @@ pub(super) fn sorted(files: &BTreeMap<String, String>) -> Result<Vec<Document>, 
                 Role::Hook(hook) => Some(hook),
                 Role::Unknown => continue,
             };
-            if object.is_null() {
+            if object.is_null() && !comments {
                 continue;
             }
             let rank = ORDER.iter().position(|kind| *kind == head.kind).unwrap_or(ORDER.len());
@@ -255,7 +255,7 @@ mod tests {
             ]
             .join("\n---\n"),
         )]);
-        let documents = sorted(&files).unwrap();
+        let documents = sorted(&files, false).unwrap();
         let kinds: Vec<_> = documents.iter().map(|document| document.object["kind"].as_str().unwrap()).collect();
         assert_eq!(kinds, ["Namespace", "Deployment", "Apple", "Zebra", "Job"]);
         let hook = documents[4].hook.as_ref().unwrap();
