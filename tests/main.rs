@@ -1,4 +1,6 @@
 //! Tests that need no API server.
 
 mod architecture;
+mod cli;
+mod crds;
 mod golden;
