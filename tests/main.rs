@@ -1,6 +1,8 @@
 //! Tests that need no API server.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod architecture;
 mod cli;
 mod crds;
 mod golden;
+mod spec_edits;

@@ -27,6 +27,7 @@ mod metadata;
 mod render;
 mod schema;
 mod scope;
+pub mod tera;
 mod values;
 mod version;
 

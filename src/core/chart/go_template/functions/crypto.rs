@@ -168,6 +168,7 @@ fn checks(bits: usize) -> i32 {
 
 const EXPONENT: u32 = 65537;
 
+#[allow(clippy::many_single_char_names, reason = "RSA's own names")]
 fn rsa_key(draws: &mut Stream, bits: usize) -> Result<PKey<Private>, ErrorStack> {
     let mut context = BigNumContext::new_secure()?;
     let p = prime(draws, bits / 2, &mut context)?;

@@ -148,6 +148,6 @@ fn characters(eval: &mut Eval<'_>, name: &str, args: &[Value], wanted: fn(u8) ->
     eval.produce(count)?;
     let set: Vec<char> = (0..128_u8).filter(|byte| wanted(*byte)).map(char::from).collect();
     let mut draws = stream(eval, name, args);
-    let drawn: String = (0..count).map(|_| set[usize::try_from(draws.below(set.len() as u64)).unwrap_or(0)]).collect();
-    Ok(Value::from(drawn))
+    let pick = |_| set[usize::try_from(draws.below(set.len() as u64)).unwrap_or(0)];
+    Ok(Value::from((0..count).map(pick).collect::<String>()))
 }
