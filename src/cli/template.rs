@@ -28,6 +28,7 @@ Examples:
 
 /// Flags of `clusterstack template`.
 #[derive(Args, Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "flags")]
 pub struct TemplateArgs {
     /// Name of the release
     name: String,
@@ -116,8 +117,11 @@ fn capabilities(args: &TemplateArgs) -> Result<Capabilities> {
 }
 
 fn is_wanted(document: &Document, args: &TemplateArgs) -> bool {
-    let Some(hook) = &document.hook else { return true };
-    !args.no_hooks && !(args.skip_tests && hook.events.iter().any(|event| event == "test"))
+    match &document.hook {
+        None => true,
+        Some(_) if args.no_hooks => false,
+        Some(hook) => !args.skip_tests || hook.events.iter().all(|event| event != "test"),
+    }
 }
 
 /// What the user's patterns name, in their order; everything without one.
