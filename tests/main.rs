@@ -1,1 +1,4 @@
 //! Tests that need no API server.
+
+mod architecture;
+mod golden;

@@ -44,9 +44,33 @@ impl Condition {
     }
 }
 
-/// The condition types of our objects. They are API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ConditionType {
+/// A closed vocabulary: its words on the wire and what they mean, each written once.
+macro_rules! vocabulary {
+    ($(#[$attr:meta])* $type:ident: $($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
+        $(#[$attr])*
+        pub enum $type { $($(#[doc = $doc])+ $name),+ }
+
+        impl $type {
+            /// Every word, for the reference.
+            pub const ALL: &'static [Self] = &[$(Self::$name),+];
+
+            /// The word on the wire.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name)),+ }
+            }
+
+            /// What it means, for the reference.
+            pub fn doc(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),+).trim_ascii()),+ }
+            }
+        }
+    };
+}
+
+vocabulary! {
+    /// The condition types of our objects. They are API.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    ConditionType:
     /// The summary of the others; `kubectl wait` looks at it.
     Ready,
     /// True while only a human can get the object on (kstatus).
@@ -69,48 +93,10 @@ pub enum ConditionType {
     ProviderClusterStackReleaseReady,
 }
 
-impl ConditionType {
-    /// The name on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ready => "Ready",
-            Self::Stalled => "Stalled",
-            Self::Reconciling => "Reconciling",
-            Self::ReleasesSynced => "ReleasesSynced",
-            Self::AssetsClientAPIAvailable => "AssetsClientAPIAvailable",
-            Self::ClusterStackReleasesSynced => "ClusterStackReleasesSynced",
-            Self::ClusterStackReleaseDownloaded => "ClusterStackReleaseDownloaded",
-            Self::HelmChartTemplated => "HelmChartTemplated",
-            Self::HelmChartApplied => "HelmChartApplied",
-            Self::ProviderClusterStackReleaseReady => "ProviderClusterStackReleaseReady",
-        }
-    }
-}
-
-macro_rules! reasons {
-    ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
-        /// Reasons of conditions, events and resource rows. They are API: names never change their meaning.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
-        pub enum Reason { $($(#[doc = $doc])+ $name),+ }
-
-        impl Reason {
-            /// Every reason, for the reference.
-            pub const ALL: &'static [Self] = &[$(Self::$name),+];
-
-            /// The word on the wire.
-            pub fn as_str(self) -> &'static str {
-                match self { $(Self::$name => stringify!($name)),+ }
-            }
-
-            /// What it means, for the reference.
-            pub fn doc(self) -> &'static str {
-                match self { $(Self::$name => concat!($($doc),+)),+ }
-            }
-        }
-    };
-}
-
-reasons! {
+vocabulary! {
+    /// Reasons of conditions, events and resource rows. They are API: names never change their meaning.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
+    Reason:
     /// All is as wanted.
     Ready,
     /// The step succeeded.

@@ -267,7 +267,15 @@ async fn delete(stack: &ClusterStack, name: &ReleaseName, ctx: &Context) -> Resu
 
 /// What the summary shows: every release that exists or was just created, newest first.
 pub(super) fn views(wish: &Wish, ctx: &Context, stack: &ClusterStack, selected: &Selection) -> Vec<ReleaseView> {
-    let kept = |name: &ReleaseName| selected.keep.iter().find(|(n, _)| n == name).and_then(|(_, kept)| *kept);
+    let created = |name: &ReleaseName| {
+        let in_versions = wish.versions.contains(&name.version);
+        selected.create.contains(name).then_some(if in_versions { Kept::InVersions } else { Kept::NewestFound })
+    };
+    let kept = |name: &ReleaseName| {
+        let decided = selected.keep.iter().find(|(n, _)| n == name);
+        // What was created a moment ago may be in the cache already.
+        decided.map_or_else(|| created(name), |(_, kept)| *kept)
+    };
     let mut views: Vec<ReleaseView> = owned(stack, ctx)
         .iter()
         .filter_map(|release| {
@@ -279,9 +287,7 @@ pub(super) fn views(wish: &Wish, ctx: &Context, stack: &ClusterStack, selected: 
     let is_there = |name: &ReleaseName, views: &[ReleaseView]| views.iter().any(|view| view.name == *name);
     for name in &selected.create {
         if !is_there(name, &views) {
-            let in_versions = wish.versions.contains(&name.version);
-            let kept = Some(if in_versions { Kept::InVersions } else { Kept::NewestFound });
-            views.push(ReleaseView { name: name.clone(), kept, status: None });
+            views.push(ReleaseView { name: name.clone(), kept: created(name), status: None });
         }
     }
     views.sort_by(|a, b| b.name.version.cmp(&a.name.version));

@@ -142,7 +142,9 @@ impl Pass<'_> {
                 return None;
             }
         };
-        if let Some(changed) = &fetched.changed_upstream {
+        if let Some(changed) = &fetched.changed_upstream
+            && !self.said_already(changed)
+        {
             self.ctx.events.say(self.release, Reason::ArtifactChanged, changed).await;
         }
         facts.downloaded = StepState::Done(fetched.changed_upstream.clone().unwrap_or_default());
@@ -156,7 +158,8 @@ impl Pass<'_> {
                 return None;
             }
         }
-        match self.ctx.releases.render(&fetched, &namespace).await {
+        let since = self.release.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        match self.ctx.releases.render(&fetched, &namespace, since).await {
             Ok(manifests) => {
                 facts.templated = StepState::Done(String::new());
                 Some(manifests)
@@ -166,6 +169,12 @@ impl Pass<'_> {
                 None
             }
         }
+    }
+
+    /// Whether the condition of the last pass says this already: then no event repeats it.
+    fn said_already(&self, message: &str) -> bool {
+        let conditions = self.release.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        condition::find(conditions, ConditionType::ClusterStackReleaseDownloaded).is_some_and(|c| c.message == message)
     }
 
     /// The objects as they would be sent, and the kinds that are served.

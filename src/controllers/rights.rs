@@ -45,7 +45,7 @@ pub(super) fn desired(
         Ok(Some(kind)) => kind,
         Ok(None) => {
             let message = format!(
-                "the API server serves no {} in {}; it is applied when its CustomResourceDefinition is installed",
+                "no {} in {} is served; applied when its CustomResourceDefinition is installed",
                 manifest.key.kind,
                 manifest.api_version()
             );
@@ -58,11 +58,8 @@ pub(super) fn desired(
     let manifest = if kind.namespaced { in_namespace(manifest) } else { manifest.without_namespace() };
     let outside = only_namespace.is_some_and(|only| manifest.key.namespace != only);
     let obstacle = outside.then(|| {
-        let what = if kind.namespaced { "in another namespace" } else { "cluster-scoped" };
-        let message = format!(
-            "it is {what}, and without spec.serviceAccountName only objects of namespace {namespace} are applied; \
-             name a ServiceAccount with the rights for it"
-        );
+        let what = if kind.namespaced { "it is in another namespace" } else { "it is cluster-scoped" };
+        let message = format!("{what}: set spec.serviceAccountName to a ServiceAccount with the rights for it");
         (Reason::Forbidden, message)
     });
     Desired { manifest, obstacle }

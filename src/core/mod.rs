@@ -14,4 +14,5 @@ pub mod retry;
 pub mod selection;
 pub mod source;
 pub mod status;
+pub mod tree;
 pub mod yaml;

@@ -1,9 +1,11 @@
 //! Releases: listed, fetched, kept, rendered. Joins sources, store and charts; each release is rendered once.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use thiserror::Error;
@@ -19,7 +21,7 @@ use crate::core::name::ReleaseName;
 use crate::core::retry::ErrorClass;
 use crate::core::source::Allowed;
 use crate::core::status::Trouble;
-use crate::io::render;
+use crate::io::render::{self, Subject};
 use crate::io::source::git::{Credentials, Git};
 use crate::io::source::poller::Poller;
 use crate::io::source::{Listing, Source, SourceError, Tag};
@@ -29,6 +31,8 @@ use crate::settings::{DEFAULT_INTERVAL, Settings};
 
 /// Rendered releases that are remembered.
 const REMEMBERED: usize = 512;
+/// Longest time for rendering a chart.
+const RENDER: Duration = Duration::from_secs(60);
 
 /// Why releases can't be served at all.
 #[derive(Debug, Error)]
@@ -198,13 +202,28 @@ impl Releases {
     ///
     /// # Errors
     /// The chart does not render, or what it renders are no objects.
-    pub async fn render(&self, release: &FetchedRelease, namespace: &str) -> Result<Vec<Manifest>, Trouble> {
-        let key = (release.artifact.digest.clone(), release.bundle.name.object_name(), namespace.to_owned());
+    pub async fn render(
+        &self,
+        release: &FetchedRelease,
+        namespace: &str,
+        since: Timestamp,
+    ) -> Result<Vec<Manifest>, Trouble> {
+        let named = format!("{} {since}", release.bundle.name);
+        let key = (release.artifact.digest.clone(), named, namespace.to_owned());
         if let Some(rendered) = lock(&self.rendered).get(&key).cloned() {
             return (*rendered).clone();
         }
-        let (bundle, namespace) = (Arc::clone(&release.bundle), namespace.to_owned());
-        let rendered: Rendered = Arc::new(blocking(move || render_bundle(&bundle, &namespace)).await?);
+        // Set when this future is dropped: a rendering that nobody waits for any more ends.
+        let stop = StopOnDrop::default();
+        let (bundle, stopped) = (Arc::clone(&release.bundle), Arc::clone(&stop.0));
+        let subject =
+            Subject { release: bundle.name.stem(), namespace: namespace.to_owned(), since, stop: Some(stopped) };
+        let work = blocking(move || render_bundle(&bundle, &subject));
+        let done = tokio::time::timeout(RENDER, work).await.unwrap_or_else(|_| {
+            let message = format!("the chart did not render within {} s", RENDER.as_secs());
+            Ok(Err(Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, message)))
+        });
+        let rendered: Rendered = Arc::new(done?);
         let mut all = lock(&self.rendered);
         if all.len() >= REMEMBERED {
             all.clear();
@@ -242,11 +261,21 @@ fn changed(artifact: &Artifact, tag: Option<&Tag>) -> Option<String> {
     }
 }
 
-fn render_bundle(bundle: &Bundle, namespace: &str) -> Result<Vec<Manifest>, Trouble> {
+/// Tells a blocking worker to stop when the future that waits for it is dropped.
+#[derive(Default)]
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn render_bundle(bundle: &Bundle, subject: &Subject) -> Result<Vec<Manifest>, Trouble> {
     let failed = |error: String| Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, error);
     let files =
         unpack::expand_charts(bundle.class_chart.clone(), &Limits::default()).map_err(|e| failed(e.to_string()))?;
-    let documents = render::class_chart(&files, &bundle.name.stem(), namespace).map_err(|e| failed(e.to_string()))?;
+    let documents = render::class_chart(&files, subject).map_err(|e| failed(e.to_string()))?;
     manifests(documents).map_err(|error| failed(error.to_string()))
 }
 

@@ -1,1 +1,150 @@
 //! Charts: load, merge values, render with one of the engines.
+//!
+//! ```text
+//! FileTree ─load→ Chart ─render(input)→ per engine: file → text ─split, sort→ [Document]
+//! ```
+//!
+//! A [`Chart`] is parsed once, can be shared between threads and rendered any number of times; all that may differ
+//! between two renderings is in [`RenderInput`]. There is no clock, no network and no randomness in here: the time
+//! and the seed of random functions come with the input, and so do the answers to `lookup`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use jiff::Timestamp;
+use serde_json::Value as Json;
+
+mod capabilities;
+mod dependencies;
+mod engine;
+mod error;
+mod go_template;
+mod ignore;
+mod load;
+mod manifests;
+mod metadata;
+mod render;
+mod schema;
+mod scope;
+mod values;
+mod version;
+
+pub use capabilities::{Capabilities, KubeVersion};
+pub use engine::{Charts, Engine, GoTemplate, Scope, Texts};
+pub use error::{ChartError, Location, RenderError, TemplateError};
+pub use load::Chart;
+pub use manifests::{Document, Hook};
+pub use metadata::{Dependency, Maintainer, Metadata};
+pub use render::{merged_values, render, render_text, render_with};
+pub use version::{Constraint, Version};
+
+/// The names of all template functions, sorted.
+pub fn function_names() -> Vec<&'static str> {
+    go_template::functions::names()
+}
+
+/// The release that a chart is rendered for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// Its name.
+    pub name: String,
+    /// The namespace it is installed in.
+    pub namespace: String,
+    /// Counts from 1.
+    pub revision: i64,
+    /// Whether an earlier revision exists.
+    pub is_upgrade: bool,
+}
+
+impl Release {
+    /// The first revision.
+    pub fn new(name: impl Into<String>, namespace: impl Into<String>) -> Self {
+        Self { name: name.into(), namespace: namespace.into(), revision: 1, is_upgrade: false }
+    }
+}
+
+/// What a template asks the API server for; a name that is empty asks for a list.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lookup {
+    /// `v1`, `apps/v1`
+    pub api_version: String,
+    /// `Secret`
+    pub kind: String,
+    /// Empty for cluster-scoped objects or all namespaces.
+    pub namespace: String,
+    /// Empty for a list.
+    pub name: String,
+}
+
+/// What one rendering may use. A template that wants more fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How deep templates may include each other.
+    pub include_depth: usize,
+    /// Bytes that one file may render to, and sixteen times that for all intermediate texts.
+    pub output: usize,
+    /// Pipelines, calls and iterations.
+    pub steps: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { include_depth: 1000, output: 64 << 20, steps: 50_000_000 }
+    }
+}
+
+/// Everything that a rendering depends on besides the chart.
+#[derive(Clone, Debug)]
+pub struct RenderInput<'a> {
+    /// The release.
+    pub release: Release,
+    /// The user's values: they win over the chart's, and null deletes a default.
+    pub values: Json,
+    /// The cluster.
+    pub capabilities: &'a Capabilities,
+    /// What `now` gives.
+    pub now: Timestamp,
+    /// What random functions draw from.
+    pub seed: [u8; 32],
+    /// What may be used.
+    pub limits: Limits,
+    /// Answers to `lookup`. A lookup without an answer gives an empty map and is reported.
+    pub lookups: &'a BTreeMap<Lookup, Json>,
+    /// Whether the files in `crds/` are among the documents.
+    pub include_crds: bool,
+    /// More top-level names for templates: `Cluster`, `ControlPlane`, `InfraCluster`.
+    pub extra: BTreeMap<String, Json>,
+    /// Set from outside to stop.
+    pub stop: Option<Arc<AtomicBool>>,
+}
+
+impl<'a> RenderInput<'a> {
+    /// An input with no values, no answers and default limits.
+    pub fn new(release: Release, capabilities: &'a Capabilities, now: Timestamp) -> Self {
+        static NONE: BTreeMap<Lookup, Json> = BTreeMap::new();
+        Self {
+            release,
+            values: Json::Object(serde_json::Map::new()),
+            capabilities,
+            now,
+            seed: [0; 32],
+            limits: Limits::default(),
+            lookups: &NONE,
+            include_crds: true,
+            extra: BTreeMap::new(),
+            stop: None,
+        }
+    }
+}
+
+/// What a chart rendered to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rendered {
+    /// The objects in Helm's order: CRDs, then by kind, then hooks.
+    pub documents: Vec<Document>,
+    /// What `NOTES.txt` says.
+    pub notes: Option<String>,
+    /// Lookups that had no answer: with answers the chart may render otherwise.
+    pub missing_lookups: BTreeSet<Lookup>,
+}

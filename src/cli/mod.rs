@@ -1,0 +1,116 @@
+//! The command line: what each subcommand reads and prints. Decisions are in `core`, effects in `io`.
+
+pub mod crds;
+pub mod operator;
+pub mod output;
+pub mod reference;
+pub mod report;
+pub mod tree;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::builder::Styles;
+use clap::builder::styling::AnsiColor;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::settings::Flags;
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// Release manager for Kubernetes clusters: subscribes to releases of cluster stacks, renders, applies and watches over
+/// them.
+#[derive(Parser, Debug)]
+#[command(name = "clusterstack", version, styles = STYLES, arg_required_else_help = true, max_term_width = 100)]
+#[command(after_help = "\
+Examples:
+  Install the CRDs and run the operator against the cluster of your kubeconfig:
+    clusterstack crds | kubectl apply --server-side -f -
+    clusterstack operator --leader-elect=false
+
+  See what every ClusterStack has come to, and what is in the way:
+    clusterstack tree --all-namespaces")]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run the operator, in a pod or with a kubeconfig
+    #[command(after_help = "\
+Examples:
+  clusterstack operator --leader-elect=false --log-level=debug
+  clusterstack operator --namespace=team-a --metrics-bind-address=127.0.0.1:8080
+  clusterstack operator --allow-source=/srv/stacks     # file:// sources below this directory
+
+SIGTERM or SIGINT takes in nothing new and finishes what is under way; a second one ends at once.")]
+    Operator(Box<Flags>),
+
+    /// Print the CRDs
+    #[command(after_help = "\
+Examples:
+  clusterstack crds | kubectl apply --server-side -f -
+  clusterstack crds --dir crds/")]
+    Crds(crds::CrdsArgs),
+
+    /// Show ClusterStacks with their releases and objects, and why something is not ready
+    #[command(after_help = tree::EXAMPLES)]
+    Tree(tree::TreeArgs),
+
+    /// Print a completion script for a shell
+    #[command(after_help = "\
+Examples:
+  source <(clusterstack completions bash)
+  clusterstack completions zsh > \"${fpath[1]}/_clusterstack\"
+  clusterstack completions fish > ~/.config/fish/completions/clusterstack.fish")]
+    Completions(CompletionsArgs),
+
+    /// Print the reference of the API as Markdown
+    #[command(hide = true)]
+    Reference,
+}
+
+#[derive(Args, Debug)]
+struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+impl Cli {
+    /// Does what was asked for.
+    ///
+    /// # Errors
+    /// What went wrong, to be told by [`report::failure`].
+    pub fn run(self) -> Result<ExitCode> {
+        match self.command {
+            Command::Operator(flags) => return operator::run(*flags),
+            Command::Crds(args) => crds::run(&args)?,
+            Command::Tree(args) => tree::run(&args)?,
+            Command::Completions(args) => completions(args.shell)?,
+            Command::Reference => output::print(&reference::markdown(&crate::api::custom_resource_definitions())?)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn completions(shell: Shell) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "clusterstack", &mut script);
+    output::print_raw(&script)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,70 @@
+//! `clusterstack operator`: the process around the controllers.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::io::telemetry;
+use crate::settings::{Flags, Settings};
+
+/// Exit code of a process that was told twice to end, as after SIGINT.
+const ABORTED: u8 = 130;
+
+/// Runs the operator until SIGTERM or SIGINT; a second signal doesn't wait for what is under way.
+///
+/// # Errors
+/// Flags that can't be used, and what keeps the operator from working.
+pub fn run(flags: Flags) -> Result<ExitCode> {
+    telemetry::log(flags.log_level, flags.log_format);
+    let settings = flags.settings()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
+    let result = runtime.block_on(until_stopped(settings));
+    // What still runs is no longer waited for: a build of ours goes on from its checkpoint.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    result
+}
+
+async fn until_stopped(settings: Settings) -> Result<ExitCode> {
+    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    let stop = CancellationToken::new();
+    let work = crate::controllers::run(settings, stop.clone());
+    tokio::pin!(work);
+    tokio::select! {
+        result = &mut work => return finished(result),
+        signal = signals.next() => tracing::info!(signal, "asked to stop; ask again to stop at once"),
+    }
+    stop.cancel();
+    tokio::select! {
+        result = &mut work => finished(result),
+        signal = signals.next() => {
+            tracing::warn!(signal, "stopping at once");
+            Ok(ExitCode::from(ABORTED))
+        }
+    }
+}
+
+fn finished<E: std::error::Error + Send + Sync + 'static>(result: Result<(), E>) -> Result<ExitCode> {
+    result.map(|()| ExitCode::SUCCESS).context("the operator ended")
+}
+
+/// The signals that ask a process to end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Standard output, and the forms of what is written there.
+
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::core::yaml;
+
+/// Forms for machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// YAML documents.
+    Yaml,
+    /// JSON, indented.
+    Json,
+}
+
+/// Writes text to standard output; its colours only where they can be seen.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = anstream::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to standard output")
+}
+
+/// Writes bytes to standard output as they are.
+pub fn print_raw(bytes: &[u8]) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).context("cannot write to standard output")
+}
+
+/// A value in one of the forms, with a line break at its end.
+pub fn format(value: &impl Serialize, format: Format) -> Result<String> {
+    let value: Value = serde_json::to_value(value)?;
+    Ok(match format {
+        Format::Yaml => yaml::to_string(&value),
+        Format::Json => format!("{value:#}\n"),
+    })
+}

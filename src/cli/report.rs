@@ -1,0 +1,91 @@
+//! How a failure is told: `error: …`, its causes, and what to do about it.
+
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+
+/// An error that knows what the user can do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Hinted {
+    message: String,
+    hint: String,
+    #[source]
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Hinted {
+    /// Without a cause.
+    pub fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: hint.into(), source: None }
+    }
+
+    /// What it came from.
+    #[must_use]
+    pub fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+}
+
+/// Tells standard error what went wrong and gives the exit code: 1, or 0 where only the reader of our output went away,
+/// as `head` does.
+pub fn failure(error: &anyhow::Error) -> ExitCode {
+    if error.chain().any(is_closed_pipe) {
+        return ExitCode::SUCCESS;
+    }
+    // Nobody is left to tell when standard error is closed.
+    let _ = anstream::stderr().write_all(text(error).as_bytes());
+    ExitCode::FAILURE
+}
+
+fn is_closed_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
+    cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
+/// The failure as text, coloured.
+pub fn text(error: &anyhow::Error) -> String {
+    let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+    let cyan = Style::new().bold().fg_color(Some(AnsiColor::Cyan.into()));
+    let mut causes: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        // Many errors print their source themselves.
+        if !causes.iter().any(|said| said.contains(&cause)) {
+            causes.push(cause);
+        }
+    }
+    let mut text = format!("{red}error{red:#}: ");
+    text.push_str(&causes.join("\n  caused by: "));
+    text.push('\n');
+    if let Some(hinted) = error.chain().find_map(|cause| cause.downcast_ref::<Hinted>()) {
+        text = format!("{text}{cyan}hint{cyan:#}: {}\n", hinted.hint);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_its_causes_once_and_its_hint() {
+        let cause = std::io::Error::new(ErrorKind::NotFound, "no such file");
+        let hinted = Hinted::new("cannot read a.yaml", "write - to read standard input").because(cause);
+        let error = anyhow::Error::new(hinted).context("cannot read values: cannot read a.yaml").context("no values");
+        let plain = anstream::adapter::strip_str(&text(&error)).to_string();
+        insta::assert_snapshot!(plain, @r"
+        error: no values
+          caused by: cannot read values: cannot read a.yaml
+          caused by: no such file
+        hint: write - to read standard input
+        ");
+    }
+
+    #[test]
+    fn a_reader_that_went_away_is_no_failure() {
+        let closed = std::io::Error::from(ErrorKind::BrokenPipe);
+        assert!(anyhow::Error::new(closed).context("cannot write").chain().any(is_closed_pipe));
+    }
+}

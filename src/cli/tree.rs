@@ -1,0 +1,182 @@
+//! `clusterstack tree`: what every ClusterStack has come to, and what is in the way.
+
+mod render;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use kube::api::ListParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, ResourceExt};
+
+use super::output::{self, Format};
+use super::report::Hinted;
+use crate::api::{ClusterStack, ClusterStackRelease};
+use crate::core::tree::{Node, tree};
+
+/// How long the API server may take.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Examples in the help.
+pub const EXAMPLES: &str = "\
+Examples:
+  clusterstack tree                            # every ClusterStack of the current namespace
+  clusterstack tree openstack -n team-a        # one of them
+  clusterstack tree -A --only-problems         # whatever is not ready, anywhere
+  clusterstack tree -A -o json | jq '.[].children[] | select(.ready | not)'";
+
+/// Flags of `clusterstack tree`.
+#[derive(Args, Clone, Debug)]
+pub struct TreeArgs {
+    /// Name of a ClusterStack; all without it
+    name: Option<String>,
+
+    /// Namespace; that of the kubeconfig's context by default
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+
+    /// In all namespaces
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
+
+    /// Kubeconfig to use instead of KUBECONFIG or ~/.kube/config
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+
+    /// Context of the kubeconfig
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+
+    /// Form of the output; JSON and YAML are a list of trees with whole messages
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: TreeFormat,
+
+    /// Only what is not ready, with what it belongs to
+    #[arg(long)]
+    only_problems: bool,
+}
+
+/// Forms of a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum TreeFormat {
+    /// For people.
+    Text,
+    /// A list of trees.
+    Json,
+    /// A list of trees.
+    Yaml,
+}
+
+/// Prints the trees.
+///
+/// # Errors
+/// No way to the API server, no such ClusterStack, or nobody to print to.
+pub fn run(args: &TreeArgs) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    let found = runtime.block_on(read(args))?;
+    let problems = |node: Node| if args.only_problems { node.only_problems() } else { node };
+    let wanted = |node: &Node| !args.only_problems || node.has_problem();
+    let nodes: Vec<Node> = found.nodes.into_iter().filter(wanted).map(problems).collect();
+    match args.output {
+        TreeFormat::Json => output::print(&output::format(&nodes, Format::Json)?),
+        TreeFormat::Yaml => output::print(&output::format(&nodes, Format::Yaml)?),
+        TreeFormat::Text if nodes.is_empty() => {
+            let all = if args.only_problems { "nothing is in the way" } else { "no ClusterStack" };
+            anstream::eprintln!("{all} {}", found.place);
+            Ok(())
+        }
+        TreeFormat::Text => output::print(&render::text(&nodes, render::terminal_width())),
+    }
+}
+
+/// The trees, and where they were looked for.
+struct Found {
+    nodes: Vec<Node>,
+    place: String,
+}
+
+async fn read(args: &TreeArgs) -> Result<Found> {
+    let config = config(args).await?;
+    let server = config.cluster_url.clone();
+    let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+    let client = Client::try_from(config).context("the kubeconfig gives no client")?;
+    let all = args.all_namespaces.then_some(());
+    let place = all.map_or_else(|| format!("in namespace {namespace}"), |()| "in any namespace".to_owned());
+    let (stacks, releases): (Api<ClusterStack>, Api<ClusterStackRelease>) = match all {
+        Some(()) => (Api::all(client.clone()), Api::all(client)),
+        None => (Api::namespaced(client.clone(), &namespace), Api::namespaced(client, &namespace)),
+    };
+    let list = ListParams::default();
+    let answers = tokio::time::timeout(ANSWER, async { tokio::join!(stacks.list(&list), releases.list(&list)) });
+    let (stacks, releases) = answers.await.with_context(|| format!("{server} does not answer"))?;
+    let mut stacks = stacks.map_err(|error| unlisted(error, &server))?.items;
+    let releases = releases.map_err(|error| unlisted(error, &server))?.items;
+    stacks.sort_by_key(|stack| (stack.namespace(), stack.name_any()));
+    if let Some(name) = &args.name {
+        let there: Vec<String> = stacks.iter().map(ResourceExt::name_any).collect();
+        stacks.retain(|stack| stack.name_any() == *name);
+        if stacks.is_empty() {
+            return Err(unknown(name, &there, &place).into());
+        }
+    }
+    Ok(Found { nodes: stacks.iter().map(|stack| tree(stack, &releases)).collect(), place })
+}
+
+async fn config(args: &TreeArgs) -> Result<Config> {
+    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    let hint = "name one with --kubeconfig or KUBECONFIG, and its context with --context";
+    let config = if let Some(path) = &args.kubeconfig {
+        let file = Kubeconfig::read_from(path)
+            .map_err(|error| Hinted::new(format!("cannot use kubeconfig {}", path.display()), hint).because(error))?;
+        Config::from_custom_kubeconfig(file, &options).await.map_err(anyhow::Error::from)
+    } else if args.context.is_some() {
+        Config::from_kubeconfig(&options).await.map_err(anyhow::Error::from)
+    } else {
+        Config::infer().await.map_err(anyhow::Error::from)
+    };
+    let mut config = config.map_err(|error| Hinted::new("no way to the API server", hint).because(error))?;
+    config.connect_timeout = Some(Duration::from_secs(10));
+    Ok(config)
+}
+
+/// What a failed list means.
+fn unlisted(error: kube::Error, server: &http::Uri) -> Hinted {
+    let (message, hint) = match &error {
+        kube::Error::Api(status) if status.code == 404 => (
+            "the API server does not serve ClusterStacks".to_owned(),
+            "install the CRDs with `clusterstack crds | kubectl apply --server-side -f -`",
+        ),
+        kube::Error::Api(status) if status.code == 401 || status.code == 403 => (
+            "ClusterStacks and ClusterStackReleases can't be listed".to_owned(),
+            "ask for the right to list them, or name a namespace of yours with -n",
+        ),
+        _ => (format!("{server} can't be asked for ClusterStacks"), "check --kubeconfig and --context"),
+    };
+    Hinted::new(message, hint).because(error)
+}
+
+fn unknown(name: &str, there: &[String], place: &str) -> Hinted {
+    let hint = if there.is_empty() {
+        "there is none; look in all namespaces with -A".to_owned()
+    } else {
+        format!("there are: {}", there.join(", "))
+    };
+    Hinted::new(format!("no ClusterStack {name:?} {place}"), hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_not_there_lists_the_ones_that_are() {
+        let error = anyhow::Error::new(unknown("scx", &["scs".into(), "scs2".into()], "in namespace shop"));
+        let text = anstream::adapter::strip_str(&super::super::report::text(&error)).to_string();
+        insta::assert_snapshot!(text, @r#"
+        error: no ClusterStack "scx" in namespace shop
+        hint: there are: scs, scs2
+        "#);
+    }
+}

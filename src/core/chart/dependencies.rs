@@ -1,0 +1,248 @@
+//! Which subcharts are enabled, under which name, and which of their values are imported.
+//!
+//! Helm changes its charts in place here; the tree of [`Node`]s is what it would change. Nodes are shared where Helm
+//! shares charts: two aliases of one chart have the same grandchildren.
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+
+use serde_json::Value as Json;
+
+use super::error::RenderError;
+use super::go_template::functions::dict::deep_copy;
+use super::go_template::json::from_json;
+use super::go_template::value::{Map, Value};
+use super::load::Chart;
+use super::metadata::Dependency;
+use super::values::{at_path, coalesce_globals, coalesce_tables, coalesce_values, new_map, path_value, table};
+use super::version::is_compatible;
+
+/// A chart at its place in the tree.
+pub(crate) struct Node<'a> {
+    pub(crate) chart: &'a Chart,
+    /// The alias, if it has one.
+    pub(crate) name: String,
+    /// Shared by all aliases of the chart.
+    pub(crate) wanted: RefCell<Vec<Rc<Wanted>>>,
+    /// Defaults that imports changed.
+    values: RefCell<Option<Rc<Map>>>,
+    pub(crate) children: RefCell<Vec<Rc<Node<'a>>>>,
+    pub(crate) parent: RefCell<Weak<Node<'a>>>,
+}
+
+/// A line of `dependencies`.
+pub(crate) struct Wanted {
+    pub(crate) dependency: Dependency,
+    /// Becomes the alias.
+    pub(crate) name: RefCell<String>,
+    enabled: RefCell<bool>,
+}
+
+impl<'a> Node<'a> {
+    /// The tree as it is on disk.
+    pub(crate) fn new(chart: &'a Chart) -> Rc<Self> {
+        let wanted = chart.metadata.dependencies.iter().map(|dependency| {
+            Rc::new(Wanted {
+                dependency: dependency.clone(),
+                name: RefCell::new(dependency.name.clone()),
+                enabled: RefCell::new(true),
+            })
+        });
+        let node = Rc::new(Self {
+            chart,
+            name: chart.name().to_owned(),
+            wanted: RefCell::new(wanted.collect()),
+            values: RefCell::new(None),
+            children: RefCell::new(Vec::new()),
+            parent: RefCell::new(Weak::new()),
+        });
+        node.adopt(chart.dependencies().map(Self::new).collect());
+        node
+    }
+
+    fn adopt(self: &Rc<Self>, children: Vec<Rc<Self>>) {
+        for child in &children {
+            *child.parent.borrow_mut() = Rc::downgrade(self);
+        }
+        *self.children.borrow_mut() = children;
+    }
+
+    pub(crate) fn children(&self) -> Vec<Rc<Self>> {
+        self.children.borrow().clone()
+    }
+
+    pub(crate) fn is_root(&self) -> bool {
+        self.parent.borrow().upgrade().is_none()
+    }
+
+    /// `parent/charts/child`
+    pub(crate) fn path(&self) -> String {
+        match self.parent.borrow().upgrade() {
+            Some(parent) => format!("{}/charts/{}", parent.path(), self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    /// A copy of the defaults that may be changed.
+    fn defaults(&self) -> Rc<Map> {
+        let changed = self.values.borrow().as_ref().and_then(|map| deep_copy(&Value::Map(map.clone()), 0));
+        match changed {
+            Some(Value::Map(map)) => map,
+            _ => {
+                let map = new_map();
+                for (key, value) in &self.chart.values {
+                    map.insert(key.as_str().into(), from_json(value));
+                }
+                map
+            }
+        }
+    }
+
+    /// This chart under another name, as Helm copies it: wishes and subcharts stay shared.
+    fn alias(&self, name: &str) -> Rc<Self> {
+        Rc::new(Self {
+            chart: self.chart,
+            name: name.to_owned(),
+            wanted: RefCell::new(self.wanted.borrow().clone()),
+            values: RefCell::new(self.values.borrow().clone()),
+            children: RefCell::new(self.children()),
+            parent: RefCell::new(self.parent.borrow().clone()),
+        })
+    }
+
+    fn fits(&self, wanted: &Wanted) -> bool {
+        self.name == *wanted.name.borrow() && is_compatible(&wanted.dependency.version, self.chart.version())
+    }
+}
+
+/// The charts that `Chart.yaml` names and `charts/` lacks.
+pub(super) fn missing(chart: &Chart) -> Vec<String> {
+    let wanted = chart.metadata.dependencies.iter().map(|dependency| dependency.name.clone());
+    wanted.filter(|name| !chart.dependencies().any(|found| found.name() == name)).collect()
+}
+
+/// Merges the values for a chart and its subcharts. `values` is changed.
+pub(super) fn coalesce(node: &Node<'_>, values: &Rc<Map>, merge: bool) -> Result<(), RenderError> {
+    let children = node.children();
+    let names: Vec<String> = children.iter().map(|child| child.name.clone()).collect();
+    coalesce_values(&node.defaults(), values, &names, merge);
+    for child in children {
+        let own = match values.get(&child.name) {
+            None => {
+                let own = new_map();
+                values.insert(child.name.as_str().into(), Value::Map(own.clone()));
+                own
+            }
+            Some(Value::Map(own)) => own,
+            Some(other) => {
+                let found = super::go_template::print::text(&other);
+                return Err(RenderError::Values(format!("type mismatch on {}: {found}", child.name)));
+            }
+        };
+        coalesce_globals(&own, values);
+        coalesce(&child, &own, merge)?;
+    }
+    Ok(())
+}
+
+fn copied(values: &Rc<Map>) -> Rc<Map> {
+    match deep_copy(&Value::Map(values.clone()), 0) {
+        Some(Value::Map(copy)) => copy,
+        _ => new_map(),
+    }
+}
+
+/// Removes what conditions and tags disable, and gives the rest its alias. `path` leads to the chart, with a dot.
+pub(super) fn process_enabled(node: &Rc<Node<'_>>, values: &Rc<Map>, path: &str) -> Result<(), RenderError> {
+    let wanted = node.wanted.borrow().clone();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let on_disk = node.children();
+    let mut children: Vec<_> =
+        on_disk.iter().filter(|child| !wanted.iter().any(|wanted| child.fits(wanted))).cloned().collect();
+    for wanted in &wanted {
+        let alias = &wanted.dependency.alias;
+        if let Some(child) = on_disk.iter().find(|child| child.fits(wanted)) {
+            let name = if alias.is_empty() { &child.name } else { alias };
+            children.push(child.alias(name));
+        }
+        if !alias.is_empty() {
+            wanted.name.borrow_mut().clone_from(alias);
+        }
+        *wanted.enabled.borrow_mut() = true;
+    }
+    node.adopt(children);
+    let merged = copied(values);
+    coalesce(node, &merged, false)?;
+    apply_tags(&wanted, &merged);
+    apply_conditions(&wanted, &merged, path);
+    let disabled: Vec<String> =
+        wanted.iter().filter(|wanted| !*wanted.enabled.borrow()).map(|wanted| wanted.name.borrow().clone()).collect();
+    let children: Vec<_> = node.children().into_iter().filter(|child| !disabled.contains(&child.name)).collect();
+    for child in &children {
+        process_enabled(child, &merged, &format!("{path}{}.", child.name))?;
+    }
+    *node.wanted.borrow_mut() =
+        wanted.into_iter().filter(|wanted| !disabled.contains(&*wanted.name.borrow())).collect();
+    node.adopt(children);
+    Ok(())
+}
+
+fn apply_tags(wanted: &[Rc<Wanted>], values: &Rc<Map>) {
+    let Some(tags) = table(values, "tags") else { return };
+    for wanted in wanted {
+        let switches = wanted.dependency.tags.iter().filter_map(|tag| match tags.get(tag) {
+            Some(Value::Bool(value)) => Some(value),
+            _ => None,
+        });
+        let switches: Vec<bool> = switches.collect();
+        *wanted.enabled.borrow_mut() = switches.is_empty() || switches.contains(&true);
+    }
+}
+
+fn apply_conditions(wanted: &[Rc<Wanted>], values: &Rc<Map>, path: &str) {
+    for wanted in wanted {
+        for condition in wanted.dependency.condition.trim().split(',').filter(|condition| !condition.is_empty()) {
+            if let Some(Value::Bool(value)) = path_value(values, &format!("{path}{condition}")) {
+                *wanted.enabled.borrow_mut() = value;
+                break;
+            }
+        }
+    }
+}
+
+/// Takes values of subcharts over into their parents' defaults.
+pub(super) fn process_imports(node: &Rc<Node<'_>>) -> Result<(), RenderError> {
+    for child in node.children() {
+        process_imports(&child)?;
+    }
+    let wanted = node.wanted.borrow().clone();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let merged = new_map();
+    coalesce(node, &merged, true)?;
+    let imported = new_map();
+    for wanted in &wanted {
+        let name = wanted.name.borrow();
+        for import in &wanted.dependency.import_values {
+            let (child, parent) = match import {
+                Json::String(name) => (format!("exports.{name}"), ".".to_owned()),
+                Json::Object(map) => (printed(map.get("child")), printed(map.get("parent"))),
+                _ => continue,
+            };
+            if let Some(found) = table(&merged, &format!("{name}.{child}")) {
+                coalesce_tables(&imported, &at_path(&parent, found), true);
+            }
+        }
+    }
+    let defaults = copied(&merged);
+    coalesce_tables(&defaults, &imported, true);
+    *node.values.borrow_mut() = Some(defaults);
+    Ok(())
+}
+
+fn printed(json: Option<&Json>) -> String {
+    super::go_template::print::text(&json.map_or(Value::Nil, from_json))
+}

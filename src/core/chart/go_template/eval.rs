@@ -1,0 +1,740 @@
+//! Executes templates, as `text/template` does.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Weak;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+
+use super::super::error::{Location, TemplateError};
+use super::super::{Lookup, RenderInput};
+use super::ast::{Body, Branch, Command, Expr, File, Node, Operand, Pipe, Pos};
+use super::functions::{Function, Run, Ty, methods};
+use super::object::Object;
+use super::value::{Map, MapType, Value};
+use super::{parse, print};
+
+/// Why a function failed.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    Message(String),
+    /// A template that the function executed failed.
+    Template(Box<TemplateError>),
+}
+
+impl From<String> for Fault {
+    fn from(message: String) -> Self {
+        Self::Message(message)
+    }
+}
+
+impl From<&str> for Fault {
+    fn from(message: &str) -> Self {
+        Self::Message(message.into())
+    }
+}
+
+/// The result of evaluating something.
+type Res<T> = Result<T, Box<TemplateError>>;
+
+/// What is to happen after a node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    Next,
+    Break,
+    Continue,
+}
+
+/// A template that can be executed by name.
+#[derive(Clone, Debug)]
+pub(crate) struct Definition {
+    pub(crate) body: Arc<Body>,
+    /// The file it stands in.
+    pub(crate) file: Arc<str>,
+}
+
+/// Templates by name.
+pub(crate) type Definitions = HashMap<Arc<str>, Definition>;
+
+/// Adds a file's templates; a later one replaces an earlier one of its name, unless it is empty.
+pub(crate) fn define(definitions: &mut Definitions, file: &Arc<str>, parsed: &File) {
+    let named = parsed.defines.iter().map(|(name, body)| (name, body));
+    for (name, body) in named.chain([(file, &parsed.main)]) {
+        if body.empty && definitions.get(name).is_some_and(|old| !old.body.empty) {
+            continue;
+        }
+        definitions.insert(name.clone(), Definition { body: body.clone(), file: file.clone() });
+    }
+}
+
+/// The variables of the template that is executed, and where it stands.
+struct Frame<'f> {
+    slots: SmallVec<[Value; 8]>,
+    body: &'f Body,
+    name: &'f str,
+    file: &'f str,
+}
+
+/// One rendering.
+pub(crate) struct Eval<'a> {
+    pub(crate) input: &'a RenderInput<'a>,
+    /// The chart's templates, and on top what texts given to `tpl` define.
+    definitions: Vec<Definitions>,
+    pub(crate) out: Vec<u8>,
+    pub(crate) missing_lookups: BTreeSet<Lookup>,
+    pub(crate) regexes: HashMap<Arc<str>, regex::Regex>,
+    parsed: HashMap<Arc<str>, Arc<File>>,
+    /// Maps that were put into maps: they may hold cycles, which would never be freed.
+    linked: Vec<Weak<Map>>,
+    /// Where draws of random functions are made, and how many were made there.
+    pub(crate) draws: HashMap<(String, Pos, Vec<u8>), u32>,
+    /// The file and place of the call being made.
+    pub(crate) site: (Arc<str>, Pos),
+    produced: usize,
+    steps: u64,
+    depth: usize,
+}
+
+impl<'a> Eval<'a> {
+    pub(crate) fn new(input: &'a RenderInput<'a>, definitions: Definitions) -> Self {
+        Self {
+            input,
+            definitions: vec![definitions],
+            out: Vec::new(),
+            missing_lookups: BTreeSet::new(),
+            regexes: HashMap::new(),
+            parsed: HashMap::new(),
+            linked: Vec::new(),
+            draws: HashMap::new(),
+            site: ("".into(), 0),
+            produced: 0,
+            steps: 0,
+            depth: 0,
+        }
+    }
+
+    /// Executes a file's template and gives its text.
+    pub(crate) fn render(&mut self, name: &str, data: &Value) -> Res<String> {
+        self.out.clear();
+        match self.execute(name, data) {
+            Ok(()) => Ok(without_no_value(&String::from_utf8_lossy(&std::mem::take(&mut self.out)))),
+            Err(Fault::Template(mut error)) => {
+                error.missing_lookups = self.missing_lookups.clone();
+                Err(error)
+            }
+            Err(Fault::Message(message)) => Err(Box::new(TemplateError {
+                message,
+                location: Location {
+                    file: name.into(),
+                    template: name.into(),
+                    line: 1,
+                    column: 1,
+                    text: String::new(),
+                },
+                included_from: Vec::new(),
+                missing_lookups: self.missing_lookups.clone(),
+            })),
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<Definition> {
+        self.definitions.iter().rev().find_map(|definitions| definitions.get(name)).cloned()
+    }
+
+    /// Executes the template of that name; its text is appended to the output.
+    fn execute(&mut self, name: &str, data: &Value) -> Result<(), Fault> {
+        let Some(definition) = self.find(name) else {
+            return Err(Fault::Message(format!("no template {name:?} associated with template \"gotpl\"")));
+        };
+        self.execute_body(name, &definition, data).map_err(Fault::Template)
+    }
+
+    fn execute_body(&mut self, name: &str, definition: &Definition, data: &Value) -> Res<()> {
+        let body = &*definition.body;
+        let mut slots = SmallVec::with_capacity(body.slots);
+        slots.push(data.clone());
+        slots.resize(body.slots, Value::Invalid);
+        let mut frame = Frame { slots, body, name, file: &definition.file };
+        self.depth += 1;
+        if self.depth > self.input.limits.include_depth {
+            let depth = self.depth - 1;
+            self.depth -= 1;
+            return Err(self.error(&frame, 0, format!("templates include each other more than {depth} deep")));
+        }
+        let result = stacker::maybe_grow(STACK_RESERVE, STACK_SIZE, || self.walk(&mut frame, data, &body.nodes));
+        self.depth -= 1;
+        result.map(|_| ())
+    }
+
+    /// `include`: executes a template and gives its text.
+    pub(crate) fn include(&mut self, name: &str, data: &Value) -> Result<Value, Fault> {
+        let start = self.out.len();
+        let data = data.clone().unwrap_interface();
+        let result = self.execute(name, &data);
+        let text = self.take(start);
+        result.map(|()| text)
+    }
+
+    fn take(&mut self, start: usize) -> Value {
+        let value = match std::str::from_utf8(&self.out[start..]) {
+            Ok(text) => Value::Str(text.into()),
+            Err(_) => Value::Raw(self.out[start..].into()),
+        };
+        self.out.truncate(start);
+        value
+    }
+
+    /// `tpl`: parses a text and executes it.
+    pub(crate) fn tpl(&mut self, source: &str, data: &Value) -> Result<Value, Fault> {
+        if !source.contains("{{") {
+            return Ok(Value::from(without_no_value(source)));
+        }
+        let key: Arc<str> = source.into();
+        let parsed = match self.parsed.get(&key) {
+            Some(parsed) => parsed.clone(),
+            None => match parse::parse(source) {
+                Ok(parsed) => {
+                    let parsed = Arc::new(parsed);
+                    self.parsed.insert(key, parsed.clone());
+                    parsed
+                }
+                Err(error) => {
+                    let location = locate(source, error.pos, "the text given to tpl", "the text given to tpl");
+                    return Err(Fault::Template(Box::new(TemplateError {
+                        message: format!("cannot parse template: {}", error.message),
+                        location,
+                        included_from: Vec::new(),
+                        missing_lookups: BTreeSet::new(),
+                    })));
+                }
+            },
+        };
+        let file: Arc<str> = "the text given to tpl".into();
+        let overlay = !parsed.defines.is_empty();
+        if overlay {
+            let mut definitions = Definitions::new();
+            for (name, body) in &parsed.defines {
+                if body.empty && self.find(name).is_some_and(|old| !old.body.empty) {
+                    continue;
+                }
+                definitions.insert(name.clone(), Definition { body: body.clone(), file: file.clone() });
+            }
+            self.definitions.push(definitions);
+        }
+        let start = self.out.len();
+        let data = data.clone().unwrap_interface();
+        let definition = Definition { body: parsed.main.clone(), file };
+        let result = self.execute_body("the text given to tpl", &definition, &data);
+        if overlay {
+            self.definitions.pop();
+        }
+        let text = self.take(start);
+        result.map_err(Fault::Template)?;
+        Ok(match text {
+            Value::Str(text) if text.contains("<no value>") => Value::from(without_no_value(&text)),
+            text => text,
+        })
+    }
+
+    /// Counts a map that was put into another.
+    pub(crate) fn link(&mut self, value: &Value) {
+        if let Some(map) = value.as_map() {
+            self.linked.push(std::rc::Rc::downgrade(map));
+        }
+    }
+
+    /// Refuses to make more text than the limit allows; called before a function makes a large one.
+    pub(crate) fn produce(&mut self, bytes: usize) -> Result<(), Fault> {
+        self.produced = self.produced.saturating_add(bytes);
+        if bytes > self.input.limits.output || self.produced > self.input.limits.output.saturating_mul(16) {
+            return Err(Fault::Message(format!("more than {} bytes of text", self.input.limits.output)));
+        }
+        Ok(())
+    }
+
+    fn error(&self, frame: &Frame<'_>, pos: Pos, message: impl Into<String>) -> Box<TemplateError> {
+        Box::new(TemplateError {
+            message: message.into(),
+            location: locate(&frame.body.source, pos, frame.file, frame.name),
+            included_from: Vec::new(),
+            missing_lookups: BTreeSet::new(),
+        })
+    }
+
+    fn fault(&self, frame: &Frame<'_>, pos: Pos, function: &Function, fault: Fault) -> Box<TemplateError> {
+        match fault {
+            Fault::Message(message) => self.error(frame, pos, format!("error calling {}: {message}", function.name)),
+            Fault::Template(mut error) => {
+                error.included_from.push(locate(&frame.body.source, pos, frame.file, frame.name));
+                error
+            }
+        }
+    }
+
+    fn step(&mut self, frame: &Frame<'_>, pos: Pos) -> Res<()> {
+        self.steps += 1;
+        if self.steps & 0x3ff == 0 {
+            if self.input.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+                return Err(self.error(frame, pos, "stopped: rendering took too long or was cancelled"));
+            }
+            if self.steps > self.input.limits.steps {
+                return Err(self.error(frame, pos, format!("more than {} steps", self.input.limits.steps)));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_output(&self, frame: &Frame<'_>, pos: Pos) -> Res<()> {
+        if self.out.len() > self.input.limits.output {
+            return Err(self.error(frame, pos, format!("more than {} bytes of output", self.input.limits.output)));
+        }
+        Ok(())
+    }
+
+    fn walk(&mut self, frame: &mut Frame<'_>, dot: &Value, nodes: &[Node]) -> Res<Flow> {
+        for node in nodes {
+            match node {
+                Node::Text(text) => {
+                    self.out.extend_from_slice(text.as_bytes());
+                    self.check_output(frame, 0)?;
+                }
+                Node::Action(pipe) => {
+                    let value = self.pipe(frame, dot, pipe)?;
+                    if pipe.targets.is_empty() {
+                        print::write_action(&mut self.out, &value);
+                        self.check_output(frame, pipe.pos)?;
+                    }
+                }
+                Node::If(branch) | Node::With(branch) => {
+                    let with = matches!(node, Node::With(_));
+                    let flow =
+                        stacker::maybe_grow(STACK_RESERVE, STACK_SIZE, || self.if_or_with(frame, dot, branch, with))?;
+                    if flow != Flow::Next {
+                        return Ok(flow);
+                    }
+                }
+                Node::Range(branch) => {
+                    let flow = stacker::maybe_grow(STACK_RESERVE, STACK_SIZE, || self.range(frame, dot, branch))?;
+                    if flow != Flow::Next {
+                        return Ok(flow);
+                    }
+                }
+                Node::Template { name, pipe, pos } => {
+                    let data = match pipe {
+                        Some(pipe) => self.pipe(frame, dot, pipe)?,
+                        None => Value::Invalid,
+                    };
+                    let Some(definition) = self.find(name) else {
+                        return Err(self.error(frame, *pos, format!("template {name:?} not defined")));
+                    };
+                    self.execute_body(name, &definition, &data).map_err(|mut error| {
+                        error.included_from.push(locate(&frame.body.source, *pos, frame.file, frame.name));
+                        error
+                    })?;
+                }
+                Node::Break => return Ok(Flow::Break),
+                Node::Continue => return Ok(Flow::Continue),
+            }
+        }
+        Ok(Flow::Next)
+    }
+
+    fn if_or_with(&mut self, frame: &mut Frame<'_>, dot: &Value, branch: &Branch, with: bool) -> Res<Flow> {
+        let value = self.pipe(frame, dot, &branch.pipe)?;
+        if !value.truth() {
+            return self.walk(frame, dot, &branch.otherwise);
+        }
+        if with { self.walk(frame, &value, &branch.body) } else { self.walk(frame, dot, &branch.body) }
+    }
+
+    fn range(&mut self, frame: &mut Frame<'_>, dot: &Value, branch: &Branch) -> Res<Flow> {
+        let value = self.pipe(frame, dot, &branch.pipe)?;
+        let pos = branch.pipe.pos;
+        let mut ran = false;
+        macro_rules! each {
+            ($index:expr, $item:expr) => {{
+                ran = true;
+                match self.iteration(frame, branch, $index, $item)? {
+                    Flow::Break => break,
+                    Flow::Next | Flow::Continue => {}
+                }
+            }};
+        }
+        match &value {
+            Value::Invalid | Value::Nil => {}
+            Value::List(list) => {
+                for (index, item) in (0_i64..).zip(&list.items) {
+                    each!(Value::Int(index), item.clone());
+                }
+            }
+            Value::Map(map) | Value::Values(map) => {
+                for (key, item) in map.entries() {
+                    each!(Value::Str(key), item);
+                }
+            }
+            Value::Bytes(bytes) => {
+                for (index, byte) in (0_i64..).zip(bytes.iter()) {
+                    each!(Value::Int(index), Value::Uint(u64::from(*byte)));
+                }
+            }
+            Value::Object(object) if matches!(**object, Object::Files(_)) => {
+                if let Object::Files(files) = &**object {
+                    for (name, data) in files {
+                        each!(Value::Str(name.clone()), Value::Bytes(data.as_ref().into()));
+                    }
+                }
+            }
+            Value::Int(count) | Value::Int64(count) => {
+                if branch.pipe.targets.len() > 1 {
+                    let message = format!("can't use {count} to iterate over more than one variable");
+                    return Err(self.error(frame, pos, message));
+                }
+                for index in 0..*count {
+                    each!(Value::Invalid, Value::Int(index));
+                }
+            }
+            other => {
+                return Err(self.error(frame, pos, format!("range can't iterate over {}", print::text(other))));
+            }
+        }
+        if ran { Ok(Flow::Next) } else { self.walk(frame, dot, &branch.otherwise) }
+    }
+
+    fn iteration(&mut self, frame: &mut Frame<'_>, branch: &Branch, index: Value, item: Value) -> Res<Flow> {
+        self.step(frame, branch.pipe.pos)?;
+        match branch.pipe.targets.as_slice() {
+            [] => {}
+            [Some(slot)] => frame.slots[*slot as usize] = item.clone(),
+            [first, second, ..] => {
+                if let Some(slot) = first {
+                    frame.slots[*slot as usize] = index;
+                }
+                if let Some(slot) = second {
+                    frame.slots[*slot as usize] = item.clone();
+                }
+            }
+            [None] => {}
+        }
+        self.walk(frame, &item, &branch.body)
+    }
+
+    /// A pipeline's value; a nil interface becomes no value. Variables are set.
+    fn pipe(&mut self, frame: &mut Frame<'_>, dot: &Value, pipe: &Pipe) -> Res<Value> {
+        self.step(frame, pipe.pos)?;
+        let mut value: Option<Value> = None;
+        for command in &pipe.commands {
+            value = Some(self.command(frame, dot, command, value)?.unwrap_interface());
+        }
+        let value = value.unwrap_or_default();
+        for target in &pipe.targets {
+            match target {
+                Some(slot) => frame.slots[*slot as usize] = value.clone(),
+                None => return Err(self.error(frame, pipe.pos, "undefined variable")),
+            }
+        }
+        Ok(value)
+    }
+
+    fn command(&mut self, frame: &mut Frame<'_>, dot: &Value, command: &Command, last: Option<Value>) -> Res<Value> {
+        let word = &command.word;
+        match &word.expr {
+            Expr::Field(names) => self.chain(frame, dot, dot.clone(), names, word.pos, &command.args, last),
+            Expr::Chain(operand, names) => {
+                let receiver = self.operand(frame, dot, operand)?;
+                self.chain(frame, dot, receiver, names, word.pos, &command.args, last)
+            }
+            Expr::Function(function) => self.call(frame, dot, function, word.pos, None, &command.args, last),
+            Expr::Variable(slot, names) if !names.is_empty() => {
+                let receiver = frame.slots[*slot as usize].clone();
+                self.chain(frame, dot, receiver, names, word.pos, &command.args, last)
+            }
+            _ if !command.args.is_empty() || last.is_some() => {
+                Err(self.error(frame, word.pos, "can't give argument to non-function"))
+            }
+            Expr::Pipe(pipe) => self.nested(frame, dot, pipe),
+            Expr::Variable(slot, _) => Ok(frame.slots[*slot as usize].clone()),
+            Expr::Dot => Ok(dot.clone()),
+            Expr::Nil => Err(self.error(frame, word.pos, "nil is not a command")),
+            constant => Ok(constant_value(constant)),
+        }
+    }
+
+    fn nested(&mut self, frame: &mut Frame<'_>, dot: &Value, pipe: &Pipe) -> Res<Value> {
+        stacker::maybe_grow(STACK_RESERVE, STACK_SIZE, || self.pipe(frame, dot, pipe))
+    }
+
+    /// The value of an operand that stands alone, not yet checked against a type.
+    fn operand(&mut self, frame: &mut Frame<'_>, dot: &Value, operand: &Operand) -> Res<Value> {
+        match &operand.expr {
+            Expr::Dot => Ok(dot.clone()),
+            Expr::Nil => Err(self.error(frame, operand.pos, "nil is not a value")),
+            Expr::Field(names) => self.chain(frame, dot, dot.clone(), names, operand.pos, &[], None),
+            Expr::Variable(slot, names) => {
+                let receiver = frame.slots[*slot as usize].clone();
+                self.chain(frame, dot, receiver, names, operand.pos, &[], None)
+            }
+            Expr::Chain(inner, names) => {
+                let receiver = self.operand(frame, dot, inner)?;
+                self.chain(frame, dot, receiver, names, operand.pos, &[], None)
+            }
+            Expr::Pipe(pipe) => self.nested(frame, dot, pipe),
+            Expr::Function(function) => self.call(frame, dot, function, operand.pos, None, &[], None),
+            constant => Ok(constant_value(constant)),
+        }
+    }
+
+    /// `.a.b.c`; arguments go to the last name, which must then be a method.
+    #[allow(clippy::too_many_arguments)]
+    fn chain(
+        &mut self,
+        frame: &mut Frame<'_>,
+        dot: &Value,
+        receiver: Value,
+        names: &[Arc<str>],
+        pos: Pos,
+        args: &[Operand],
+        last: Option<Value>,
+    ) -> Res<Value> {
+        let mut value = receiver;
+        let mut last = last;
+        for (index, name) in names.iter().enumerate() {
+            let end = index + 1 == names.len();
+            value = match &value {
+                Value::Invalid => Value::Invalid,
+                Value::Map(map) => {
+                    if end && (!args.is_empty() || last.is_some()) {
+                        return Err(self.error(frame, pos, format!("{name} is not a method but has arguments")));
+                    }
+                    map.get(name).unwrap_or_else(|| map.zero())
+                }
+                Value::Nil => {
+                    let path = names[..index].join(".");
+                    let message = format!("nil pointer evaluating interface {{}}.{name}");
+                    let message = if path.is_empty() { message } else { format!("{message} (.{path} is nil)") };
+                    return Err(self.error(frame, pos, message));
+                }
+                other => {
+                    if let Some(method) = methods::find(other, name) {
+                        let (args, last) = if end { (args, last.take()) } else { (&[] as &[Operand], None) };
+                        let receiver = other.clone();
+                        self.call(frame, dot, method, pos, Some(receiver), args, last)?
+                    } else {
+                        let has_args = end && (!args.is_empty() || last.is_some());
+                        field(other, name, has_args).map_err(|message| self.error(frame, pos, message))?
+                    }
+                }
+            };
+        }
+        Ok(value)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn call(
+        &mut self,
+        frame: &mut Frame<'_>,
+        dot: &Value,
+        function: &'static Function,
+        pos: Pos,
+        receiver: Option<Value>,
+        args: &[Operand],
+        last: Option<Value>,
+    ) -> Res<Value> {
+        let hidden = usize::from(receiver.is_some());
+        let given = args.len() + usize::from(last.is_some());
+        let wanted = function.params.len() - hidden;
+        if function.variadic.is_some() {
+            if given < wanted {
+                let message = format!("wrong number of args for {}: want at least {wanted} got {given}", function.name);
+                return Err(self.error(frame, pos, message));
+            }
+        } else if given != wanted {
+            let message = format!("wrong number of args for {}: want {wanted} got {given}", function.name);
+            return Err(self.error(frame, pos, message));
+        }
+        let body = match function.run {
+            Run::And => return self.short_circuit(frame, dot, args, last, false),
+            Run::Or => return self.short_circuit(frame, dot, args, last, true),
+            Run::Native(body) => body,
+        };
+        let mut values: SmallVec<[Value; 4]> = SmallVec::with_capacity(given + hidden);
+        values.extend(receiver);
+        for (index, arg) in args.iter().enumerate() {
+            let value = self.argument(frame, dot, function.param(index + hidden), arg)?;
+            values.push(value);
+        }
+        if let Some(last) = last {
+            let ty = function.param(values.len());
+            values.push(check(last, ty).map_err(|message| self.error(frame, pos, message))?);
+        }
+        self.step(frame, pos)?;
+        if self.site.1 != pos || *self.site.0 != *frame.file {
+            if *self.site.0 != *frame.file {
+                self.site.0 = frame.file.into();
+            }
+            self.site.1 = pos;
+        }
+        body(self, &values).map_err(|fault| self.fault(frame, pos, function, fault))
+    }
+
+    fn short_circuit(
+        &mut self,
+        frame: &mut Frame<'_>,
+        dot: &Value,
+        args: &[Operand],
+        last: Option<Value>,
+        until: bool,
+    ) -> Res<Value> {
+        let mut value = Value::Invalid;
+        for arg in args {
+            value = self.argument(frame, dot, Ty::Reflect, arg)?;
+            if value.truth() == until {
+                return Ok(value);
+            }
+        }
+        Ok(last.unwrap_or(value))
+    }
+
+    /// An argument, checked against the parameter's type.
+    fn argument(&mut self, frame: &mut Frame<'_>, dot: &Value, ty: Ty, operand: &Operand) -> Res<Value> {
+        let result = match &operand.expr {
+            Expr::Nil => match ty {
+                Ty::Any | Ty::Map | Ty::List | Ty::Version => Ok(Value::Nil),
+                Ty::Reflect => Ok(Value::Invalid),
+                _ => Err(format!("cannot assign nil to {}", ty.name())),
+            },
+            Expr::Bool(_) | Expr::Int(_) | Expr::Float(..) | Expr::Str(_) | Expr::Raw(_) => {
+                constant_as(&operand.expr, ty)
+            }
+            _ => {
+                let value = self.operand(frame, dot, operand)?;
+                check(value, ty)
+            }
+        };
+        result.map_err(|message| self.error(frame, operand.pos, message))
+    }
+}
+
+impl Drop for Eval<'_> {
+    fn drop(&mut self) {
+        for map in self.linked.drain(..) {
+            if let Some(map) = map.upgrade() {
+                map.clear();
+            }
+        }
+    }
+}
+
+/// Below this much stack another piece is taken from the heap.
+const STACK_RESERVE: usize = 128 * 1024;
+const STACK_SIZE: usize = 1024 * 1024;
+
+fn constant_value(expr: &Expr) -> Value {
+    match expr {
+        Expr::Bool(value) => Value::Bool(*value),
+        Expr::Int(value) => Value::Int(*value),
+        Expr::Float(value, _) => Value::Float(*value),
+        Expr::Str(text) => Value::Str(text.clone()),
+        Expr::Raw(bytes) => Value::Raw(bytes.clone()),
+        _ => Value::Invalid,
+    }
+}
+
+/// A constant where a type is wanted: `5.0` is an int, `5` is a float.
+fn constant_as(expr: &Expr, ty: Ty) -> Result<Value, String> {
+    #[allow(clippy::cast_precision_loss)]
+    let value = match (ty, expr) {
+        (Ty::Any | Ty::Reflect, _)
+        | (Ty::Str, Expr::Str(_) | Expr::Raw(_))
+        | (Ty::Bool, Expr::Bool(_))
+        | (Ty::Float, Expr::Float(..))
+        | (Ty::Int, Expr::Int(_)) => constant_value(expr),
+        (Ty::Int, Expr::Float(_, Some(value))) => Value::Int(*value),
+        (Ty::Int64, Expr::Int(value) | Expr::Float(_, Some(value))) => Value::Int64(*value),
+        (Ty::Uint32, Expr::Int(value) | Expr::Float(_, Some(value))) if u32::try_from(*value).is_ok() => {
+            Value::Int(*value)
+        }
+        (Ty::Float, Expr::Int(value)) => Value::Float(*value as f64),
+        (Ty::Map | Ty::List | Ty::Time | Ty::Certificate | Ty::Version, _) => {
+            return Err(format!("can't handle {} for arg of type {}", print::text(&constant_value(expr)), ty.name()));
+        }
+        _ => return Err(format!("expected {}; found {}", ty.name(), print::text(&constant_value(expr)))),
+    };
+    Ok(value)
+}
+
+/// Go's check whether a value can be assigned to a parameter.
+fn check(value: Value, ty: Ty) -> Result<Value, String> {
+    let fits = match (ty, &value) {
+        (Ty::Any, Value::Invalid) => return Ok(Value::Nil),
+        (Ty::Any | Ty::Reflect, _)
+        | (Ty::Str, Value::Str(_) | Value::Raw(_))
+        | (Ty::Int, Value::Int(_))
+        | (Ty::Int64, Value::Int64(_))
+        | (Ty::Float, Value::Float(_))
+        | (Ty::Bool, Value::Bool(_)) => true,
+        (Ty::Map | Ty::List | Ty::Version, Value::Invalid) => return Ok(Value::Nil),
+        (Ty::Map, Value::Map(map)) => map.ty != MapType::Str,
+        (Ty::Map, Value::Values(map)) => return Ok(Value::Map(map.clone())),
+        (Ty::List, Value::List(list)) => list.ty == super::value::ListType::Any,
+        (Ty::Time, Value::Object(object)) => matches!(**object, Object::Time(_)),
+        (Ty::Version, Value::Object(object)) => matches!(**object, Object::Version(_)),
+        (Ty::Certificate, Value::Object(object)) => {
+            matches!(&**object, Object::Struct(inner) if inner.type_name == Ty::Certificate.name())
+        }
+        (_, Value::Invalid) => return Err(format!("invalid value; expected {}", ty.name())),
+        _ => false,
+    };
+    if fits {
+        return Ok(value);
+    }
+    Err(format!("wrong type for value; expected {}; got {}", ty.name(), value.type_name()))
+}
+
+/// A field that is no method.
+fn field(value: &Value, name: &str, has_args: bool) -> Result<Value, String> {
+    match value {
+        Value::Values(map) => {
+            if has_args {
+                return Err(format!("{name} is not a method but has arguments"));
+            }
+            Ok(map.get(name).unwrap_or_else(|| map.zero()))
+        }
+        Value::Object(object) => match &**object {
+            Object::Struct(inner) => match inner.field(name) {
+                Some(_) if has_args => Err(format!("{name} has arguments but cannot be invoked as function")),
+                Some(value) => Ok(value.clone()),
+                None => Err(format!("can't evaluate field {name} in type {}", value.type_name())),
+            },
+            Object::Files(files) => {
+                Ok(files.get(name).map_or_else(|| Value::Bytes([].into()), |data| Value::Bytes(data.as_ref().into())))
+            }
+            _ => Err(format!("can't evaluate field {name} in type {}", value.type_name())),
+        },
+        _ => Err(format!("can't evaluate field {name} in type {}", value.type_name())),
+    }
+}
+
+/// Helm drops Go's `<no value>` from what it renders.
+fn without_no_value(text: &str) -> String {
+    if text.contains("<no value>") { text.replace("<no value>", "") } else { text.to_owned() }
+}
+
+/// Where a position is in its file.
+pub(crate) fn locate(source: &str, pos: Pos, file: &str, template: &str) -> Location {
+    let before = source.get(..pos as usize).unwrap_or(source);
+    let start = before.rfind('\n').map_or(0, |at| at + 1);
+    let text = source[start..].lines().next().unwrap_or_default();
+    Location {
+        file: file.into(),
+        template: template.into(),
+        line: before.bytes().filter(|byte| *byte == b'\n').count() + 1,
+        column: before[start..].chars().count() + 1,
+        text: text.into(),
+    }
+}
+
+/// A map with string keys for the functions that make one.
+pub(crate) fn entries<const N: usize>(pairs: [(&str, Value); N]) -> BTreeMap<Arc<str>, Value> {
+    pairs.into_iter().map(|(key, value)| (key.into(), value)).collect()
+}

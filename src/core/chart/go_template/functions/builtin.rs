@@ -1,0 +1,248 @@
+//! The functions that Go's `text/template` brings: comparison, `index`, `len`, `print`, escaping.
+
+use std::cmp::Ordering;
+use std::rc::Rc;
+
+use super::super::eval::{Eval, Fault};
+use super::super::object::Object;
+use super::super::print;
+use super::super::value::Value;
+use super::{Function, Out, Run, Ty, printf};
+
+pub(super) const FUNCTIONS: &[Function] = &[
+    Function { name: "and", params: &[Ty::Reflect], variadic: Some(Ty::Reflect), run: Run::And },
+    Function { name: "or", params: &[Ty::Reflect], variadic: Some(Ty::Reflect), run: Run::Or },
+    Function::new("not", &[Ty::Reflect], |_, args| Ok(Value::Bool(!args[0].truth()))),
+    Function::variadic("eq", &[Ty::Reflect], Ty::Reflect, eq),
+    Function::new("ne", &[Ty::Reflect, Ty::Reflect], |_, args| Ok(Value::Bool(!equal(&args[0], &args[1])?))),
+    Function::new("lt", &[Ty::Reflect, Ty::Reflect], |_, args| order(args, |o| o == Ordering::Less, false)),
+    Function::new("le", &[Ty::Reflect, Ty::Reflect], |_, args| order(args, |o| o != Ordering::Greater, true)),
+    Function::new("gt", &[Ty::Reflect, Ty::Reflect], |_, args| order(args, |o| o == Ordering::Greater, false)),
+    Function::new("ge", &[Ty::Reflect, Ty::Reflect], |_, args| order(args, |o| o != Ordering::Less, true)),
+    Function::variadic("index", &[Ty::Reflect], Ty::Reflect, index),
+    Function::new("len", &[Ty::Reflect], len),
+    Function::variadic("call", &[Ty::Reflect], Ty::Reflect, |_, args| {
+        Err(match &args[0] {
+            Value::Invalid | Value::Nil => Fault::from("call of nil"),
+            other => Fault::from(format!("non-function of type {}", other.type_name())),
+        })
+    }),
+    Function::variadic("print", &[], Ty::Any, |_, args| Ok(Value::from_bytes(printf::sprint(args)))),
+    Function::variadic("println", &[], Ty::Any, |_, args| Ok(Value::from_bytes(printf::sprintln(args)))),
+    Function::variadic("printf", &[Ty::Str], Ty::Any, |eval, args| {
+        let text = printf::sprintf(args[0].bytes().unwrap_or_default(), &args[1..], eval.input.limits.output);
+        eval.produce(text.len())?;
+        Ok(Value::from_bytes(text))
+    }),
+    Function::variadic("html", &[], Ty::Any, |_, args| Ok(escaped(args, html))),
+    Function::variadic("js", &[], Ty::Any, |_, args| Ok(escaped(args, js))),
+    Function::variadic("urlquery", &[], Ty::Any, |_, args| Ok(escaped(args, |text| super::url::query_escape(text)))),
+];
+
+#[derive(PartialEq, Eq)]
+enum Basic {
+    Bool,
+    Float,
+    Int,
+    Uint,
+    Str,
+    Other,
+}
+
+fn basic(value: &Value) -> Basic {
+    match value {
+        Value::Bool(_) => Basic::Bool,
+        Value::Float(_) => Basic::Float,
+        Value::Int(_) | Value::Int64(_) => Basic::Int,
+        Value::Uint(_) => Basic::Uint,
+        Value::Str(_) | Value::Raw(_) => Basic::Str,
+        Value::Object(object) if matches!(**object, Object::Duration(_)) => Basic::Int,
+        _ => Basic::Other,
+    }
+}
+
+fn integer(value: &Value) -> i128 {
+    match value {
+        Value::Int(value) | Value::Int64(value) => i128::from(*value),
+        Value::Uint(value) => i128::from(*value),
+        Value::Object(object) => match **object {
+            Object::Duration(nanos) => i128::from(nanos),
+            _ => 0,
+        },
+        _ => 0,
+    }
+}
+
+const INCOMPATIBLE: &str = "incompatible types for comparison";
+
+fn eq(_: &mut Eval<'_>, args: &[Value]) -> Out {
+    if args.len() < 2 {
+        return Err("missing argument for comparison".into());
+    }
+    for other in &args[1..] {
+        if equal(&args[0], other)? {
+            return Ok(Value::Bool(true));
+        }
+    }
+    Ok(Value::Bool(false))
+}
+
+fn equal(a: &Value, b: &Value) -> Result<bool, Fault> {
+    let (kind_a, kind_b) = (basic(a), basic(b));
+    Ok(match (&kind_a, &kind_b) {
+        (Basic::Int | Basic::Uint, Basic::Int | Basic::Uint) => integer(a) == integer(b),
+        (Basic::Bool, Basic::Bool) => matches!((a, b), (Value::Bool(a), Value::Bool(b)) if a == b),
+        #[allow(clippy::float_cmp)]
+        (Basic::Float, Basic::Float) => matches!((a, b), (Value::Float(a), Value::Float(b)) if a == b),
+        (Basic::Str, Basic::Str) => a.bytes() == b.bytes(),
+        (Basic::Other, Basic::Other) => {
+            if a.is_nil() || b.is_nil() {
+                return Ok(a.is_nil() && b.is_nil());
+            }
+            match (a, b) {
+                (Value::Object(a), Value::Object(b)) => match (&**a, &**b) {
+                    (Object::Time(a), Object::Time(b)) => a == b,
+                    _ => Rc::ptr_eq(a, b),
+                },
+                _ => {
+                    return Err(format!(
+                        "non-comparable types {}: {}, {}: {}",
+                        print::text(a),
+                        a.type_name(),
+                        b.type_name(),
+                        print::text(b)
+                    )
+                    .into());
+                }
+            }
+        }
+        _ if a.is_nil() || b.is_nil() => false,
+        _ => return Err(INCOMPATIBLE.into()),
+    })
+}
+
+fn order(args: &[Value], test: fn(Ordering) -> bool, or_equal: bool) -> Out {
+    let (a, b) = (&args[0], &args[1]);
+    let unordered = |value: &Value| matches!(basic(value), Basic::Other);
+    if unordered(a) || unordered(b) {
+        return Err("invalid type for comparison".into());
+    }
+    let ordering = match (basic(a), basic(b)) {
+        (Basic::Int | Basic::Uint, Basic::Int | Basic::Uint) => integer(a).cmp(&integer(b)),
+        (Basic::Str, Basic::Str) => a.bytes().cmp(&b.bytes()),
+        (Basic::Float, Basic::Float) => match (a, b) {
+            (Value::Float(x), Value::Float(y)) => match x.partial_cmp(y) {
+                Some(ordering) => ordering,
+                None => return Ok(Value::Bool(false)),
+            },
+            _ => return Ok(Value::Bool(false)),
+        },
+        (Basic::Bool, Basic::Bool) => {
+            let same = matches!((a, b), (Value::Bool(a), Value::Bool(b)) if a == b);
+            if or_equal && same {
+                return Ok(Value::Bool(true));
+            }
+            return Err("invalid type for comparison".into());
+        }
+        _ => return Err(INCOMPATIBLE.into()),
+    };
+    Ok(Value::Bool(test(ordering)))
+}
+
+fn position(index: &Value, length: usize) -> Result<usize, Fault> {
+    let at = match index {
+        Value::Int(_) | Value::Int64(_) | Value::Uint(_) => integer(index),
+        Value::Invalid | Value::Nil => return Err("cannot index slice/array with nil".into()),
+        other => return Err(format!("cannot index slice/array with type {}", other.type_name()).into()),
+    };
+    usize::try_from(at).ok().filter(|at| *at < length).ok_or_else(|| Fault::from(format!("index out of range: {at}")))
+}
+
+fn index(_: &mut Eval<'_>, args: &[Value]) -> Out {
+    let mut item = args[0].clone();
+    if item.is_nil() {
+        return Err("index of untyped nil".into());
+    }
+    for index in &args[1..] {
+        item = match &item {
+            Value::Invalid | Value::Nil => return Err("index of nil pointer".into()),
+            Value::List(list) => list.items[position(index, list.items.len())?].clone(),
+            Value::Str(_) | Value::Raw(_) | Value::Bytes(_) => {
+                let bytes = item.bytes().unwrap_or_default();
+                Value::Uint(u64::from(bytes[position(index, bytes.len())?]))
+            }
+            Value::Map(map) | Value::Values(map) => match index {
+                Value::Str(key) => map.get(key).unwrap_or_else(|| map.zero()),
+                Value::Raw(_) => map.zero(),
+                Value::Invalid | Value::Nil => return Err("value is nil; should be of type string".into()),
+                other => return Err(format!("value has type {}; should be string", other.type_name()).into()),
+            },
+            Value::Object(object) => match (&**object, index) {
+                (Object::Files(files), Value::Str(key)) => {
+                    Value::Bytes(files.get(key).map(|data| data.as_ref()).unwrap_or_default().into())
+                }
+                _ => return Err(format!("can't index item of type {}", item.type_name()).into()),
+            },
+            other => return Err(format!("can't index item of type {}", other.type_name()).into()),
+        };
+    }
+    Ok(item)
+}
+
+fn len(_: &mut Eval<'_>, args: &[Value]) -> Out {
+    let length = match &args[0] {
+        Value::Invalid | Value::Nil => return Err("len of nil pointer".into()),
+        Value::Str(_) | Value::Raw(_) | Value::Bytes(_) => args[0].bytes().map_or(0, <[u8]>::len),
+        Value::List(list) => list.items.len(),
+        Value::Map(map) | Value::Values(map) => map.len(),
+        Value::Object(object) => match &**object {
+            Object::Files(files) => files.len(),
+            _ => return Err(format!("len of type {}", args[0].type_name()).into()),
+        },
+        other => return Err(format!("len of type {}", other.type_name()).into()),
+    };
+    Ok(Value::Int(i64::try_from(length).unwrap_or(i64::MAX)))
+}
+
+fn escaped(args: &[Value], escape: fn(&str) -> String) -> Value {
+    let text = match args {
+        [Value::Str(text)] => escape(text),
+        _ => escape(&String::from_utf8_lossy(&printf::sprint(args))),
+    };
+    Value::from(text)
+}
+
+fn html(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\0' => out.push('\u{fffd}'),
+            '"' => out.push_str("&#34;"),
+            '\'' => out.push_str("&#39;"),
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+fn js(text: &str) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '\'' => out.push_str("\\'"),
+            '"' => out.push_str("\\\""),
+            '<' => out.push_str("\\u003C"),
+            '>' => out.push_str("\\u003E"),
+            '&' => out.push_str("\\u0026"),
+            '=' => out.push_str("\\u003D"),
+            c if (c as u32) < 0x20 || (!c.is_ascii() && !print::is_print(c)) => _ = write!(out, "\\u{:04X}", c as u32),
+            c => out.push(c),
+        }
+    }
+    out
+}

@@ -1,0 +1,154 @@
+//! Helm's own functions.
+
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
+use super::super::super::Lookup;
+use super::super::eval::{Eval, Fault};
+use super::super::json::{Style, encode, from_json, to_json};
+use super::super::value::Value;
+use super::{Function, Out, Ty, text};
+use crate::core::yaml;
+
+pub(super) const FUNCTIONS: &[Function] = &[
+    Function::new("include", &[Ty::Str, Ty::Any], |eval, args| match &args[0] {
+        Value::Str(name) => eval.include(name, &args[1]),
+        other => Err(format!("no template {:?}", text(other)).into()),
+    }),
+    Function::new("tpl", &[Ty::Str, Ty::Any], |eval, args| eval.tpl(&text(&args[0]), &args[1])),
+    Function::new("required", &[Ty::Str, Ty::Any], |_, args| match &args[1] {
+        Value::Invalid | Value::Nil => Err(text(&args[0]).as_ref().into()),
+        Value::Str(given) if given.is_empty() => Err(text(&args[0]).as_ref().into()),
+        given => Ok(given.clone()),
+    }),
+    Function::new("fail", &[Ty::Str], |_, args| Err(text(&args[0]).as_ref().into())),
+    Function::new("lookup", &[Ty::Str, Ty::Str, Ty::Str, Ty::Str], lookup),
+    Function::new("getHostByName", &[Ty::Str], |_, _| Ok(Value::from(""))),
+    Function::new("toYaml", &[Ty::Any], |eval, args| to_yaml(eval, &args[0])),
+    Function::new("toYamlPretty", &[Ty::Any], |eval, args| to_yaml(eval, &args[0])),
+    Function::new("fromYaml", &[Ty::Str], |_, args| {
+        Ok(match yaml::parse(&text(&args[0])) {
+            Ok(Json::Null) => Value::map([].into()),
+            Ok(json @ Json::Object(_)) => from_json(&json),
+            Ok(other) => error_map(&unfit(&other, "map[string]interface {}")),
+            Err(error) => error_map(&error.to_string()),
+        })
+    }),
+    Function::new("fromYamlArray", &[Ty::Str], |_, args| {
+        Ok(match yaml::parse(&text(&args[0])) {
+            Ok(Json::Null) => Value::list(Vec::new()),
+            Ok(json @ Json::Array(_)) => from_json(&json),
+            Ok(other) => Value::list(vec![unfit(&other, "[]interface {}").into()]),
+            Err(error) => Value::list(vec![error.to_string().into()]),
+        })
+    }),
+    Function::new("toJson", &[Ty::Any], |eval, args| {
+        json_text(eval, &args[0], Style { escape_html: true, pretty: false }, false)
+    }),
+    Function::new("mustToJson", &[Ty::Any], |eval, args| {
+        json_text(eval, &args[0], Style { escape_html: true, pretty: false }, true)
+    }),
+    Function::new("toPrettyJson", &[Ty::Any], |eval, args| {
+        json_text(eval, &args[0], Style { escape_html: true, pretty: true }, false)
+    }),
+    Function::new("mustToPrettyJson", &[Ty::Any], |eval, args| {
+        json_text(eval, &args[0], Style { escape_html: true, pretty: true }, true)
+    }),
+    Function::new("toRawJson", &[Ty::Any], |eval, args| {
+        json_text(eval, &args[0], Style { escape_html: false, pretty: false }, true)
+    }),
+    Function::new("mustToRawJson", &[Ty::Any], |eval, args| {
+        json_text(eval, &args[0], Style { escape_html: false, pretty: false }, true)
+    }),
+    Function::new("fromJson", &[Ty::Str], |_, args| {
+        Ok(match serde_json::from_str::<Json>(&text(&args[0])) {
+            Ok(Json::Null) => Value::map([].into()),
+            Ok(json @ Json::Object(_)) => from_json(&json),
+            Ok(other) => error_map(&unfit(&other, "map[string]interface {}")),
+            Err(error) => error_map(&json_error(&text(&args[0]), &error)),
+        })
+    }),
+    Function::new("mustFromJson", &[Ty::Str], |_, args| match serde_json::from_str::<Json>(&text(&args[0])) {
+        Ok(json) => Ok(from_json(&json)),
+        Err(error) => Err(json_error(&text(&args[0]), &error).into()),
+    }),
+    Function::new("fromJsonArray", &[Ty::Str], |_, args| {
+        Ok(match serde_json::from_str::<Json>(&text(&args[0])) {
+            Ok(Json::Null) => Value::list(Vec::new()),
+            Ok(json @ Json::Array(_)) => from_json(&json),
+            Ok(other) => Value::list(vec![unfit(&other, "[]interface {}").into()]),
+            Err(error) => Value::list(vec![json_error(&text(&args[0]), &error).into()]),
+        })
+    }),
+    Function::new("toToml", &[Ty::Any], |eval, args| {
+        let text = super::super::toml::encode(&args[0]);
+        eval.produce(text.len())?;
+        Ok(Value::from(text))
+    }),
+    Function::new("fromToml", &[Ty::Str], |_, args| {
+        Ok(super::super::toml::decode(&text(&args[0])).unwrap_or_else(|message| error_map(&message)))
+    }),
+];
+
+fn error_map(message: &str) -> Value {
+    Value::map(super::super::eval::entries([("Error", Value::from(message))]))
+}
+
+/// Go's complaint about JSON of another type.
+fn unfit(json: &Json, wanted: &str) -> String {
+    let found = match json {
+        Json::Null => "null",
+        Json::Bool(_) => "bool",
+        Json::Number(_) => "number",
+        Json::String(_) => "string",
+        Json::Array(_) => "array",
+        Json::Object(_) => "object",
+    };
+    format!("json: cannot unmarshal {found} into Go value of type {wanted}")
+}
+
+fn json_error(text: &str, error: &serde_json::Error) -> String {
+    if text.trim().is_empty() || error.is_eof() {
+        return "unexpected end of JSON input".to_owned();
+    }
+    let c = text
+        .lines()
+        .nth(error.line().saturating_sub(1))
+        .and_then(|line| line.chars().nth(error.column().saturating_sub(1)));
+    format!("invalid character '{}' looking for beginning of value", c.unwrap_or(' '))
+}
+
+fn to_yaml(eval: &mut Eval<'_>, value: &Value) -> Out {
+    let Some(json) = to_json(value) else { return Ok(Value::from("")) };
+    let mut text = yaml::to_string(&json);
+    if text.ends_with('\n') {
+        text.pop();
+    }
+    eval.produce(text.len())?;
+    Ok(Value::from(text))
+}
+
+fn json_text(eval: &mut Eval<'_>, value: &Value, style: Style, strict: bool) -> Out {
+    match encode(value, style) {
+        Ok(text) => {
+            eval.produce(text.len())?;
+            Ok(Value::from(text))
+        }
+        Err(message) if strict => Err(message.into()),
+        Err(_) => Ok(Value::from("")),
+    }
+}
+
+/// Answers come with the input; what it lacks is noted and empty.
+fn lookup(eval: &mut Eval<'_>, args: &[Value]) -> Result<Value, Fault> {
+    let part = |index: usize| text(&args[index]).into_owned();
+    let lookup = Lookup { api_version: part(0), kind: part(1), namespace: part(2), name: part(3) };
+    match eval.input.lookups.get(&lookup) {
+        Some(json) => Ok(from_json(json)),
+        None => {
+            eval.missing_lookups.insert(lookup);
+            Ok(Value::map(std::collections::BTreeMap::<Arc<str>, Value>::new()))
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! Go's `fmt.Sprint` and `fmt.Sprintf`.
+
+use std::io::Write as _;
+
+use super::super::print;
+use super::super::value::Value;
+
+/// `fmt.Sprint`: a space between operands when neither is a string.
+pub(crate) fn sprint(args: &[Value]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let is_string = |value: &Value| matches!(value, Value::Str(_) | Value::Raw(_));
+    for (index, arg) in args.iter().enumerate() {
+        if index > 0 && !is_string(arg) && !is_string(&args[index - 1]) {
+            out.push(b' ');
+        }
+        print::write(&mut out, arg);
+    }
+    out
+}
+
+/// `fmt.Sprintln`
+pub(crate) fn sprintln(args: &[Value]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (index, arg) in args.iter().enumerate() {
+        if index > 0 {
+            out.push(b' ');
+        }
+        print::write(&mut out, arg);
+    }
+    out.push(b'\n');
+    out
+}
+
+#[derive(Clone, Default)]
+#[allow(clippy::struct_excessive_bools)]
+struct Spec {
+    plus: bool,
+    minus: bool,
+    sharp: bool,
+    space: bool,
+    zero: bool,
+    width: Option<usize>,
+    precision: Option<usize>,
+}
+
+struct Formatter<'v> {
+    out: Vec<u8>,
+    args: &'v [Value],
+    next: usize,
+    reordered: bool,
+    limit: usize,
+}
+
+/// `fmt.Sprintf`. Widths and precisions are cut at `limit`.
+pub(crate) fn sprintf(format: &[u8], args: &[Value], limit: usize) -> Vec<u8> {
+    let mut formatter =
+        Formatter { out: Vec::with_capacity(format.len() + 16), args, next: 0, reordered: false, limit };
+    formatter.run(format);
+    formatter.out
+}
+
+impl Formatter<'_> {
+    fn run(&mut self, format: &[u8]) {
+        let mut at = 0;
+        while at < format.len() {
+            if format[at] != b'%' {
+                let end = format[at..].iter().position(|byte| *byte == b'%').map_or(format.len(), |found| at + found);
+                self.out.extend_from_slice(&format[at..end]);
+                at = end;
+                continue;
+            }
+            if self.out.len() > self.limit {
+                return;
+            }
+            at = self.verb(format, at + 1);
+        }
+        if !self.reordered && self.next < self.args.len() {
+            self.out.extend_from_slice(b"%!(EXTRA ");
+            for (index, arg) in self.args[self.next..].iter().enumerate() {
+                if index > 0 {
+                    self.out.extend_from_slice(b", ");
+                }
+                self.typed(arg);
+            }
+            self.out.push(b')');
+        }
+    }
+
+    /// `type=value`
+    fn typed(&mut self, arg: &Value) {
+        if arg.is_nil() {
+            self.out.extend_from_slice(b"<nil>");
+        } else {
+            self.out.extend_from_slice(arg.type_name().as_bytes());
+            self.out.push(b'=');
+            print::write(&mut self.out, arg);
+        }
+    }
+
+    fn index(&mut self, format: &[u8], at: usize, good: &mut bool) -> usize {
+        if format.get(at) != Some(&b'[') {
+            return at;
+        }
+        self.reordered = true;
+        let Some(end) = format[at..].iter().position(|byte| *byte == b']').map(|found| at + found) else {
+            *good = false;
+            return at + 1;
+        };
+        let number = std::str::from_utf8(&format[at + 1..end]).ok().and_then(|text| text.parse::<usize>().ok());
+        match number {
+            Some(number) if number >= 1 && number <= self.args.len() => self.next = number - 1,
+            _ => *good = false,
+        }
+        end + 1
+    }
+
+    fn star(&mut self) -> Option<i64> {
+        let arg = self.args.get(self.next)?;
+        self.next += 1;
+        match arg {
+            Value::Int(value) | Value::Int64(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    fn clamp(&self, value: i64) -> usize {
+        usize::try_from(value.unsigned_abs()).unwrap_or(usize::MAX).min(self.limit).min(1_000_000)
+    }
+
+    fn verb(&mut self, format: &[u8], start: usize) -> usize {
+        let mut at = start;
+        let mut spec = Spec::default();
+        let mut good = true;
+        while let Some(flag) = format.get(at) {
+            match flag {
+                b'+' => spec.plus = true,
+                b'-' => {
+                    spec.minus = true;
+                    spec.zero = false;
+                }
+                b'#' => spec.sharp = true,
+                b' ' => spec.space = true,
+                b'0' => spec.zero = !spec.minus,
+                _ => break,
+            }
+            at += 1;
+        }
+        at = self.index(format, at, &mut good);
+        if format.get(at) == Some(&b'*') {
+            at += 1;
+            match self.star() {
+                Some(width) => {
+                    spec.width = Some(self.clamp(width));
+                    if width < 0 {
+                        spec.minus = true;
+                        spec.zero = false;
+                    }
+                }
+                None => self.out.extend_from_slice(b"%!(BADWIDTH)"),
+            }
+        } else {
+            let (number, end) = digits(format, at);
+            spec.width = number.map(|number| self.clamp(number));
+            at = end;
+        }
+        if format.get(at) == Some(&b'.') {
+            at = self.index(format, at + 1, &mut good);
+            if format.get(at) == Some(&b'*') {
+                at += 1;
+                match self.star() {
+                    Some(precision) if precision >= 0 => spec.precision = Some(self.clamp(precision)),
+                    Some(_) => {}
+                    None => self.out.extend_from_slice(b"%!(BADPREC)"),
+                }
+            } else {
+                let (number, end) = digits(format, at);
+                spec.precision = Some(number.map_or(0, |number| self.clamp(number)));
+                at = end;
+            }
+        }
+        at = self.index(format, at, &mut good);
+        let rest = &format[at..];
+        let Some(verb) = rest.utf8_chunks().next().and_then(|chunk| chunk.valid().chars().next()) else {
+            self.out.extend_from_slice(b"%!(NOVERB)");
+            return format.len();
+        };
+        at += verb.len_utf8();
+        if verb == '%' {
+            self.out.push(b'%');
+        } else if !good {
+            self.bad(verb, "BADINDEX");
+        } else if let Some(arg) = self.args.get(self.next).cloned() {
+            self.next += 1;
+            self.argument(verb, &arg, &spec);
+        } else {
+            self.bad(verb, "MISSING");
+        }
+        at
+    }
+
+    fn bad(&mut self, verb: char, what: &str) {
+        _ = write!(self.out, "%!{verb}({what})");
+    }
+
+    fn bad_verb(&mut self, verb: char, arg: &Value) {
+        _ = write!(self.out, "%!{verb}(");
+        self.typed(arg);
+        self.out.push(b')');
+    }
+
+    fn argument(&mut self, verb: char, arg: &Value, spec: &Spec) {
+        match verb {
+            'T' => return self.pad(arg.type_name().as_bytes(), spec),
+            'v' if arg.is_nil() => return self.pad(b"<nil>", spec),
+            _ => {}
+        }
+        match arg {
+            Value::Invalid | Value::Nil => self.bad_verb(verb, arg),
+            Value::Bool(value) => match verb {
+                't' | 'v' => self.pad(if *value { b"true" } else { b"false" }, spec),
+                _ => self.bad_verb(verb, arg),
+            },
+            Value::Int(value) | Value::Int64(value) => {
+                self.integer(verb, arg, *value < 0, value.unsigned_abs(), spec);
+            }
+            Value::Uint(value) => self.integer(verb, arg, false, *value, spec),
+            Value::Float(value) => self.float(verb, arg, *value, spec),
+            Value::Str(_) | Value::Raw(_) => self.string(verb, arg, arg.bytes().unwrap_or_default(), spec),
+            Value::Bytes(bytes) if verb != 'v' && verb != 'd' => self.string(verb, arg, bytes, spec),
+            Value::List(list) => {
+                self.out.push(b'[');
+                for (index, item) in list.items.iter().enumerate() {
+                    if index > 0 {
+                        self.out.push(b' ');
+                    }
+                    self.argument(verb, item, spec);
+                }
+                self.out.push(b']');
+            }
+            Value::Map(map) | Value::Values(map) => {
+                self.out.extend_from_slice(b"map[");
+                for (index, (key, item)) in map.entries().into_iter().enumerate() {
+                    if index > 0 {
+                        self.out.push(b' ');
+                    }
+                    self.argument(verb, &Value::Str(key), spec);
+                    self.out.push(b':');
+                    self.argument(verb, &item, spec);
+                }
+                self.out.push(b']');
+            }
+            Value::Bytes(_) | Value::Object(_) => {
+                let text = print::text(arg);
+                self.string(if verb == 'q' { 'q' } else { 's' }, arg, text.as_bytes(), spec);
+            }
+        }
+    }
+
+    fn pad(&mut self, text: &[u8], spec: &Spec) {
+        let length = String::from_utf8_lossy(text).chars().count();
+        let fill = spec.width.unwrap_or(0).saturating_sub(length);
+        if spec.minus {
+            self.out.extend_from_slice(text);
+            self.out.resize(self.out.len() + fill, b' ');
+        } else {
+            self.out.resize(self.out.len() + fill, if spec.zero { b'0' } else { b' ' });
+            self.out.extend_from_slice(text);
+        }
+    }
+
+    fn string(&mut self, verb: char, arg: &Value, bytes: &[u8], spec: &Spec) {
+        let cut: Vec<u8>;
+        let bytes = match spec.precision {
+            Some(precision) if matches!(verb, 's' | 'v' | 'q') => {
+                cut = String::from_utf8_lossy(bytes).chars().take(precision).collect::<String>().into_bytes();
+                &cut
+            }
+            Some(precision) => &bytes[..precision.min(bytes.len())],
+            None => bytes,
+        };
+        match verb {
+            'v' if spec.sharp => {
+                let mut text = String::new();
+                print::quote(&mut text, bytes);
+                self.pad(text.as_bytes(), spec);
+            }
+            's' | 'v' => self.pad(bytes, spec),
+            'q' => {
+                let mut text = String::new();
+                if spec.sharp && !bytes.contains(&b'`') && std::str::from_utf8(bytes).is_ok() {
+                    text = format!("`{}`", String::from_utf8_lossy(bytes));
+                } else {
+                    print::quote(&mut text, bytes);
+                }
+                self.pad(text.as_bytes(), spec);
+            }
+            'x' | 'X' => {
+                let mut text = String::new();
+                for (index, byte) in bytes.iter().enumerate() {
+                    if spec.space && index > 0 {
+                        text.push(' ');
+                    }
+                    if spec.sharp && (index == 0 || spec.space) {
+                        text.push_str(if verb == 'x' { "0x" } else { "0X" });
+                    }
+                    text.push_str(&if verb == 'x' { format!("{byte:02x}") } else { format!("{byte:02X}") });
+                }
+                self.pad(text.as_bytes(), spec);
+            }
+            _ => self.bad_verb(verb, arg),
+        }
+    }
+
+    fn integer(&mut self, verb: char, arg: &Value, negative: bool, value: u64, spec: &Spec) {
+        let (digits, prefix) = match verb {
+            'd' | 'v' => (value.to_string(), ""),
+            'b' => (format!("{value:b}"), "0b"),
+            'o' => (format!("{value:o}"), "0"),
+            'O' => (format!("0o{value:o}"), ""),
+            'x' => (format!("{value:x}"), "0x"),
+            'X' => (format!("{value:X}"), "0X"),
+            'c' => {
+                let c = u32::try_from(value).ok().and_then(char::from_u32).unwrap_or('\u{fffd}');
+                return self.pad(c.encode_utf8(&mut [0; 4]).as_bytes(), spec);
+            }
+            'q' => {
+                let c = u32::try_from(value).ok().and_then(char::from_u32).unwrap_or('\u{fffd}');
+                let mut text = String::from("'");
+                print::quote_char(&mut text, c, '\'');
+                text.push('\'');
+                return self.pad(text.as_bytes(), spec);
+            }
+            'U' => return self.pad(format!("U+{value:04X}").as_bytes(), spec),
+            'e' | 'E' | 'f' | 'F' | 'g' | 'G' => return self.bad_verb(verb, arg),
+            _ => return self.bad_verb(verb, arg),
+        };
+        let sign = if negative {
+            "-"
+        } else if spec.plus {
+            "+"
+        } else if spec.space {
+            " "
+        } else {
+            ""
+        };
+        let prefix = if spec.sharp { prefix } else { "" };
+        let width = match (spec.precision, spec.zero) {
+            (Some(0), _) if value == 0 => return self.pad(b"", &Spec { zero: false, ..spec.clone() }),
+            (Some(precision), _) => precision,
+            (None, true) => spec.width.unwrap_or(0).saturating_sub(sign.len() + prefix.len()),
+            (None, false) => 0,
+        };
+        let zeros = "0".repeat(width.saturating_sub(digits.len()));
+        self.pad(format!("{sign}{prefix}{zeros}{digits}").as_bytes(), &Spec { zero: false, ..spec.clone() });
+    }
+
+    fn float(&mut self, verb: char, arg: &Value, value: f64, spec: &Spec) {
+        let magnitude = value.abs();
+        let text = if value.is_finite() {
+            match (verb, spec.precision) {
+                ('v' | 'g' | 'G', None) => print::float(magnitude),
+                ('v' | 'g' | 'G', Some(precision)) => general(magnitude, precision, spec.sharp),
+                ('e' | 'E', precision) => scientific(magnitude, precision.unwrap_or(6)),
+                ('f' | 'F', precision) => {
+                    let precision = precision.unwrap_or(6).min(10_000);
+                    format!("{magnitude:.precision$}")
+                }
+                _ => return self.bad_verb(verb, arg),
+            }
+        } else if matches!(verb, 'v' | 'g' | 'G' | 'e' | 'E' | 'f' | 'F') {
+            if value.is_nan() { "NaN".into() } else { "Inf".into() }
+        } else {
+            return self.bad_verb(verb, arg);
+        };
+        let text = if verb.is_ascii_uppercase() && value.is_finite() { text.to_uppercase() } else { text };
+        let sign = if value.is_sign_negative() && !value.is_nan() {
+            "-"
+        } else if spec.plus || (value.is_infinite() && matches!(verb, 'v')) {
+            "+"
+        } else if spec.space {
+            " "
+        } else {
+            ""
+        };
+        let zeros = if spec.zero && !spec.minus && value.is_finite() {
+            "0".repeat(spec.width.unwrap_or(0).saturating_sub(sign.len() + text.len()))
+        } else {
+            String::new()
+        };
+        self.pad(format!("{sign}{zeros}{text}").as_bytes(), &Spec { zero: false, ..spec.clone() });
+    }
+}
+
+fn digits(format: &[u8], start: usize) -> (Option<i64>, usize) {
+    let end =
+        format[start..].iter().position(|byte| !byte.is_ascii_digit()).map_or(format.len(), |found| start + found);
+    let number = std::str::from_utf8(&format[start..end]).ok().and_then(|text| text.parse().ok());
+    (number, end)
+}
+
+fn scientific(value: f64, precision: usize) -> String {
+    let precision = precision.min(10_000);
+    let text = format!("{value:.precision$e}");
+    match text.split_once('e') {
+        Some((mantissa, exponent)) => print::exponential(mantissa, exponent.parse().unwrap_or_default()),
+        None => text,
+    }
+}
+
+/// `%.3g`
+fn general(value: f64, precision: usize, sharp: bool) -> String {
+    let precision = precision.clamp(1, 10_000);
+    let text = format!("{value:.*e}", precision - 1);
+    let Some((mantissa, exponent)) = text.split_once('e') else { return text };
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    let trim = |text: &str| {
+        if text.contains('.') && !sharp {
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        } else {
+            text.to_owned()
+        }
+    };
+    if exponent < -4 || exponent >= i32::try_from(precision).unwrap_or(i32::MAX) {
+        return print::exponential(&trim(mantissa), exponent);
+    }
+    let decimals = usize::try_from(i32::try_from(precision).unwrap_or(i32::MAX) - 1 - exponent).unwrap_or(0);
+    trim(&format!("{value:.decimals$}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn format(format: &str, args: &[Value]) -> String {
+        String::from_utf8(sprintf(format.as_bytes(), args, 1000)).unwrap()
+    }
+
+    #[test]
+    fn verbs_print_as_in_go() {
+        let cases: &[(&str, &[Value], &str)] = &[
+            ("%s-%s", &[Value::from("a"), Value::from("b")], "a-b"),
+            ("%d", &[Value::Float(80.0)], "%!d(float64=80)"),
+            (
+                "%d|%5d|%-5d|%05d|%+d",
+                &[Value::Int(7), Value::Int(7), Value::Int(7), Value::Int(7), Value::Int(7)],
+                "7|    7|7    |00007|+7",
+            ),
+            ("%v", &[Value::Nil], "<nil>"),
+            ("%s", &[Value::Nil], "%!s(<nil>)"),
+            ("%s", &[Value::Int(1)], "%!s(int=1)"),
+            ("%s", &[Value::Bool(true)], "%!s(bool=true)"),
+            ("%q", &[Value::from("a\"b")], "\"a\\\"b\""),
+            ("%t", &[Value::Bool(true)], "true"),
+            (
+                "%.2f|%8.3f|%e",
+                &[Value::Float(1.005), Value::Float(2.5), Value::Float(1234.5)],
+                "1.00|   2.500|1.234500e+03",
+            ),
+            ("%g", &[Value::Float(1e6)], "1e+06"),
+            ("%x|%X", &[Value::Int(255), Value::from("hi")], "ff|6869"),
+            ("%s", &[], "%!s(MISSING)"),
+            ("a", &[Value::Int(1)], "a%!(EXTRA int=1)"),
+            ("%[2]s %[1]s", &[Value::from("a"), Value::from("b")], "b a"),
+            ("%%|%c|%U", &[Value::Int(65), Value::Int(0x1f600)], "%|A|U+1F600"),
+            ("%-5s|%5s|%.1s", &[Value::from("ab"), Value::from("ab"), Value::from("ab")], "ab   |   ab|a"),
+            ("%s", &[Value::list(vec![Value::from("a"), Value::Int(1)])], "[a %!s(int=1)]"),
+            ("%", &[], "%!(NOVERB)"),
+            ("%T", &[Value::Float(1.0)], "float64"),
+            ("%03d", &[Value::Int(-5)], "-05"),
+            ("%*d", &[Value::Int(4), Value::Int(5)], "   5"),
+        ];
+        for (verb, args, expected) in cases {
+            assert_eq!(format(verb, args), *expected, "{verb}");
+        }
+    }
+}

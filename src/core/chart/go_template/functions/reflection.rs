@@ -1,0 +1,71 @@
+//! Types and deep comparison.
+
+use super::super::json::MAX_DEPTH;
+use super::super::object::Object;
+use super::super::value::Value;
+use super::{Function, Ty, text};
+
+pub(super) const FUNCTIONS: &[Function] = &[
+    Function::new("typeOf", &[Ty::Any], |_, args| Ok(Value::from(type_of(&args[0])))),
+    Function::new("typeIs", &[Ty::Str, Ty::Any], |_, args| Ok(Value::Bool(text(&args[0]) == type_of(&args[1])))),
+    Function::new("typeIsLike", &[Ty::Str, Ty::Any], |_, args| {
+        let (target, found) = (text(&args[0]), type_of(&args[1]));
+        Ok(Value::Bool(target == found || found.strip_prefix('*') == Some(&*target)))
+    }),
+    Function::new("kindOf", &[Ty::Any], |_, args| Ok(Value::from(args[0].kind().name()))),
+    Function::new("kindIs", &[Ty::Str, Ty::Any], |_, args| Ok(Value::Bool(text(&args[0]) == args[1].kind().name()))),
+    Function::new("deepEqual", &[Ty::Any, Ty::Any], |_, args| Ok(Value::Bool(deep_equal(&args[0], &args[1])))),
+];
+
+fn type_of(value: &Value) -> &'static str {
+    if value.is_nil() { "<nil>" } else { value.type_name() }
+}
+
+/// Go's `reflect.DeepEqual`: types must be the same, so 1 is not 1.0.
+pub(crate) fn deep_equal(a: &Value, b: &Value) -> bool {
+    equal(a, b, 0)
+}
+
+fn equal(a: &Value, b: &Value, depth: usize) -> bool {
+    if depth > MAX_DEPTH {
+        return false;
+    }
+    match (a, b) {
+        (Value::Invalid | Value::Nil, Value::Invalid | Value::Nil) => true,
+        (Value::Bool(a), Value::Bool(b)) => a == b,
+        (Value::Int(a), Value::Int(b)) | (Value::Int64(a), Value::Int64(b)) => a == b,
+        (Value::Uint(a), Value::Uint(b)) => a == b,
+        #[allow(clippy::float_cmp)]
+        (Value::Float(a), Value::Float(b)) => a == b,
+        (Value::Str(a), Value::Str(b)) => a == b,
+        (Value::Raw(a), Value::Raw(b)) | (Value::Bytes(a), Value::Bytes(b)) => a == b,
+        (Value::List(a), Value::List(b)) => {
+            a.ty == b.ty
+                && a.items.len() == b.items.len()
+                && a.items.iter().zip(&b.items).all(|(a, b)| equal(a, b, depth + 1))
+        }
+        (Value::Map(a), Value::Map(b)) | (Value::Values(a), Value::Values(b)) => {
+            if std::rc::Rc::ptr_eq(a, b) {
+                return true;
+            }
+            a.ty == b.ty
+                && a.len() == b.len()
+                && a.entries()
+                    .iter()
+                    .zip(b.entries())
+                    .all(|((key, a), (other, b))| *key == other && equal(a, &b, depth + 1))
+        }
+        (Value::Object(a), Value::Object(b)) => match (&**a, &**b) {
+            (Object::Time(a), Object::Time(b)) => a == b,
+            (Object::Duration(a), Object::Duration(b)) => a == b,
+            (Object::Files(a), Object::Files(b)) => a == b,
+            (Object::Version(a), Object::Version(b)) => a == b,
+            (Object::Struct(a), Object::Struct(b)) => {
+                a.type_name == b.type_name
+                    && a.fields.iter().zip(&b.fields).all(|(a, b)| equal(&a.value, &b.value, depth + 1))
+            }
+            _ => false,
+        },
+        _ => false,
+    }
+}

@@ -1,0 +1,264 @@
+//! Regular expressions. Go's are RE2's, which the `regex` crate is close to: patterns are translated where they differ.
+
+use std::sync::Arc;
+
+use regex::Regex;
+
+use super::super::eval::{Eval, Fault};
+use super::super::value::Value;
+use super::math::int;
+use super::{Function, Out, Ty, text};
+
+pub(super) const FUNCTIONS: &[Function] = &[
+    Function::new("regexMatch", &[Ty::Str, Ty::Str], |eval, args| {
+        Ok(Value::Bool(compile(eval, &args[0]).is_ok_and(|regex| regex.is_match(&text(&args[1])))))
+    }),
+    Function::new("mustRegexMatch", &[Ty::Str, Ty::Str], |eval, args| {
+        Ok(Value::Bool(compile(eval, &args[0])?.is_match(&text(&args[1]))))
+    }),
+    Function::new("regexFind", &[Ty::Str, Ty::Str], find),
+    Function::new("mustRegexFind", &[Ty::Str, Ty::Str], find),
+    Function::new("regexFindAll", &[Ty::Str, Ty::Str, Ty::Int], find_all),
+    Function::new("mustRegexFindAll", &[Ty::Str, Ty::Str, Ty::Int], find_all),
+    Function::new("regexReplaceAll", &[Ty::Str, Ty::Str, Ty::Str], |eval, args| replace(eval, args, false)),
+    Function::new("mustRegexReplaceAll", &[Ty::Str, Ty::Str, Ty::Str], |eval, args| replace(eval, args, false)),
+    Function::new("regexReplaceAllLiteral", &[Ty::Str, Ty::Str, Ty::Str], |eval, args| replace(eval, args, true)),
+    Function::new("mustRegexReplaceAllLiteral", &[Ty::Str, Ty::Str, Ty::Str], |eval, args| replace(eval, args, true)),
+    Function::new("regexSplit", &[Ty::Str, Ty::Str, Ty::Int], split),
+    Function::new("mustRegexSplit", &[Ty::Str, Ty::Str, Ty::Int], split),
+    Function::new("regexQuoteMeta", &[Ty::Str], |_, args| {
+        let mut out = String::new();
+        for c in text(&args[0]).chars() {
+            if r"\.+*?()|[]{}^$".contains(c) {
+                out.push('\\');
+            }
+            out.push(c);
+        }
+        Ok(Value::from(out))
+    }),
+];
+
+/// Compiled patterns take at most this much memory.
+const SIZE_LIMIT: usize = 4 << 20;
+
+fn compile(eval: &mut Eval<'_>, pattern: &Value) -> Result<Regex, Fault> {
+    let pattern: Arc<str> = match pattern {
+        Value::Str(pattern) => pattern.clone(),
+        other => text(other).as_ref().into(),
+    };
+    if let Some(regex) = eval.regexes.get(&pattern) {
+        return Ok(regex.clone());
+    }
+    let compiled = regex::RegexBuilder::new(&translate(&pattern)).size_limit(SIZE_LIMIT).build();
+    let regex = compiled.map_err(|error| {
+        let reason = error.to_string();
+        let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        Fault::from(format!("error parsing regexp: {reason}: `{pattern}`"))
+    })?;
+    eval.regexes.insert(pattern, regex.clone());
+    Ok(regex)
+}
+
+/// Go's classes `\d \w \s \b` are ASCII's, `\Q...\E` quotes, and a brace that begins no repetition is itself.
+fn translate(pattern: &str) -> String {
+    let chars: Vec<char> = pattern.chars().collect();
+    let mut out = String::with_capacity(pattern.len() + 16);
+    let mut at = 0;
+    let mut class = false;
+    while let Some(&c) = chars.get(at) {
+        at += 1;
+        match c {
+            '\\' => {
+                let Some(&escaped) = chars.get(at) else {
+                    out.push('\\');
+                    break;
+                };
+                at += 1;
+                match escaped {
+                    'd' => out.push_str(if class { "0-9" } else { "[0-9]" }),
+                    'D' => out.push_str("[^0-9]"),
+                    'w' => out.push_str(if class { "0-9A-Za-z_" } else { "[0-9A-Za-z_]" }),
+                    'W' => out.push_str("[^0-9A-Za-z_]"),
+                    's' => out.push_str(if class { r"\t\n\f\r " } else { r"[\t\n\f\r ]" }),
+                    'S' => out.push_str(r"[^\t\n\f\r ]"),
+                    'b' if !class => out.push_str(r"(?-u:\b)"),
+                    'B' if !class => out.push_str(r"(?-u:\B)"),
+                    'Q' => {
+                        while at < chars.len() && !(chars[at] == '\\' && chars.get(at + 1) == Some(&'E')) {
+                            push_literal(&mut out, chars[at]);
+                            at += 1;
+                        }
+                        at += 2;
+                    }
+                    'E' => {}
+                    other if other.is_ascii_punctuation() => push_literal(&mut out, other),
+                    other => {
+                        out.push('\\');
+                        out.push(other);
+                    }
+                }
+            }
+            '[' if !class => {
+                class = true;
+                out.push('[');
+                if chars.get(at) == Some(&'^') {
+                    out.push('^');
+                    at += 1;
+                }
+                if chars.get(at) == Some(&']') {
+                    out.push_str("\\]");
+                    at += 1;
+                }
+            }
+            '[' if chars.get(at) == Some(&':') => out.push('['),
+            ':' if class && chars.get(at) == Some(&']') && named_class(&chars[..at - 1]) => {
+                out.push_str(":]");
+                at += 1;
+            }
+            '[' | '&' | '~' if class => {
+                out.push('\\');
+                out.push(c);
+            }
+            '-' if class && out.ends_with('-') => out.push_str("\\-"),
+            ']' if class => {
+                class = false;
+                out.push(']');
+            }
+            '{' if !class && !repetition(&chars[at..]) => out.push_str("\\{"),
+            '}' if !class && !out_in_repetition(&out) => out.push_str("\\}"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Whether what was read ends in `[:name`.
+fn named_class(chars: &[char]) -> bool {
+    let name = chars.iter().rev().take_while(|c| c.is_ascii_alphabetic() || **c == '^').count();
+    let rest = &chars[..chars.len() - name];
+    rest.ends_with(&['[', ':'])
+}
+
+/// `2}`, `2,}` or `2,3}`
+fn repetition(chars: &[char]) -> bool {
+    let Some(end) = chars.iter().position(|c| *c == '}') else { return false };
+    let body: String = chars[..end].iter().collect();
+    let (from, to) = body.split_once(',').unwrap_or((&body, ""));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    !from.is_empty() && digits(from) && digits(to)
+}
+
+/// Whether the text so far ends in an opened repetition or a braced name such as `\p{Greek` or `\x{1F`.
+fn out_in_repetition(out: &str) -> bool {
+    match out.rfind('{') {
+        Some(at) => {
+            let escaped = out[..at].ends_with('\\');
+            !escaped && !out[at..].contains('}')
+        }
+        None => false,
+    }
+}
+
+fn push_literal(out: &mut String, c: char) {
+    if c.is_ascii_punctuation() {
+        out.push('\\');
+    }
+    out.push(c);
+}
+
+fn find(eval: &mut Eval<'_>, args: &[Value]) -> Out {
+    let regex = compile(eval, &args[0])?;
+    Ok(Value::from(regex.find(&text(&args[1])).map_or("", |found| found.as_str())))
+}
+
+fn count(value: &Value) -> usize {
+    usize::try_from(int(value)).unwrap_or(usize::MAX)
+}
+
+fn find_all(eval: &mut Eval<'_>, args: &[Value]) -> Out {
+    let regex = compile(eval, &args[0])?;
+    let source = text(&args[1]);
+    Ok(Value::strings(matches(&regex, &source).take(count(&args[2])).map(|found| found.as_str())))
+}
+
+/// Go ignores an empty match right behind a match, as the `regex` crate does.
+fn matches<'r>(regex: &'r Regex, source: &'r str) -> impl Iterator<Item = regex::Match<'r>> {
+    regex.find_iter(source)
+}
+
+fn replace(eval: &mut Eval<'_>, args: &[Value], literal: bool) -> Out {
+    let regex = compile(eval, &args[0])?;
+    let (source, replacement) = (text(&args[1]), text(&args[2]));
+    if !regex.is_match(&source) {
+        return Ok(args[1].clone());
+    }
+    let count = regex.find_iter(&source).count();
+    eval.produce(source.len().saturating_add(count.saturating_mul(replacement.len())))?;
+    let replaced = if literal {
+        regex.replace_all(&source, regex::NoExpand(&replacement))
+    } else {
+        regex.replace_all(&source, &*replacement)
+    };
+    eval.produce(replaced.len())?;
+    Ok(Value::from(replaced.into_owned()))
+}
+
+/// Go's `Regexp.Split`.
+fn split(eval: &mut Eval<'_>, args: &[Value]) -> Out {
+    let limit = int(&args[2]);
+    if limit == 0 {
+        return Ok(Value::strings(Vec::<Value>::new()));
+    }
+    let regex = compile(eval, &args[0])?;
+    let source = text(&args[1]);
+    if !text(&args[0]).is_empty() && source.is_empty() {
+        return Ok(Value::strings([""]));
+    }
+    let mut parts: Vec<&str> = Vec::new();
+    let (mut start, mut end) = (0, 0);
+    for found in matches(&regex, &source) {
+        if limit > 0 && i64::try_from(parts.len()).unwrap_or(i64::MAX) == limit - 1 {
+            break;
+        }
+        end = found.start();
+        if found.end() != 0 {
+            parts.push(&source[start..end]);
+        }
+        start = found.end();
+    }
+    if end != source.len() {
+        parts.push(&source[start..]);
+    }
+    Ok(Value::strings(parts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_mean_what_they_mean_in_go() {
+        for (pattern, source, matched) in [
+            (r"^\d+$", "12", true),
+            (r"^\d+$", "١٢", false),
+            (r"^[\w.-]+$", "a_b.c-d", true),
+            (r"a{", "a{", true),
+            (r"^{{.*}}$", "{{ x }}", true),
+            (r"^a{2,3}$", "aaa", true),
+            (r"\Qa.b\E", "a.b", true),
+            (r"\Qa.b\E", "axb", false),
+            (r"^[[:alpha:]]+$", "abc", true),
+            (r"[[]", "[", true),
+            (r"[]a]", "]", true),
+            (r"^[^]a]$", "b", true),
+            (r"\/x\-y", "/x-y", true),
+            (r"^\p{Greek}$", "α", true),
+            (r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "my-name", true),
+            (r"(?i)ABC", "abc", true),
+            (r"^\x{41}$", "A", true),
+        ] {
+            let regex = Regex::new(&translate(pattern)).unwrap_or_else(|error| panic!("{pattern}: {error}"));
+            assert_eq!(regex.is_match(source), matched, "{pattern} {source}");
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! Strings. Lengths and positions count bytes, as in Go.
+
+use std::sync::Arc;
+
+use super::super::eval::Eval;
+use super::super::print;
+use super::super::value::{MapType, Value};
+use super::math::int;
+use super::{Function, Out, Ty, text, to_text};
+
+pub(super) const FUNCTIONS: &[Function] = &[
+    Function::new("hello", &[], |_, _| Ok(Value::from("Hello!"))),
+    Function::new("abbrev", &[Ty::Int, Ty::Str], |_, args| {
+        let (width, source) = (int(&args[0]), text(&args[1]));
+        Ok(Value::from_bytes(if width < 4 {
+            source.as_bytes().to_vec()
+        } else {
+            abbreviate(source.as_bytes(), 0, width).unwrap_or_default()
+        }))
+    }),
+    Function::new("abbrevboth", &[Ty::Int, Ty::Int, Ty::Str], |_, args| {
+        let (left, right, source) = (int(&args[0]), int(&args[1]), text(&args[2]));
+        Ok(Value::from_bytes(if right < 4 || left > 0 && right < 7 {
+            source.as_bytes().to_vec()
+        } else {
+            abbreviate(source.as_bytes(), left, right).unwrap_or_default()
+        }))
+    }),
+    Function::new("trunc", &[Ty::Int, Ty::Str], trunc),
+    Function::new("trim", &[Ty::Str], |_, args| map(&args[0], str::trim)),
+    Function::new("upper", &[Ty::Str], |_, args| Ok(Value::from(cased(&text(&args[0]), upper)))),
+    Function::new("lower", &[Ty::Str], |_, args| Ok(Value::from(cased(&text(&args[0]), lower)))),
+    Function::new("title", &[Ty::Str], |_, args| Ok(Value::from(title(&text(&args[0]))))),
+    Function::new("untitle", &[Ty::Str], |_, args| Ok(Value::from(untitle(&text(&args[0]))))),
+    Function::new("substr", &[Ty::Int, Ty::Int, Ty::Str], substr),
+    Function::new("repeat", &[Ty::Int, Ty::Str], |eval, args| {
+        let bytes = args[1].bytes().unwrap_or_default();
+        let Ok(count) = usize::try_from(int(&args[0])) else { return Err("strings: negative Repeat count".into()) };
+        eval.produce(bytes.len().saturating_mul(count))?;
+        Ok(Value::from_bytes(bytes.repeat(count)))
+    }),
+    Function::new("trimall", &[Ty::Str, Ty::Str], trim_all),
+    Function::new("trimAll", &[Ty::Str, Ty::Str], trim_all),
+    Function::new("trimSuffix", &[Ty::Str, Ty::Str], |_, args| {
+        let suffix = text(&args[0]);
+        map(&args[1], |text| text.strip_suffix(&*suffix).unwrap_or(text))
+    }),
+    Function::new("trimPrefix", &[Ty::Str, Ty::Str], |_, args| {
+        let prefix = text(&args[0]);
+        map(&args[1], |text| text.strip_prefix(&*prefix).unwrap_or(text))
+    }),
+    Function::new("nospace", &[Ty::Str], |_, args| {
+        Ok(Value::from(text(&args[0]).chars().filter(|c| !c.is_whitespace()).collect::<String>()))
+    }),
+    Function::new("initials", &[Ty::Str], |_, args| {
+        Ok(Value::from(text(&args[0]).split_whitespace().filter_map(|word| word.chars().next()).collect::<String>()))
+    }),
+    Function::new("swapcase", &[Ty::Str], |_, args| Ok(Value::from(swap_case(&text(&args[0]))))),
+    Function::new("snakecase", &[Ty::Str], |_, args| {
+        Ok(Value::from(super::super::case::separated(&text(&args[0]), '_')))
+    }),
+    Function::new("kebabcase", &[Ty::Str], |_, args| {
+        Ok(Value::from(super::super::case::separated(&text(&args[0]), '-')))
+    }),
+    Function::new("camelcase", &[Ty::Str], |_, args| Ok(Value::from(super::super::case::pascal(&text(&args[0]))))),
+    Function::new("wrap", &[Ty::Int, Ty::Str], |eval, args| wrap(eval, &text(&args[1]), int(&args[0]), "\n", false)),
+    Function::new("wrapWith", &[Ty::Int, Ty::Str, Ty::Str], |eval, args| {
+        wrap(eval, &text(&args[2]), int(&args[0]), &text(&args[1]), true)
+    }),
+    Function::new("contains", &[Ty::Str, Ty::Str], |_, args| {
+        Ok(Value::Bool(text(&args[1]).contains(&*text(&args[0]))))
+    }),
+    Function::new("hasPrefix", &[Ty::Str, Ty::Str], |_, args| {
+        Ok(Value::Bool(text(&args[1]).starts_with(&*text(&args[0]))))
+    }),
+    Function::new("hasSuffix", &[Ty::Str, Ty::Str], |_, args| {
+        Ok(Value::Bool(text(&args[1]).ends_with(&*text(&args[0]))))
+    }),
+    Function::variadic("quote", &[], Ty::Any, quote),
+    Function::variadic("squote", &[], Ty::Any, |_, args| {
+        let mut out = Vec::new();
+        for arg in args.iter().filter(|arg| !arg.is_nil()) {
+            if !out.is_empty() {
+                out.push(b' ');
+            }
+            out.push(b'\'');
+            print::write(&mut out, arg);
+            out.push(b'\'');
+        }
+        Ok(Value::from_bytes(out))
+    }),
+    Function::variadic("cat", &[], Ty::Any, |_, args| {
+        let mut out = Vec::new();
+        for (index, arg) in args.iter().filter(|arg| !arg.is_nil()).enumerate() {
+            if index > 0 {
+                out.push(b' ');
+            }
+            print::write(&mut out, arg);
+        }
+        Ok(Value::from_bytes(out))
+    }),
+    Function::new("indent", &[Ty::Int, Ty::Str], |eval, args| indent(eval, args, "")),
+    Function::new("nindent", &[Ty::Int, Ty::Str], |eval, args| indent(eval, args, "\n")),
+    Function::new("replace", &[Ty::Str, Ty::Str, Ty::Str], |eval, args| {
+        let (from, to, source) = (text(&args[0]), text(&args[1]), text(&args[2]));
+        if from.len() < to.len() {
+            let count = if from.is_empty() { source.len() + 1 } else { source.matches(&*from).count() };
+            eval.produce(source.len().saturating_add(count.saturating_mul(to.len())))?;
+        }
+        if !from.is_empty() && !source.contains(&*from) {
+            return Ok(args[2].clone());
+        }
+        Ok(Value::from(source.replace(&*from, &to)))
+    }),
+    Function::new("plural", &[Ty::Str, Ty::Str, Ty::Int], |_, args| {
+        Ok(if int(&args[2]) == 1 { args[0].clone() } else { args[1].clone() })
+    }),
+    Function::new("toString", &[Ty::Any], |_, args| match &args[0] {
+        Value::Raw(bytes) | Value::Bytes(bytes) => Ok(Value::from_bytes(bytes.to_vec())),
+        other => Ok(Value::Str(to_text(other))),
+    }),
+    Function::new("toStrings", &[Ty::Any], |_, args| Ok(Value::strings(strings(&args[0])))),
+    Function::new("join", &[Ty::Str, Ty::Any], |eval, args| {
+        let parts = strings(&args[1]);
+        let separator = text(&args[0]);
+        eval.produce(parts.iter().map(|part| part.len() + separator.len()).sum())?;
+        Ok(Value::from(parts.join(&*separator)))
+    }),
+    Function::new("split", &[Ty::Str, Ty::Str], |_, args| Ok(numbered(split_n(&text(&args[1]), &text(&args[0]), -1)))),
+    Function::new("splitn", &[Ty::Str, Ty::Int, Ty::Str], |_, args| {
+        Ok(numbered(split_n(&text(&args[2]), &text(&args[0]), int(&args[1]))))
+    }),
+    Function::new("splitList", &[Ty::Str, Ty::Str], |_, args| {
+        Ok(Value::strings(split_n(&text(&args[1]), &text(&args[0]), -1)))
+    }),
+];
+
+/// Applies a function that cuts a text; one that stays whole is not copied.
+fn map(value: &Value, cut: impl FnOnce(&str) -> &str) -> Out {
+    match value {
+        Value::Str(whole) => {
+            let part = cut(whole);
+            Ok(if part.len() == whole.len() { value.clone() } else { Value::from(part) })
+        }
+        other => Ok(Value::from(cut(&text(other)))),
+    }
+}
+
+/// sprig's `strslice`: the elements as text, without nil; a scalar is a list of one.
+pub(crate) fn strings(value: &Value) -> Vec<Arc<str>> {
+    match value {
+        Value::Invalid | Value::Nil => Vec::new(),
+        Value::List(list) => list.items.iter().filter(|item| !item.is_nil()).map(to_text).collect(),
+        Value::Bytes(bytes) => bytes.iter().map(|byte| byte.to_string().into()).collect(),
+        other => vec![to_text(other)],
+    }
+}
+
+fn trunc(_: &mut Eval<'_>, args: &[Value]) -> Out {
+    let bytes = args[1].bytes().unwrap_or_default();
+    let length = i64::try_from(bytes.len()).unwrap_or(i64::MAX);
+    let count = int(&args[0]);
+    let cut = |at: i64| usize::try_from(at).unwrap_or(0).min(bytes.len());
+    if count < 0 && length + count > 0 {
+        return Ok(Value::from_bytes(bytes[cut(length + count)..].to_vec()));
+    }
+    if count >= 0 && length > count {
+        return Ok(Value::from_bytes(bytes[..cut(count)].to_vec()));
+    }
+    Ok(args[1].clone())
+}
+
+fn substr(_: &mut Eval<'_>, args: &[Value]) -> Out {
+    let (start, end) = (int(&args[0]), int(&args[1]));
+    let bytes = args[2].bytes().unwrap_or_default();
+    let part = if start < 0 {
+        usize::try_from(end).ok().and_then(|end| bytes.get(..end))
+    } else {
+        let start = usize::try_from(start).unwrap_or(usize::MAX);
+        match usize::try_from(end) {
+            Ok(end) if end <= bytes.len() => bytes.get(start..end),
+            _ => bytes.get(start..),
+        }
+    };
+    match part {
+        Some(part) => Ok(Value::from_bytes(part.to_vec())),
+        None => Err(format!("slice bounds out of range [{start}:{end}] with length {}", bytes.len()).into()),
+    }
+}
+
+fn trim_all(_: &mut Eval<'_>, args: &[Value]) -> Out {
+    let set = text(&args[0]);
+    map(&args[1], |text| text.trim_matches(|c| set.contains(c)))
+}
+
+fn upper(c: char) -> char {
+    let mut mapped = c.to_uppercase();
+    match (mapped.next(), mapped.next()) {
+        (Some(upper), None) => upper,
+        _ => c,
+    }
+}
+
+fn lower(c: char) -> char {
+    let mut mapped = c.to_lowercase();
+    match (mapped.next(), mapped.next()) {
+        (Some(lower), None) => lower,
+        // İ is the only letter that Rust lowers to two.
+        (Some(lower), Some(_)) => lower,
+        _ => c,
+    }
+}
+
+/// Maps each character to one, as Go's `strings.ToUpper` does: `ß` stays.
+fn cased(text: &str, case: fn(char) -> char) -> String {
+    text.chars().map(case).collect()
+}
+
+/// Go's `strings.Title`: the first letter of each word; digits, letters and `_` are parts of words.
+fn title(text: &str) -> String {
+    let separates = |c: char| {
+        if c.is_ascii() { !c.is_ascii_alphanumeric() && c != '_' } else { !c.is_alphanumeric() && c.is_whitespace() }
+    };
+    let mut previous = ' ';
+    text.chars()
+        .map(|c| {
+            let out = if separates(previous) { upper(c) } else { c };
+            previous = c;
+            out
+        })
+        .collect()
+}
+
+fn untitle(text: &str) -> String {
+    let mut first = true;
+    text.chars()
+        .map(|c| {
+            if c.is_whitespace() {
+                first = true;
+                c
+            } else if std::mem::take(&mut first) {
+                lower(c)
+            } else {
+                c
+            }
+        })
+        .collect()
+}
+
+fn swap_case(text: &str) -> String {
+    text.chars()
+        .map(|c| {
+            if c.is_uppercase() {
+                lower(c)
+            } else if c.is_lowercase() {
+                upper(c)
+            } else {
+                c
+            }
+        })
+        .collect()
+}
+
+fn abbreviate(text: &[u8], offset: i64, width: i64) -> Option<Vec<u8>> {
+    let width = usize::try_from(width).ok().filter(|width| *width >= 4)?;
+    if text.len() <= width {
+        return Some(text.to_vec());
+    }
+    let mut offset = usize::try_from(offset).unwrap_or(0).min(text.len());
+    if text.len() - offset < width - 3 {
+        offset = text.len() - (width - 3);
+    }
+    if offset <= 4 {
+        return Some([&text[..width - 3], b"..."].concat());
+    }
+    if width < 7 {
+        return None;
+    }
+    if offset + width - 3 < text.len() {
+        let rest = abbreviate(&text[offset..], 0, i64::try_from(width - 3).ok()?).unwrap_or_default();
+        return Some([b"...", rest.as_slice()].concat());
+    }
+    Some([b"...", &text[text.len() - (width - 3)..]].concat())
+}
+
+fn wrap(eval: &mut Eval<'_>, source: &str, width: i64, newline: &str, break_words: bool) -> Out {
+    let bytes = source.as_bytes();
+    let newline = if newline.is_empty() { "\n" } else { newline };
+    let width = usize::try_from(width).unwrap_or(1).max(1);
+    eval.produce(bytes.len().saturating_add((bytes.len() / width).saturating_mul(newline.len())))?;
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut offset = 0;
+    while bytes.len() - offset > width {
+        if bytes[offset] == b' ' {
+            offset += 1;
+            continue;
+        }
+        let window = &bytes[offset..=offset + width];
+        if let Some(space) = window.iter().rposition(|byte| *byte == b' ') {
+            out.extend_from_slice(&bytes[offset..offset + space]);
+            out.extend_from_slice(newline.as_bytes());
+            offset += space + 1;
+        } else if break_words {
+            out.extend_from_slice(&bytes[offset..offset + width]);
+            out.extend_from_slice(newline.as_bytes());
+            offset += width;
+        } else if let Some(space) = bytes[offset + width..].iter().position(|byte| *byte == b' ') {
+            let end = offset + width + space;
+            out.extend_from_slice(&bytes[offset..end]);
+            out.extend_from_slice(newline.as_bytes());
+            offset = end + 1;
+        } else {
+            break;
+        }
+    }
+    out.extend_from_slice(&bytes[offset..]);
+    Ok(Value::from_bytes(out))
+}
+
+fn quote(_: &mut Eval<'_>, args: &[Value]) -> Out {
+    let mut out = String::new();
+    for arg in args.iter().filter(|arg| !arg.is_nil()) {
+        if !out.is_empty() {
+            out.push(' ');
+        }
+        match arg.bytes() {
+            Some(bytes) => print::quote(&mut out, bytes),
+            None => print::quote(&mut out, to_text(arg).as_bytes()),
+        }
+    }
+    Ok(Value::from(out))
+}
+
+fn indent(eval: &mut Eval<'_>, args: &[Value], first: &str) -> Out {
+    let Ok(spaces) = usize::try_from(int(&args[0])) else { return Err("strings: negative Repeat count".into()) };
+    let source = args[1].bytes().unwrap_or_default();
+    let lines = source.iter().filter(|byte| **byte == b'\n').count() + 1;
+    let size = spaces.saturating_mul(lines).saturating_add(source.len() + first.len());
+    eval.produce(size)?;
+    let mut out = Vec::with_capacity(size);
+    out.extend_from_slice(first.as_bytes());
+    for (index, line) in source.split(|byte| *byte == b'\n').enumerate() {
+        if index > 0 {
+            out.push(b'\n');
+        }
+        out.resize(out.len() + spaces, b' ');
+        out.extend_from_slice(line);
+    }
+    Ok(Value::from_bytes(out))
+}
+
+/// Go's `strings.SplitN`; an empty separator splits into characters.
+pub(crate) fn split_n(text: &str, separator: &str, count: i64) -> Vec<Value> {
+    let limit = match count {
+        0 => return Vec::new(),
+        1.. => usize::try_from(count).unwrap_or(usize::MAX),
+        _ => usize::MAX,
+    };
+    if separator.is_empty() {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some(c) = rest.chars().next() {
+            if parts.len() + 1 == limit {
+                break;
+            }
+            let (first, behind) = rest.split_at(c.len_utf8());
+            parts.push(Value::from(first));
+            rest = behind;
+        }
+        if !rest.is_empty() {
+            parts.push(Value::from(rest));
+        }
+        return parts;
+    }
+    text.splitn(limit, separator).map(Value::from).collect()
+}
+
+/// sprig's `split`: a map with the keys `_0`, `_1`, and so on.
+fn numbered(parts: Vec<Value>) -> Value {
+    Value::typed_map(
+        MapType::Str,
+        parts.into_iter().enumerate().map(|(index, part)| (format!("_{index}").into(), part)).collect(),
+    )
+}

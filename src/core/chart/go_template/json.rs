@@ -1,0 +1,253 @@
+//! Between JSON and the values of templates, and JSON text as Go's `encoding/json` writes it.
+
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map as JsonMap, Number, Value as Json};
+
+use super::object::Object;
+use super::value::{Map, Value};
+
+/// Deeper values are refused: they can only be made to exhaust the stack.
+pub(crate) const MAX_DEPTH: usize = 500;
+
+/// JSON as Go decodes it into `interface{}`: every number is a float64.
+pub(crate) fn from_json(json: &Json) -> Value {
+    match json {
+        Json::Null => Value::Nil,
+        Json::Bool(value) => Value::Bool(*value),
+        Json::Number(number) => Value::Float(number.as_f64().unwrap_or_default()),
+        Json::String(text) => Value::from(text.as_str()),
+        Json::Array(items) => Value::list(items.iter().map(from_json).collect()),
+        Json::Object(map) => {
+            Value::map(map.iter().map(|(key, value)| (key.as_str().into(), from_json(value))).collect())
+        }
+    }
+}
+
+/// What Go's `json.Marshal` makes of a value, as a tree. `None`: it can't be marshalled.
+pub(crate) fn to_json(value: &Value) -> Option<Json> {
+    convert(value, 0)
+}
+
+fn convert(value: &Value, depth: usize) -> Option<Json> {
+    if depth > MAX_DEPTH {
+        return None;
+    }
+    Some(match value {
+        Value::Invalid | Value::Nil => Json::Null,
+        Value::Bool(value) => Json::Bool(*value),
+        Value::Int(value) | Value::Int64(value) => Json::Number((*value).into()),
+        Value::Uint(value) => Json::Number((*value).into()),
+        Value::Float(value) => Json::Number(number(*value)?),
+        Value::Str(text) => Json::String(text.to_string()),
+        Value::Raw(bytes) => Json::String(String::from_utf8_lossy(bytes).into_owned()),
+        Value::Bytes(bytes) => Json::String(STANDARD.encode(bytes)),
+        Value::List(list) => {
+            Json::Array(list.items.iter().map(|item| convert(item, depth + 1)).collect::<Option<Vec<_>>>()?)
+        }
+        Value::Map(map) | Value::Values(map) => Json::Object(convert_map(map, depth)?),
+        Value::Object(object) => convert_object(object, depth)?,
+    })
+}
+
+fn convert_map(map: &Map, depth: usize) -> Option<JsonMap<String, Json>> {
+    map.entries().iter().map(|(key, value)| Some((key.to_string(), convert(value, depth + 1)?))).collect()
+}
+
+fn convert_object(object: &Object, depth: usize) -> Option<Json> {
+    Some(match object {
+        Object::Struct(fields) => {
+            let mut map = JsonMap::new();
+            for field in &fields.fields {
+                if field.omit_empty && !field.value.truth() {
+                    continue;
+                }
+                map.insert(field.json.to_owned(), convert(&field.value, depth + 1)?);
+            }
+            Json::Object(map)
+        }
+        Object::Files(files) => Json::Object(
+            files.iter().map(|(name, data)| (name.to_string(), Json::String(STANDARD.encode(data)))).collect(),
+        ),
+        Object::Version(version) => Json::String(version.to_string()),
+        Object::Time(time) => Json::String(super::functions::date::rfc3339_nano(time)),
+        Object::Duration(nanos) => Json::Number((*nanos).into()),
+    })
+}
+
+/// A float as JSON: whole numbers become integers, as they do on the way through `json.Marshal` and back.
+fn number(value: f64) -> Option<Number> {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    if value.fract() == 0.0 && value.abs() < 9.2e18 {
+        if value == 0.0 && value.is_sign_negative() {
+            return Number::from_f64(value);
+        }
+        return Some(Number::from(value as i64));
+    } else if value.fract() == 0.0 && value > 0.0 && value < 1.8e19 {
+        return Some(Number::from(value as u64));
+    }
+    Number::from_f64(value)
+}
+
+/// How JSON text is written.
+#[derive(Clone, Copy)]
+pub(crate) struct Style {
+    pub(crate) escape_html: bool,
+    pub(crate) pretty: bool,
+}
+
+/// JSON text as Go writes it. The error is Go's.
+pub(crate) fn encode(value: &Value, style: Style) -> Result<String, String> {
+    let mut out = String::new();
+    write(&mut out, value, style, 0)?;
+    Ok(out)
+}
+
+fn newline(out: &mut String, style: Style, depth: usize) {
+    if style.pretty {
+        out.push('\n');
+        for _ in 0..depth {
+            out.push_str("  ");
+        }
+    }
+}
+
+fn write(out: &mut String, value: &Value, style: Style, depth: usize) -> Result<(), String> {
+    if depth > MAX_DEPTH {
+        return Err(String::from("json: unsupported value: nested too deep or encountered a cycle"));
+    }
+    match value {
+        Value::Invalid | Value::Nil => out.push_str("null"),
+        Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
+        Value::Int(value) | Value::Int64(value) => _ = write!(out, "{value}"),
+        Value::Uint(value) => _ = write!(out, "{value}"),
+        Value::Float(value) => out.push_str(&float(*value)?),
+        Value::Str(text) => string(out, text, style),
+        Value::Raw(bytes) => string(out, &String::from_utf8_lossy(bytes), style),
+        Value::Bytes(bytes) => string(out, &STANDARD.encode(bytes), style),
+        Value::List(list) => {
+            out.push('[');
+            for (index, item) in list.items.iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                newline(out, style, depth + 1);
+                write(out, item, style, depth + 1)?;
+            }
+            if !list.items.is_empty() {
+                newline(out, style, depth);
+            }
+            out.push(']');
+        }
+        Value::Map(map) | Value::Values(map) => object(out, &map.entries(), style, depth)?,
+        Value::Object(inner) => match &**inner {
+            Object::Struct(fields) => {
+                let entries: Vec<(std::sync::Arc<str>, Value)> = fields
+                    .fields
+                    .iter()
+                    .filter(|field| !field.omit_empty || field.value.truth())
+                    .map(|field| (field.json.into(), field.value.clone()))
+                    .collect();
+                object(out, &entries, style, depth)?;
+            }
+            other => match convert_object(other, depth) {
+                Some(json) => write(out, &from_json(&json), style, depth)?,
+                None => return Err(String::from("json: unsupported value")),
+            },
+        },
+    }
+    Ok(())
+}
+
+fn object(
+    out: &mut String,
+    entries: &[(std::sync::Arc<str>, Value)],
+    style: Style,
+    depth: usize,
+) -> Result<(), String> {
+    out.push('{');
+    for (index, (key, item)) in entries.iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        newline(out, style, depth + 1);
+        string(out, key, style);
+        out.push(':');
+        if style.pretty {
+            out.push(' ');
+        }
+        write(out, item, style, depth + 1)?;
+    }
+    if !entries.is_empty() {
+        newline(out, style, depth);
+    }
+    out.push('}');
+    Ok(())
+}
+
+/// `encoding/json` writes floats like ES6: exponents from 1e21 on and below 1e-6.
+fn float(value: f64) -> Result<String, String> {
+    if !value.is_finite() {
+        return Err(format!("json: unsupported value: {}", super::print::float(value)));
+    }
+    let magnitude = value.abs();
+    if magnitude != 0.0 && !(1e-6..1e21).contains(&magnitude) {
+        let text = format!("{value:e}");
+        return Ok(match text.split_once('e') {
+            Some((digits, exponent)) if !exponent.starts_with('-') => format!("{digits}e+{exponent}"),
+            _ => text,
+        });
+    }
+    Ok(format!("{value}"))
+}
+
+fn string(out: &mut String, text: &str, style: Style) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '<' | '>' | '&' if style.escape_html => _ = write!(out, "\\u{:04x}", c as u32),
+            '\u{2028}' | '\u{2029}' => _ = write!(out, "\\u{:04x}", c as u32),
+            c if (c as u32) < 0x20 => _ = write!(out, "\\u{:04x}", c as u32),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_are_written_as_go_writes_them() {
+        for (value, text) in [
+            (1_000_000.0, "1000000"),
+            (0.5, "0.5"),
+            (1e21, "1e+21"),
+            (1e-7, "1e-7"),
+            (123_456_789_012.5, "123456789012.5"),
+            (-0.0, "-0"),
+        ] {
+            assert_eq!(float(value).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn html_is_escaped_unless_raw() {
+        let value = Value::from("<a&b>\u{1}");
+        assert_eq!(
+            encode(&value, Style { escape_html: true, pretty: false }).unwrap(),
+            r#""\u003ca\u0026b\u003e\u0001""#
+        );
+        assert_eq!(encode(&value, Style { escape_html: false, pretty: false }).unwrap(), r#""<a&b>\u0001""#);
+    }
+}

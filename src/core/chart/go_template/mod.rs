@@ -1,0 +1,14 @@
+//! The Helm engine: Go's templates with sprig's and Helm's functions.
+
+pub(crate) mod ast;
+pub(crate) mod case;
+pub(crate) mod eval;
+pub(crate) mod files;
+pub(crate) mod functions;
+pub(crate) mod json;
+mod lex;
+pub(crate) mod object;
+pub(crate) mod parse;
+pub(crate) mod print;
+pub(crate) mod toml;
+pub(crate) mod value;

@@ -1,0 +1,157 @@
+//! Values that are neither scalars nor lists nor maps: structs of Go, files, versions, times.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use jiff::Zoned;
+
+use super::super::version::Version;
+use super::value::{Kind, Value};
+
+/// An object of Go's side of Helm.
+#[derive(Debug)]
+pub(crate) enum Object {
+    Struct(Struct),
+    Files(BTreeMap<Arc<str>, Bytes>),
+    Version(Version),
+    Time(Zoned),
+    /// Nanoseconds
+    Duration(i64),
+}
+
+/// A Go struct.
+#[derive(Debug)]
+pub(crate) struct Struct {
+    pub(crate) type_name: &'static str,
+    pub(crate) pointer: bool,
+    pub(crate) fields: Vec<Field>,
+    /// What its `String` method gives, when it has one.
+    pub(crate) display: Option<Arc<str>>,
+}
+
+/// A field of a Go struct.
+#[derive(Debug)]
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    pub(crate) json: &'static str,
+    pub(crate) omit_empty: bool,
+    pub(crate) value: Value,
+}
+
+impl Field {
+    pub(crate) fn new(name: &'static str, json: &'static str, value: Value) -> Self {
+        Self { name, json, omit_empty: true, value }
+    }
+
+    /// A field without a `json` tag.
+    pub(crate) fn plain(name: &'static str, value: Value) -> Self {
+        Self { name, json: name, omit_empty: false, value }
+    }
+}
+
+impl Struct {
+    pub(crate) fn new(type_name: &'static str, fields: Vec<Field>) -> Self {
+        Self { type_name, pointer: false, fields, display: None }
+    }
+
+    pub(crate) fn field(&self, name: &str) -> Option<&Value> {
+        self.fields.iter().find(|field| field.name == name).map(|field| &field.value)
+    }
+}
+
+impl Object {
+    pub(crate) fn truth(&self) -> bool {
+        match self {
+            Self::Struct(_) | Self::Version(_) | Self::Time(_) => true,
+            Self::Files(files) => !files.is_empty(),
+            Self::Duration(nanos) => *nanos != 0,
+        }
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::Struct(inner) if inner.pointer => Kind::Pointer,
+            Self::Struct(_) | Self::Time(_) => Kind::Struct,
+            Self::Version(_) => Kind::Pointer,
+            Self::Files(_) => Kind::Map,
+            Self::Duration(_) => Kind::Int64,
+        }
+    }
+
+    pub(crate) fn type_name(&self) -> &'static str {
+        match self {
+            Self::Struct(inner) => inner.type_name,
+            Self::Files(_) => "engine.files",
+            Self::Version(_) => "*semver.Version",
+            Self::Time(_) => "time.Time",
+            Self::Duration(_) => "time.Duration",
+        }
+    }
+}
+
+/// A duration as Go prints it: `1h2m3.5s`.
+pub(crate) struct GoDuration(pub(crate) i64);
+
+impl fmt::Display for GoDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = self.0.unsigned_abs();
+        if nanos == 0 {
+            return f.write_str("0s");
+        }
+        if self.0 < 0 {
+            f.write_str("-")?;
+        }
+        if nanos < 1_000_000_000 {
+            let (unit, name) = match nanos {
+                0..1_000 => (1, "ns"),
+                1_000..1_000_000 => (1_000, "µs"),
+                _ => (1_000_000, "ms"),
+            };
+            return write!(f, "{}{name}", Fraction(nanos / unit, nanos % unit, unit));
+        }
+        let seconds = nanos / 1_000_000_000;
+        let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+        if hours > 0 {
+            write!(f, "{hours}h")?;
+        }
+        if hours > 0 || minutes > 0 {
+            write!(f, "{minutes}m")?;
+        }
+        write!(f, "{}s", Fraction(seconds % 60, nanos % 1_000_000_000, 1_000_000_000))
+    }
+}
+
+/// Whole part, remainder, unit of the remainder.
+struct Fraction(u64, u64, u64);
+
+impl fmt::Display for Fraction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.1 == 0 {
+            return write!(f, "{}", self.0);
+        }
+        let width = self.2.ilog10() as usize;
+        let digits = format!("{:0width$}", self.1);
+        write!(f, "{}.{}", self.0, digits.trim_end_matches('0'))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_print_as_in_go() {
+        for (nanos, text) in [
+            (0, "0s"),
+            (1_500_000_000, "1.5s"),
+            (90_000_000_000, "1m30s"),
+            (3_600_000_000_000, "1h0m0s"),
+            (1_500, "1.5µs"),
+            (-2_000_000, "-2ms"),
+        ] {
+            assert_eq!(GoDuration(nanos).to_string(), text);
+        }
+    }
+}

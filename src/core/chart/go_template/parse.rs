@@ -1,0 +1,654 @@
+//! Parses Go's template language, as `text/template/parse` does.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::ast::{Body, Branch, Command, Expr, File, Node, Operand, Pipe, Pos, Slot};
+use super::functions;
+use super::lex::{Escaped, Lexer, Token, escape};
+
+/// Deeper nesting of blocks and parentheses is refused.
+const MAX_DEPTH: usize = 400;
+
+/// A syntax error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ParseError {
+    pub(crate) pos: Pos,
+    pub(crate) message: String,
+}
+
+type Parsed<T> = Result<T, ParseError>;
+
+/// Parses a file.
+pub(crate) fn parse(source: &str) -> Parsed<File> {
+    if u32::try_from(source.len()).is_err() {
+        return Err(ParseError { pos: 0, message: "template is too large".into() });
+    }
+    let source: Arc<str> = source.into();
+    let mut parser = Parser { source: source.clone(), at: 0, trim: false, defines: HashMap::new(), depth: 0 };
+    let mut scope = Scope::new();
+    let mut nodes = Vec::new();
+    let (end, _) = parser.list(&mut scope, &mut nodes, true)?;
+    if let Some((pos, word)) = end.keyword() {
+        return Err(ParseError { pos, message: format!("unexpected {{{{{word}}}}}") });
+    }
+    let main = Arc::new(body(&source, nodes, &scope));
+    Ok(File { source, main, defines: parser.defines })
+}
+
+fn body(source: &Arc<str>, nodes: Vec<Node>, scope: &Scope) -> Body {
+    let empty = nodes.iter().all(|node| matches!(node, Node::Text(text) if text.trim().is_empty()));
+    Body { source: source.clone(), nodes, slots: scope.slots, empty }
+}
+
+/// The variables that can be seen, and where they live.
+struct Scope {
+    visible: Vec<(Arc<str>, u16)>,
+    slots: usize,
+    ranges: usize,
+}
+
+impl Scope {
+    fn new() -> Self {
+        Self { visible: vec![("$".into(), 0)], slots: 1, ranges: 0 }
+    }
+
+    fn find(&self, name: &str) -> Slot {
+        self.visible.iter().rev().find(|(visible, _)| **visible == *name).map(|(_, slot)| *slot)
+    }
+
+    fn declare(&mut self, name: &str) -> Option<u16> {
+        let slot = u16::try_from(self.slots).ok()?;
+        self.slots += 1;
+        self.visible.push((name.into(), slot));
+        Some(slot)
+    }
+}
+
+/// What ended a list of nodes.
+enum End {
+    File,
+    End(Pos),
+    Else(Pos),
+}
+
+impl End {
+    fn keyword(&self) -> Option<(Pos, &'static str)> {
+        match self {
+            Self::File => None,
+            Self::End(pos) => Some((*pos, "end")),
+            Self::Else(pos) => Some((*pos, "else")),
+        }
+    }
+}
+
+struct Parser {
+    source: Arc<str>,
+    /// Behind what has been parsed.
+    at: usize,
+    /// The last action asked for the blanks behind it to be dropped.
+    trim: bool,
+    defines: HashMap<Arc<str>, Arc<Body>>,
+    depth: usize,
+}
+
+/// The words of one action with one word of look-ahead, spaces included.
+struct Words<'s> {
+    lexer: Lexer<'s>,
+    ahead: Vec<(Pos, Token)>,
+}
+
+impl Words<'_> {
+    fn next(&mut self) -> Parsed<(Pos, Token)> {
+        if let Some(word) = self.ahead.pop() {
+            return Ok(word);
+        }
+        self.lexer.next().map_err(|(pos, message)| ParseError { pos, message })
+    }
+
+    fn back(&mut self, word: (Pos, Token)) {
+        self.ahead.push(word);
+    }
+
+    fn next_word(&mut self) -> Parsed<(Pos, Token)> {
+        loop {
+            let word = self.next()?;
+            if word.1 != Token::Space {
+                return Ok(word);
+            }
+        }
+    }
+
+    fn peek_word(&mut self) -> Parsed<(Pos, Token)> {
+        let word = self.next_word()?;
+        self.back(word.clone());
+        Ok(word)
+    }
+
+    fn peek(&mut self) -> Parsed<(Pos, Token)> {
+        let word = self.next()?;
+        self.back(word.clone());
+        Ok(word)
+    }
+}
+
+fn fail<T>(pos: Pos, message: impl Into<String>) -> Parsed<T> {
+    Err(ParseError { pos, message: message.into() })
+}
+
+fn unexpected<T>(word: &(Pos, Token), context: &str) -> Parsed<T> {
+    fail(word.0, format!("unexpected {} in {context}", word.1))
+}
+
+#[allow(clippy::cast_possible_truncation)]
+fn pos(at: usize) -> Pos {
+    at as Pos
+}
+
+const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
+
+impl Parser {
+    fn deeper(&mut self, at: Pos) -> Parsed<()> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH { fail(at, "template is nested too deeply") } else { Ok(()) }
+    }
+
+    /// Parses up to the file's end or an `end` or `else`. Gives back the words behind `else`.
+    fn list(&mut self, scope: &mut Scope, nodes: &mut Vec<Node>, top: bool) -> Parsed<(End, usize)> {
+        let source = self.source.clone();
+        loop {
+            let Some(open) = source[self.at..].find("{{").map(|found| self.at + found) else {
+                self.text(nodes, &source[self.at..], false);
+                self.at = source.len();
+                return Ok((End::File, self.at));
+            };
+            let mut start = open + 2;
+            let marked =
+                source[start..].starts_with('-') && source[start + 1..].starts_with(|c: char| BLANKS.contains(&c));
+            self.text(nodes, &source[self.at..open], marked);
+            if marked {
+                start += 2;
+            }
+            if source[start..].starts_with("/*") {
+                self.comment(&source, start)?;
+                continue;
+            }
+            let mut words = Words { lexer: Lexer::new(&source, start), ahead: Vec::new() };
+            let word = words.next_word()?;
+            if let Token::Identifier(name) = &word.1 {
+                match name.as_str() {
+                    "end" => {
+                        self.close(&mut words, "end")?;
+                        return Ok((End::End(word.0), self.at));
+                    }
+                    "else" => {
+                        // What follows decides: `else`, `else if`, `else with`.
+                        if let (_, Token::Close { trim }) = words.peek_word()? {
+                            words.next_word()?;
+                            self.finish(&words, trim);
+                        } else {
+                            self.at = words.lexer.at();
+                            let (at, _) = words.peek_word()?;
+                            self.at = at as usize;
+                            self.trim = false;
+                            return Ok((End::Else(word.0), at as usize));
+                        }
+                        return Ok((End::Else(word.0), usize::MAX));
+                    }
+                    "define" if top => {
+                        self.define(&mut words, word.0)?;
+                        continue;
+                    }
+                    _ => {}
+                }
+            }
+            words.back(word);
+            let node = self.action(scope, &mut words)?;
+            nodes.push(node);
+        }
+    }
+
+    fn text(&mut self, nodes: &mut Vec<Node>, text: &str, trim_end: bool) {
+        let mut text = text;
+        if std::mem::take(&mut self.trim) {
+            text = text.trim_start_matches(BLANKS);
+        }
+        if trim_end {
+            text = text.trim_end_matches(BLANKS);
+        }
+        if !text.is_empty() {
+            nodes.push(Node::Text(text.into()));
+        }
+    }
+
+    fn comment(&mut self, source: &str, start: usize) -> Parsed<()> {
+        let Some(end) = source[start..].find("*/").map(|found| start + found + 2) else {
+            return fail(pos(start), "unclosed comment");
+        };
+        let rest = &source[end..];
+        if rest.starts_with("}}") {
+            self.at = end + 2;
+        } else if rest.starts_with(BLANKS) && rest[1..].starts_with("-}}") {
+            self.at = end + 4;
+            self.trim = true;
+        } else {
+            return fail(pos(start), "comment ends before closing delimiter");
+        }
+        Ok(())
+    }
+
+    /// The action is read: go on behind it.
+    fn finish(&mut self, words: &Words<'_>, trim: bool) {
+        self.at = words.lexer.at();
+        self.trim = trim;
+    }
+
+    fn close(&mut self, words: &mut Words<'_>, context: &str) -> Parsed<()> {
+        match words.next_word()? {
+            (_, Token::Close { trim }) => {
+                self.finish(words, trim);
+                Ok(())
+            }
+            word => unexpected(&word, context),
+        }
+    }
+
+    fn define(&mut self, words: &mut Words<'_>, at: Pos) -> Parsed<()> {
+        let name = self.name(words, "define clause")?;
+        self.close(words, "define clause")?;
+        self.definition(name, at, "define clause")
+    }
+
+    /// The body of `define` or `block`, up to its `end`.
+    fn definition(&mut self, name: Arc<str>, at: Pos, context: &str) -> Parsed<()> {
+        let mut scope = Scope::new();
+        let mut nodes = Vec::new();
+        self.deeper(at)?;
+        match self.list(&mut scope, &mut nodes, false)? {
+            (End::End(_), _) => {}
+            (End::File, at) => return fail(pos(at), "unexpected EOF"),
+            (End::Else(pos), _) => return fail(pos, format!("unexpected {{{{else}}}} in {context}")),
+        }
+        self.depth -= 1;
+        let body = body(&self.source, nodes, &scope);
+        match self.defines.get(&name) {
+            Some(old) if !old.empty => {
+                if !body.empty {
+                    return fail(at, format!("multiple definition of template {name:?}"));
+                }
+            }
+            _ => _ = self.defines.insert(name, Arc::new(body)),
+        }
+        Ok(())
+    }
+
+    fn name(&mut self, words: &mut Words<'_>, context: &str) -> Parsed<Arc<str>> {
+        match words.next_word()? {
+            (pos, Token::Str(name)) => match String::from_utf8(name) {
+                Ok(name) => Ok(name.into()),
+                Err(_) => fail(pos, "a template's name must be UTF-8"),
+            },
+            word => unexpected(&word, context),
+        }
+    }
+
+    fn action(&mut self, scope: &mut Scope, words: &mut Words<'_>) -> Parsed<Node> {
+        let word = words.next_word()?;
+        if let Token::Identifier(name) = &word.1 {
+            match name.as_str() {
+                "if" => return Ok(Node::If(self.control(scope, words, "if", word.0)?)),
+                "with" => return Ok(Node::With(self.control(scope, words, "with", word.0)?)),
+                "range" => return Ok(Node::Range(self.control(scope, words, "range", word.0)?)),
+                "break" | "continue" => {
+                    if scope.ranges == 0 {
+                        return fail(word.0, format!("{{{{{name}}}}} outside {{{{range}}}}"));
+                    }
+                    self.close(words, &format!("{{{{{name}}}}}"))?;
+                    return Ok(if name == "break" { Node::Break } else { Node::Continue });
+                }
+                "template" => {
+                    let name = self.name(words, "template clause")?;
+                    let pipe = self.optional_pipe(scope, words, "template clause")?;
+                    return Ok(Node::Template { name, pipe, pos: word.0 });
+                }
+                "block" => {
+                    let name = self.name(words, "block clause")?;
+                    let pipe = self.pipe(scope, words, "block clause")?;
+                    self.end_of_pipe(words)?;
+                    self.definition(name.clone(), word.0, "block clause")?;
+                    return Ok(Node::Template { name, pipe: Some(pipe), pos: word.0 });
+                }
+                _ => {}
+            }
+        }
+        words.back(word);
+        let pipe = self.pipe(scope, words, "command")?;
+        self.end_of_pipe(words)?;
+        Ok(Node::Action(pipe))
+    }
+
+    fn optional_pipe(&mut self, scope: &mut Scope, words: &mut Words<'_>, context: &str) -> Parsed<Option<Pipe>> {
+        if let (_, Token::Close { trim }) = words.peek_word()? {
+            words.next_word()?;
+            self.finish(words, trim);
+            return Ok(None);
+        }
+        let pipe = self.pipe(scope, words, context)?;
+        self.end_of_pipe(words)?;
+        Ok(Some(pipe))
+    }
+
+    fn end_of_pipe(&mut self, words: &mut Words<'_>) -> Parsed<()> {
+        self.close(words, "command")
+    }
+
+    fn control(&mut self, scope: &mut Scope, words: &mut Words<'_>, context: &str, at: Pos) -> Parsed<Branch> {
+        self.deeper(at)?;
+        let visible = scope.visible.len();
+        let pipe = self.pipe(scope, words, context)?;
+        self.end_of_pipe(words)?;
+        let in_range = usize::from(context == "range");
+        let declared = scope.visible.len();
+        scope.ranges += in_range;
+        let mut nodes = Vec::new();
+        let mut end = self.list(scope, &mut nodes, false)?;
+        scope.ranges -= in_range;
+        scope.visible.truncate(declared);
+        let mut otherwise = Vec::new();
+        if let (End::Else(pos), behind) = end {
+            if behind == usize::MAX {
+                end = self.list(scope, &mut otherwise, false)?;
+            } else {
+                // `else if` is an `if` in the `else` that shares its `end`.
+                let source = self.source.clone();
+                let mut words = Words { lexer: Lexer::new(&source, behind), ahead: Vec::new() };
+                let word = words.next_word()?;
+                match &word.1 {
+                    Token::Identifier(name) if name == context && context != "range" => {
+                        let branch = self.control(scope, &mut words, context, pos)?;
+                        otherwise.push(if context == "if" { Node::If(branch) } else { Node::With(branch) });
+                        end = (End::End(pos), behind);
+                    }
+                    _ => return unexpected(&word, "else"),
+                }
+            }
+        }
+        match end {
+            (End::End(_), _) => {}
+            (End::File, at) => return fail(pos(at), "unexpected EOF"),
+            (End::Else(pos), _) => return fail(pos, "expected end; found {{else}}"),
+        }
+        scope.visible.truncate(visible);
+        self.depth -= 1;
+        Ok(Branch { pipe, body: nodes, otherwise })
+    }
+
+    /// A pipeline; what ends it is left.
+    fn pipe(&mut self, scope: &mut Scope, words: &mut Words<'_>, context: &str) -> Parsed<Pipe> {
+        let (pos, _) = words.peek_word()?;
+        let (names, assign) = self.targets(words, context)?;
+        let mut commands: Vec<Command> = Vec::new();
+        loop {
+            let word = words.next_word()?;
+            match &word.1 {
+                Token::Close { .. } | Token::CloseParen => {
+                    if commands.is_empty() {
+                        return fail(word.0, format!("missing value for {context}"));
+                    }
+                    words.back(word);
+                    break;
+                }
+                Token::Bool(_)
+                | Token::Char(_)
+                | Token::Dot
+                | Token::Field(_)
+                | Token::Identifier(_)
+                | Token::Number(_)
+                | Token::Nil
+                | Token::Str(_)
+                | Token::Variable(_)
+                | Token::OpenParen => {
+                    words.back(word);
+                    let command = self.command(scope, words)?;
+                    if !commands.is_empty() && !executable(&command.word.expr) {
+                        return fail(
+                            command.word.pos,
+                            format!("non executable command in pipeline stage {}", commands.len() + 1),
+                        );
+                    }
+                    commands.push(command);
+                }
+                _ => return unexpected(&word, context),
+            }
+        }
+        let targets = if assign {
+            names.iter().map(|name| scope.find(name)).collect()
+        } else {
+            let mut targets = Vec::with_capacity(names.len());
+            for name in &names {
+                match scope.declare(name) {
+                    Some(slot) => targets.push(Some(slot)),
+                    None => return fail(pos, "too many variables"),
+                }
+            }
+            targets
+        };
+        Ok(Pipe { pos, targets, commands })
+    }
+
+    /// `$x :=`, `$x =`, `$i, $x :=`
+    fn targets(&mut self, words: &mut Words<'_>, context: &str) -> Parsed<(Vec<String>, bool)> {
+        let mut names = Vec::new();
+        loop {
+            let word = words.peek_word()?;
+            let Token::Variable(name) = &word.1 else { return Ok((names, false)) };
+            let name = name.clone();
+            words.next_word()?;
+            let behind = words.next()?;
+            let spaced = behind.1 == Token::Space;
+            let next = if spaced { words.next_word()? } else { behind.clone() };
+            match next.1 {
+                Token::Assign | Token::Declare => {
+                    names.push(name);
+                    return Ok((names, next.1 == Token::Assign));
+                }
+                Token::Comma => {
+                    names.push(name);
+                    if context == "range" && names.len() < 2 {
+                        match words.peek_word()? {
+                            (_, Token::Variable(_) | Token::Close { .. } | Token::CloseParen) => continue,
+                            (pos, _) => return fail(pos, "range can only initialize variables"),
+                        }
+                    }
+                    return fail(word.0, format!("too many declarations in {context}"));
+                }
+                _ => {
+                    words.back(next);
+                    if spaced {
+                        words.back(behind);
+                    }
+                    words.back(word);
+                    return Ok((names, false));
+                }
+            }
+        }
+    }
+
+    fn command(&mut self, scope: &mut Scope, words: &mut Words<'_>) -> Parsed<Command> {
+        let mut operands = Vec::new();
+        loop {
+            let start = words.peek_word()?;
+            if let Some(operand) = self.operand(scope, words)? {
+                operands.push(operand);
+            }
+            let word = words.next()?;
+            match word.1 {
+                Token::Space => {}
+                Token::Close { .. } | Token::CloseParen => {
+                    words.back(word);
+                    break;
+                }
+                Token::Pipe => {
+                    if let (pos, Token::Close { .. } | Token::CloseParen) = words.peek_word()? {
+                        return fail(pos, "missing value for command");
+                    }
+                    break;
+                }
+                _ => return unexpected(&word, "operand"),
+            }
+            if operands.is_empty() {
+                return unexpected(&start, "operand");
+            }
+        }
+        let mut operands = operands.into_iter();
+        match operands.next() {
+            Some(word) => Ok(Command { word, args: operands.collect() }),
+            None => fail(words.peek()?.0, "empty command"),
+        }
+    }
+
+    fn operand(&mut self, scope: &mut Scope, words: &mut Words<'_>) -> Parsed<Option<Operand>> {
+        let Some(term) = self.term(scope, words)? else { return Ok(None) };
+        let mut fields: Vec<Arc<str>> = Vec::new();
+        while let (_, Token::Field(name)) = words.peek()? {
+            fields.push(name.as_str().into());
+            words.next()?;
+        }
+        if fields.is_empty() {
+            return Ok(Some(term));
+        }
+        let pos = term.pos;
+        let expr = match term.expr {
+            Expr::Field(names) => Expr::Field(names.iter().cloned().chain(fields).collect()),
+            Expr::Variable(slot, names) => Expr::Variable(slot, names.iter().cloned().chain(fields).collect()),
+            Expr::Bool(_) | Expr::Str(_) | Expr::Raw(_) | Expr::Int(_) | Expr::Float(..) | Expr::Nil | Expr::Dot => {
+                return fail(pos, "unexpected . after term");
+            }
+            expr => Expr::Chain(Box::new(Operand { pos, expr }), fields.into()),
+        };
+        Ok(Some(Operand { pos, expr }))
+    }
+
+    fn term(&mut self, scope: &mut Scope, words: &mut Words<'_>) -> Parsed<Option<Operand>> {
+        let word = words.next_word()?;
+        let pos = word.0;
+        let expr = match &word.1 {
+            Token::Identifier(name) => match functions::find(name) {
+                Some(function) => Expr::Function(function),
+                None => return fail(pos, format!("function {name:?} not defined")),
+            },
+            Token::Dot => Expr::Dot,
+            Token::Nil => Expr::Nil,
+            Token::Bool(value) => Expr::Bool(*value),
+            Token::Variable(name) => match scope.find(name) {
+                Some(slot) => Expr::Variable(slot, Box::default()),
+                None => return fail(pos, format!("undefined variable {name:?}")),
+            },
+            Token::Field(name) => Expr::Field(Box::new([name.as_str().into()])),
+            Token::Number(text) => number(text).map_err(|message| ParseError { pos, message })?,
+            Token::Char(text) => match character(text) {
+                Some(c) => Expr::Int(i64::from(c)),
+                None => return fail(pos, format!("malformed character constant: {text}")),
+            },
+            Token::Str(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => Expr::Str(text.into()),
+                Err(_) => Expr::Raw(bytes.as_slice().into()),
+            },
+            Token::OpenParen => {
+                self.deeper(pos)?;
+                // A declaration in parentheses is visible from there on, as in Go.
+                let pipe = self.pipe(scope, words, "parenthesized pipeline")?;
+                let end = words.next_word()?;
+                if end.1 != Token::CloseParen {
+                    return fail(end.0, "unclosed left paren");
+                }
+                self.depth -= 1;
+                Expr::Pipe(Box::new(pipe))
+            }
+            _ => {
+                words.back(word);
+                return Ok(None);
+            }
+        };
+        Ok(Some(Operand { pos, expr }))
+    }
+}
+
+fn executable(expr: &Expr) -> bool {
+    !matches!(
+        expr,
+        Expr::Bool(_) | Expr::Dot | Expr::Nil | Expr::Int(_) | Expr::Float(..) | Expr::Str(_) | Expr::Raw(_)
+    )
+}
+
+/// A number: `1`, `-0x1F`, `1_000`, `0b11`, `0o17`, `017`, `1e3`, `1.5`.
+fn number(text: &str) -> Result<Expr, String> {
+    let bad = || format!("bad number syntax: {text:?}");
+    let (sign, digits) = match text.as_bytes().first() {
+        Some(b'-') => (-1, &text[1..]),
+        Some(b'+') => (1, &text[1..]),
+        _ => (1, text),
+    };
+    if !underscores_are_good(digits) {
+        return Err(bad());
+    }
+    let plain: String = digits.chars().filter(|c| *c != '_').collect();
+    let lower = plain.to_ascii_lowercase();
+    let radix = |radix: u32, skip: usize| i128::from_str_radix(&lower[skip..], radix).ok();
+    let integer = match lower.as_bytes() {
+        [b'0', b'x', ..] if !lower.contains(['.', 'p']) => Some(radix(16, 2).ok_or_else(bad)?),
+        [b'0', b'b', ..] => Some(radix(2, 2).ok_or_else(bad)?),
+        [b'0', b'o', ..] => Some(radix(8, 2).ok_or_else(bad)?),
+        [b'0', rest @ ..] if !rest.is_empty() && rest.iter().all(u8::is_ascii_digit) => {
+            Some(radix(8, 1).ok_or_else(bad)?)
+        }
+        all if !all.is_empty() && all.iter().all(u8::is_ascii_digit) => radix(10, 0).or(Some(i128::MAX)),
+        _ => None,
+    };
+    if let Some(integer) = integer {
+        let value = integer.checked_mul(sign).and_then(|value| i64::try_from(value).ok());
+        return value.map(Expr::Int).ok_or_else(|| format!("{text} overflows int"));
+    }
+    let value = if lower.starts_with("0x") { hex_float(&lower[2..]) } else { lower.parse::<f64>().ok() };
+    #[allow(clippy::cast_precision_loss)]
+    let value = value.filter(|value| value.is_finite()).ok_or_else(bad)? * sign as f64;
+    #[allow(clippy::cast_possible_truncation)]
+    let integer = (value.fract() == 0.0 && value.abs() < 9.2e18).then_some(value as i64);
+    Ok(Expr::Float(value, integer))
+}
+
+/// Underscores stand between digits, or between a prefix and a digit.
+fn underscores_are_good(digits: &str) -> bool {
+    let bytes = digits.as_bytes();
+    let prefixed = bytes.len() > 1 && bytes[0] == b'0' && !bytes[1].is_ascii_digit();
+    bytes.iter().enumerate().filter(|(_, byte)| **byte == b'_').all(|(at, _)| {
+        let before = at > 0 && (bytes[at - 1].is_ascii_hexdigit() || (prefixed && at == 2));
+        before && bytes.get(at + 1).is_some_and(u8::is_ascii_hexdigit)
+    })
+}
+
+fn hex_float(text: &str) -> Option<f64> {
+    let (mantissa, exponent) = text.split_once('p')?;
+    let exponent: i32 = exponent.parse().ok()?;
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let mut value = 0.0_f64;
+    for c in whole.chars().chain(fraction.chars()) {
+        value = value * 16.0 + f64::from(c.to_digit(16)?);
+    }
+    let shift = i32::try_from(fraction.len()).ok()?.checked_mul(4)?;
+    Some(value * 2.0_f64.powi(exponent.checked_sub(shift)?))
+}
+
+fn character(text: &str) -> Option<u32> {
+    let inner = text.strip_prefix('\'')?.strip_suffix('\'')?;
+    if inner.starts_with('\\') {
+        let (decoded, length) = escape(inner, b'\'')?;
+        return (length == inner.len()).then_some(match decoded {
+            Escaped::Byte(byte) => u32::from(byte),
+            Escaped::Char(c) => c as u32,
+        });
+    }
+    let mut chars = inner.chars();
+    let c = chars.next()?;
+    chars.next().is_none().then_some(c as u32)
+}

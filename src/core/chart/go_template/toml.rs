@@ -1,0 +1,182 @@
+//! TOML as the Go library `BurntSushi/toml` writes and reads it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::functions::date;
+use super::json::MAX_DEPTH;
+use super::object::Object;
+use super::value::Value;
+
+/// TOML text of a value; what can't be written gives the error's text, as in Helm.
+pub(crate) fn encode(value: &Value) -> String {
+    let Some(map) = value.as_map() else {
+        return "toml: top-level values must be Go maps or structs".into();
+    };
+    let mut out = String::new();
+    match table(&mut out, &map.entries(), &[], 0) {
+        Ok(()) => out,
+        Err(error) => error,
+    }
+}
+
+fn is_table(value: &Value) -> bool {
+    value.as_map().is_some() || tables(value).is_some()
+}
+
+/// The tables of a list that holds nothing else.
+fn tables(value: &Value) -> Option<&[Value]> {
+    match value {
+        Value::List(list) if !list.items.is_empty() && list.items.iter().all(|item| item.as_map().is_some()) => {
+            Some(&list.items)
+        }
+        _ => None,
+    }
+}
+
+fn table(out: &mut String, entries: &[(Arc<str>, Value)], path: &[String], depth: usize) -> Result<(), String> {
+    if depth > MAX_DEPTH {
+        return Err("toml: value is nested too deeply".into());
+    }
+    let pad = "  ".repeat(path.len());
+    for (name, value) in entries.iter().filter(|(_, value)| !value.is_nil() && !is_table(value)) {
+        _ = write!(out, "{pad}{} = ", key(name));
+        scalar(out, value, depth)?;
+        out.push('\n');
+    }
+    for (name, value) in entries.iter().filter(|(_, value)| is_table(value)) {
+        let mut path = path.to_vec();
+        path.push(key(name));
+        let pad = "  ".repeat(path.len() - 1);
+        if let Some(map) = value.as_map() {
+            if path.len() == 1 && !out.is_empty() {
+                out.push('\n');
+            }
+            _ = writeln!(out, "{pad}[{}]", path.join("."));
+            table(out, &map.entries(), &path, depth + 1)?;
+        } else {
+            for item in tables(value).unwrap_or_default() {
+                if !out.is_empty() {
+                    out.push('\n');
+                }
+                _ = writeln!(out, "{pad}[[{}]]", path.join("."));
+                if let Some(map) = item.as_map() {
+                    table(out, &map.entries(), &path, depth + 1)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn key(name: &str) -> String {
+    let bare = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    if bare {
+        return name.to_owned();
+    }
+    let mut out = String::new();
+    string(&mut out, name);
+    out
+}
+
+fn string(out: &mut String, text: &str) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '\t' => out.push_str("\\t"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            c if (c as u32) < 0x20 || c == '\u{7f}' => _ = write!(out, "\\u{:04x}", c as u32),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+fn scalar(out: &mut String, value: &Value, depth: usize) -> Result<(), String> {
+    if depth > MAX_DEPTH {
+        return Err("toml: value is nested too deeply".into());
+    }
+    match value {
+        Value::Invalid | Value::Nil => return Err("toml: cannot encode array with nil element".into()),
+        Value::Bool(value) => _ = write!(out, "{value}"),
+        Value::Int(value) | Value::Int64(value) => _ = write!(out, "{value}"),
+        Value::Uint(value) => _ = write!(out, "{value}"),
+        Value::Float(value) if value.is_nan() => out.push_str("nan"),
+        Value::Float(value) if value.is_infinite() => out.push_str(if *value > 0.0 { "inf" } else { "-inf" }),
+        Value::Float(value) => {
+            let magnitude = value.abs();
+            if magnitude != 0.0 && !(1e-4..1e21).contains(&magnitude) {
+                out.push_str(&super::print::float(*value));
+            } else if value.fract() == 0.0 {
+                _ = write!(out, "{value:.1}");
+            } else {
+                _ = write!(out, "{value}");
+            }
+        }
+        Value::List(list) => {
+            out.push('[');
+            for (index, item) in list.items.iter().enumerate() {
+                if index > 0 {
+                    out.push_str(", ");
+                }
+                scalar(out, item, depth + 1)?;
+            }
+            out.push(']');
+        }
+        Value::Map(map) | Value::Values(map) => {
+            out.push('{');
+            for (index, (name, item)) in map.entries().iter().filter(|(_, item)| !item.is_nil()).enumerate() {
+                if index > 0 {
+                    out.push_str(", ");
+                }
+                _ = write!(out, "{} = ", key(name));
+                scalar(out, item, depth + 1)?;
+            }
+            out.push('}');
+        }
+        Value::Object(object) => match &**object {
+            Object::Time(time) => out.push_str(&date::rfc3339_nano(time)),
+            _ => string(out, &super::print::text(value)),
+        },
+        Value::Str(_) | Value::Raw(_) | Value::Bytes(_) => {
+            string(out, &String::from_utf8_lossy(value.bytes().unwrap_or_default()));
+        }
+    }
+    Ok(())
+}
+
+/// Reads a TOML document.
+pub(crate) fn decode(text: &str) -> Result<Value, String> {
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| format!("toml: {}", error.message()))?;
+    Ok(from_table(table))
+}
+
+fn from_table(table: toml::Table) -> Value {
+    let entries: BTreeMap<Arc<str>, Value> =
+        table.into_iter().map(|(key, value)| (key.into(), from_toml(value))).collect();
+    Value::map(entries)
+}
+
+fn from_toml(value: toml::Value) -> Value {
+    match value {
+        toml::Value::String(text) => Value::from(text),
+        toml::Value::Integer(number) => Value::Int64(number),
+        toml::Value::Float(number) => Value::Float(number),
+        toml::Value::Boolean(value) => Value::Bool(value),
+        toml::Value::Datetime(time) => {
+            let text = time.to_string();
+            match text.parse::<jiff::Timestamp>() {
+                Ok(stamp) => date::time(stamp.to_zoned(jiff::tz::TimeZone::UTC)),
+                Err(_) => Value::from(text),
+            }
+        }
+        toml::Value::Array(items) => Value::list(items.into_iter().map(from_toml).collect()),
+        toml::Value::Table(table) => from_table(table),
+    }
+}

@@ -1,0 +1,195 @@
+//! Reads a chart from its files.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Map, Value as Json};
+
+use super::error::ChartError;
+use super::go_template::ast::File;
+use super::go_template::parse::{ParseError, parse};
+use super::ignore;
+use super::metadata::Metadata;
+use crate::core::files::{FileTree, below};
+use crate::core::yaml;
+
+/// A chart, parsed: it can be shared and rendered any number of times.
+#[derive(Clone, Debug)]
+pub struct Chart {
+    pub(crate) metadata: Arc<Metadata>,
+    pub(crate) values: Map<String, Json>,
+    pub(crate) schema: Option<Bytes>,
+    pub(crate) templates: Vec<Template>,
+    pub(crate) files: BTreeMap<Arc<str>, Bytes>,
+    pub(crate) dependencies: Vec<Arc<Chart>>,
+}
+
+/// A file below `templates/`.
+#[derive(Clone, Debug)]
+pub(crate) struct Template {
+    /// `templates/x.yaml`
+    pub(crate) path: String,
+    pub(crate) data: Bytes,
+    /// An error counts only when the chart is enabled.
+    pub(crate) parsed: Result<Arc<File>, ParseError>,
+}
+
+/// Charts may be nested that deep.
+const MAX_DEPTH: usize = 32;
+
+impl Chart {
+    /// Reads a packaged chart: every file counts, as with Helm's archives.
+    ///
+    /// Subcharts are unpacked below `charts/`, as `charts/x/Chart.yaml` or as `charts/x-1.2.3.tgz/x/Chart.yaml`.
+    pub fn load(files: &FileTree) -> Result<Self, ChartError> {
+        Self::load_at(files, 0)
+    }
+
+    /// Reads a chart's directory: what `.helmignore` names is left out.
+    pub fn load_directory(files: &FileTree) -> Result<Self, ChartError> {
+        Self::load_at(&ignore::filter(files), 0)
+    }
+
+    /// The chart's name.
+    pub fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    /// The chart's version.
+    pub fn version(&self) -> &str {
+        &self.metadata.version
+    }
+
+    /// What `Chart.yaml` says.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The chart's default values, without those of its subcharts.
+    pub fn values(&self) -> &Map<String, Json> {
+        &self.values
+    }
+
+    /// The charts below `charts/`.
+    pub fn dependencies(&self) -> impl Iterator<Item = &Chart> {
+        self.dependencies.iter().map(AsRef::as_ref)
+    }
+
+    /// The files that are neither templates nor charts nor values.
+    pub fn files(&self) -> &BTreeMap<Arc<str>, Bytes> {
+        &self.files
+    }
+
+    fn load_at(files: &FileTree, depth: usize) -> Result<Self, ChartError> {
+        if depth > MAX_DEPTH {
+            return Err(ChartError::TooDeep(MAX_DEPTH));
+        }
+        let metadata = metadata(files)?;
+        let mut chart = Self {
+            values: Map::new(),
+            schema: files.get("values.schema.json").cloned(),
+            templates: Vec::new(),
+            files: BTreeMap::new(),
+            dependencies: Vec::new(),
+            metadata: Arc::new(metadata),
+        };
+        if let Some(data) = files.get("values.yaml") {
+            chart.values = match read("values.yaml", data)? {
+                Json::Null => Map::new(),
+                Json::Object(map) => map,
+                other => {
+                    let found = super::metadata::json_type(&other);
+                    return Err(ChartError::File {
+                        file: "values.yaml".into(),
+                        message: format!(
+                            "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"
+                        ),
+                    });
+                }
+            };
+        }
+        for (path, data) in files {
+            match path.as_str() {
+                "Chart.yaml" | "values.yaml" | "values.schema.json" | "Chart.lock" => {}
+                "requirements.yaml" | "requirements.lock" if chart.metadata.api_version != "v1" => {}
+                path if path.starts_with("templates/") => chart.templates.push(Template {
+                    path: path.to_owned(),
+                    data: data.clone(),
+                    parsed: parse(&String::from_utf8_lossy(data)).map(Arc::new),
+                }),
+                path if path.starts_with("charts/") && !path.ends_with(".prov") => {}
+                path => _ = chart.files.insert(path.into(), data.clone()),
+            }
+        }
+        chart.load_dependencies(files, depth)?;
+        Ok(chart)
+    }
+
+    fn load_dependencies(&mut self, files: &FileTree, depth: usize) -> Result<(), ChartError> {
+        let charts = below(files, "charts");
+        let mut names: Vec<&str> = Vec::new();
+        for path in charts.keys() {
+            // A file directly below `charts/` is no chart, unless it should have been unpacked.
+            let Some((name, _)) = path.split_once('/') else {
+                if path.ends_with(".tgz") && !path.starts_with(['_', '.']) {
+                    let source = ChartError::File { file: path.clone(), message: "archive is not unpacked".into() };
+                    return Err(self.bad_subchart(path, source));
+                }
+                continue;
+            };
+            if names.last() != Some(&name) && !name.starts_with(['_', '.']) {
+                names.push(name);
+            }
+        }
+        for name in names {
+            let folder = below(&charts, name);
+            let root = if folder.contains_key("Chart.yaml") {
+                folder
+            } else if let Some(inner) = unpacked(name, &folder) {
+                below(&folder, inner)
+            } else {
+                folder
+            };
+            let chart = Self::load_at(&root, depth + 1).map_err(|source| self.bad_subchart(name, source))?;
+            self.dependencies.push(Arc::new(chart));
+        }
+        Ok(())
+    }
+
+    fn bad_subchart(&self, name: &str, source: ChartError) -> ChartError {
+        ChartError::Subchart { name: name.into(), parent: self.name().into(), source: Box::new(source) }
+    }
+}
+
+/// The only folder of an unpacked archive.
+fn unpacked<'f>(name: &str, folder: &'f FileTree) -> Option<&'f str> {
+    if !name.ends_with(".tgz") {
+        return None;
+    }
+    folder.keys().find_map(|path| path.strip_suffix("/Chart.yaml").filter(|inner| !inner.contains('/')))
+}
+
+fn read(file: &str, data: &Bytes) -> Result<Json, ChartError> {
+    let bad = |message: String| ChartError::File { file: file.into(), message };
+    let text = std::str::from_utf8(data).map_err(|error| bad(error.to_string()))?;
+    yaml::parse(text).map_err(|error| bad(error.to_string()))
+}
+
+fn metadata(files: &FileTree) -> Result<Metadata, ChartError> {
+    let mut metadata = Metadata::default();
+    let mut found = false;
+    for file in ["Chart.yaml", "requirements.yaml"] {
+        let Some(data) = files.get(file) else { continue };
+        found |= file == "Chart.yaml";
+        metadata.read(&read(file, data)?).map_err(|message| ChartError::File { file: file.into(), message })?;
+        if metadata.api_version.is_empty() {
+            metadata.api_version = "v1".into();
+        }
+    }
+    if !found {
+        return Err(ChartError::NoMetadata);
+    }
+    metadata.validate().map_err(ChartError::Metadata)?;
+    Ok(metadata)
+}

@@ -1,0 +1,254 @@
+//! From rendered texts to documents in the order in which they are installed.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value as Json;
+
+use super::error::RenderError;
+use super::metadata::{json_type, string, string_map};
+use crate::core::yaml;
+
+/// A rendered object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Document {
+    /// The template it came from: `chart/templates/x.yaml`.
+    pub source: String,
+    /// The object.
+    pub object: Json,
+    /// The text as rendered.
+    pub text: String,
+    /// When it is no part of the release itself.
+    pub hook: Option<Hook>,
+    /// From a chart's `crds/`.
+    pub is_crd: bool,
+}
+
+/// When and how a hook runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hook {
+    /// `pre-install`, `test`, and so on.
+    pub events: Vec<String>,
+    /// Lower ones run first.
+    pub weight: i64,
+    /// `hook-succeeded`, `before-hook-creation`, and so on.
+    pub delete_policies: Vec<String>,
+}
+
+const EVENTS: [&str; 9] = [
+    "pre-install",
+    "post-install",
+    "pre-delete",
+    "post-delete",
+    "pre-upgrade",
+    "post-upgrade",
+    "pre-rollback",
+    "post-rollback",
+    "test",
+];
+
+/// Kinds in the order of installation; others follow in alphabetical order.
+const ORDER: [&str; 36] = [
+    "PriorityClass",
+    "Namespace",
+    "NetworkPolicy",
+    "ResourceQuota",
+    "LimitRange",
+    "PodSecurityPolicy",
+    "PodDisruptionBudget",
+    "ServiceAccount",
+    "Secret",
+    "SecretList",
+    "ConfigMap",
+    "StorageClass",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "CustomResourceDefinition",
+    "ClusterRole",
+    "ClusterRoleList",
+    "ClusterRoleBinding",
+    "ClusterRoleBindingList",
+    "Role",
+    "RoleList",
+    "RoleBinding",
+    "RoleBindingList",
+    "Service",
+    "DaemonSet",
+    "Pod",
+    "ReplicationController",
+    "ReplicaSet",
+    "Deployment",
+    "HorizontalPodAutoscaler",
+    "StatefulSet",
+    "Job",
+    "CronJob",
+    "IngressClass",
+    "Ingress",
+    "APIService",
+];
+
+/// What Helm looks at in a document.
+#[derive(Debug, Default)]
+struct Head {
+    kind: String,
+    annotations: Vec<(String, String)>,
+}
+
+impl Head {
+    fn read(json: &Json) -> Result<Self, String> {
+        let map = match json {
+            Json::Null => return Ok(Self::default()),
+            Json::Object(map) => map,
+            other => {
+                return Err(format!(
+                    "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {} into Go value of type releaseutil.SimpleHead",
+                    json_type(other)
+                ));
+            }
+        };
+        let text = |json: Option<&Json>, field: &str| json.map_or(Ok(String::new()), |json| string(json, field));
+        text(map.get("apiVersion"), "SimpleHead.apiVersion")?;
+        let kind = text(map.get("kind"), "SimpleHead.kind")?;
+        let annotations = match map.get("metadata") {
+            None | Some(Json::Null) => Vec::new(),
+            Some(Json::Object(metadata)) => {
+                text(metadata.get("name"), "SimpleHead.metadata.name")?;
+                let annotations = metadata.get("annotations").unwrap_or(&Json::Null);
+                string_map(annotations, "SimpleHead.metadata.annotations")?
+            }
+            Some(other) => {
+                return Err(format!(
+                    "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {} into Go struct field SimpleHead.metadata",
+                    json_type(other)
+                ));
+            }
+        };
+        Ok(Self { kind, annotations })
+    }
+
+    fn annotation(&self, name: &str) -> Option<&str> {
+        self.annotations.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// `Some(None)`: a hook of no kind that Helm knows; the document is dropped.
+    fn hook(&self) -> Option<Option<Hook>> {
+        let words = |text: &str| -> Vec<String> { text.split(',').map(|word| word.trim().to_lowercase()).collect() };
+        let mut events = words(self.annotation("helm.sh/hook")?);
+        for event in &mut events {
+            if event == "test-success" {
+                "test".clone_into(event);
+            }
+            if !EVENTS.contains(&event.as_str()) {
+                return Some(None);
+            }
+        }
+        let weight = self.annotation("helm.sh/hook-weight").and_then(|weight| weight.parse().ok()).unwrap_or(0);
+        let delete_policies = self.annotation("helm.sh/hook-delete-policy").map(words).unwrap_or_default();
+        Some(Some(Hook { events, weight, delete_policies }))
+    }
+}
+
+/// Splits a stream of YAML as Helm does: at lines that start with `---`.
+fn split(text: &str) -> Vec<&str> {
+    const BLANKS: [char; 5] = [' ', '\t', '\n', '\r', '\u{c}'];
+    let text = text.trim();
+    let mut parts = Vec::new();
+    let mut start = 0;
+    let mut from = 0;
+    while let Some(at) = text[from..].find("---").map(|found| from + found) {
+        let line_start = at == 0 || (at > start && text.as_bytes()[at - 1] == b'\n');
+        if !line_start {
+            from = at + 1;
+            continue;
+        }
+        parts.push(text[start..at].trim_end_matches(BLANKS));
+        let rest = &text[at + 3..];
+        start = text.len() - rest.trim_start_matches(BLANKS).len();
+        from = start;
+    }
+    parts.push(&text[start..]);
+    parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect()
+}
+
+/// The documents of rendered files, in Helm's order: by kind, hooks last.
+pub(super) fn sorted(files: &BTreeMap<String, String>) -> Result<Vec<Document>, RenderError> {
+    let mut documents: Vec<(bool, usize, String, Document)> = Vec::new();
+    for (path, text) in files {
+        for part in split(text) {
+            let bad = |message: String| RenderError::Manifest { path: path.clone(), message };
+            let object = yaml::parse(part).map_err(|error| bad(format!("error converting YAML to JSON: {error}")))?;
+            let head = Head::read(&object).map_err(bad)?;
+            let hook = match head.hook() {
+                None => None,
+                Some(Some(hook)) => Some(hook),
+                Some(None) => continue,
+            };
+            if object.is_null() {
+                continue;
+            }
+            let rank = ORDER.iter().position(|kind| *kind == head.kind).unwrap_or(ORDER.len());
+            let document = Document { source: path.clone(), object, text: part.to_owned(), hook, is_crd: false };
+            documents.push((document.hook.is_some(), rank, head.kind, document));
+        }
+    }
+    documents.sort_by(|a, b| {
+        (a.0, a.1, if a.1 == ORDER.len() { &a.2 } else { "" }).cmp(&(
+            b.0,
+            b.1,
+            if b.1 == ORDER.len() { &b.2 } else { "" },
+        ))
+    });
+    Ok(documents.into_iter().map(|(_, _, _, document)| document).collect())
+}
+
+/// The documents of a file in `crds/`.
+pub(super) fn crds(path: &str, text: &str, documents: &mut Vec<Document>) -> Result<(), RenderError> {
+    for part in split(text) {
+        let object = yaml::parse(part).map_err(|error| RenderError::Manifest {
+            path: path.to_owned(),
+            message: format!("error converting YAML to JSON: {error}"),
+        })?;
+        if !object.is_null() {
+            let (source, text) = (path.to_owned(), part.to_owned());
+            documents.push(Document { source, object, text, hook: None, is_crd: true });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_split_as_in_helm() {
+        assert_eq!(split("---\na: 1\n---\n\n---\nb: 2\n"), ["a: 1", "---\nb: 2"]);
+        assert_eq!(split("a: |\n  ---\nb: 1"), ["a: |\n  ---\nb: 1"]);
+        assert_eq!(split("\n\n"), Vec::<&str>::new());
+        assert_eq!(split("a: 1\n--- # x\nb: 2"), ["a: 1", "# x\nb: 2"]);
+    }
+
+    #[test]
+    fn documents_come_by_kind_and_hooks_last() {
+        let files = BTreeMap::from([(
+            "c/templates/x.yaml".to_owned(),
+            [
+                "kind: Zebra",
+                "kind: Deployment",
+                "kind: Job\nmetadata: {annotations: {helm.sh/hook: 'pre-install, test-success', helm.sh/hook-weight: '-5'}}",
+                "kind: Pod\nmetadata: {annotations: {helm.sh/hook: crd-install}}",
+                "kind: Apple",
+                "kind: Namespace",
+                "# nothing",
+            ]
+            .join("\n---\n"),
+        )]);
+        let documents = sorted(&files).unwrap();
+        let kinds: Vec<_> = documents.iter().map(|document| document.object["kind"].as_str().unwrap()).collect();
+        assert_eq!(kinds, ["Namespace", "Deployment", "Apple", "Zebra", "Job"]);
+        let hook = documents[4].hook.as_ref().unwrap();
+        assert_eq!(
+            (hook.events.as_slice(), hook.weight),
+            (["pre-install".to_owned(), "test".to_owned()].as_slice(), -5)
+        );
+    }
+}
