@@ -255,7 +255,8 @@ impl World {
 
     /// Waits until a ClusterStack is ready with exactly these usable versions, and nothing else is left of it.
     pub(crate) async fn ready(&self, stack: &str, usable: &str) -> ClusterStack {
-        let ready = self.stack(stack, &format!("to be ready with {usable}"), |stack| {
+        let what = format!("to be ready with {usable}");
+        let ready = self.stack(stack, &what, |stack| {
             let status = stack.status.clone().unwrap_or_default();
             let is = find(&status.conditions, ConditionType::Ready).is_some_and(Condition::is_true);
             let others = status.summary.iter().filter(|release| !release.ready).count();
