@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use clusterstack::api::condition::find;
 use clusterstack::api::{ClusterStack, ClusterStackRelease, Condition, ConditionType, RECONCILE_AT};
@@ -26,6 +27,7 @@ pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) plane: &'static ControlPlane,
     directory: tempfile::TempDir,
+    leftovers: Mutex<Vec<(ApiResource, String)>>,
     _room: SemaphorePermit<'static>,
 }
 
@@ -52,6 +54,7 @@ impl World {
             client: client.clone(),
             plane,
             directory: tempfile::tempdir().expect("no directory"),
+            leftovers: Mutex::default(),
             _room: room,
         };
         let object = serde_json::from_value(json!({"metadata": {"name": namespace}})).expect("no namespace");
@@ -96,6 +99,11 @@ impl World {
     /// Any cluster-scoped API.
     pub(crate) fn cluster_api(&self, api_version: &str, kind: &str) -> Api<DynamicObject> {
         Api::all_with(self.client.clone(), &resource(api_version, kind))
+    }
+
+    /// A cluster-scoped object that is deleted when the test ends.
+    pub(crate) fn remove_at_end(&self, api_version: &str, kind: &str, name: &str) {
+        self.leftovers.lock().unwrap().push((resource(api_version, kind), name.to_owned()));
     }
 
     /// An object, if it is there.
@@ -331,9 +339,10 @@ impl Drop for World {
     /// Removes the namespace, also when nobody is there to see to finalizers.
     fn drop(&mut self) {
         let (kubeconfig, namespace) = (self.plane.kubeconfig.clone(), self.namespace.clone());
+        let leftovers = self.leftovers.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default();
         let cleaned = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let clean = clean(&kubeconfig, &namespace);
+            let clean = clean(&kubeconfig, &namespace, leftovers);
             let _ = runtime.block_on(async { tokio::time::timeout(LONG, clean).await });
             Ok::<(), std::io::Error>(())
         });
@@ -341,8 +350,12 @@ impl Drop for World {
     }
 }
 
-async fn clean(kubeconfig: &Path, namespace: &str) {
+async fn clean(kubeconfig: &Path, namespace: &str, leftovers: Vec<(ApiResource, String)>) {
     let client = control_plane::client_of(kubeconfig).await;
+    for (resource, name) in leftovers {
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        let _ = api.delete(&name, &DeleteParams::background()).await;
+    }
     let _ = Api::<Namespace>::all(client.clone()).delete(namespace, &DeleteParams::background()).await;
     for (api_version, kind) in [
         (clusterstack::api::API_VERSION, "ClusterStack"),
