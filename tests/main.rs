@@ -1,4 +1,6 @@
 //! Tests that need no API server.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod architecture;
 mod golden;
+mod spec_edits;

@@ -5,6 +5,7 @@ pub mod operator;
 pub mod output;
 pub mod reference;
 pub mod report;
+pub mod template;
 pub mod tree;
 
 use std::process::ExitCode;
@@ -34,7 +35,10 @@ Examples:
     clusterstack operator --leader-elect=false
 
   See what every ClusterStack has come to, and what is in the way:
-    clusterstack tree --all-namespaces")]
+    clusterstack tree --all-namespaces
+
+  See what a chart renders to:
+    clusterstack template demo ./stacks/docker/demo/cluster-class")]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -62,6 +66,10 @@ Examples:
     /// Show ClusterStacks with their releases and objects, and why something is not ready
     #[command(after_help = tree::EXAMPLES)]
     Tree(tree::TreeArgs),
+
+    /// Render a chart as `helm template` does, without a cluster
+    #[command(after_help = template::EXAMPLES)]
+    Template(Box<template::TemplateArgs>),
 
     /// Print a completion script for a shell
     #[command(after_help = "\
@@ -92,6 +100,7 @@ impl Cli {
             Command::Operator(flags) => return operator::run(*flags),
             Command::Crds(args) => crds::run(&args)?,
             Command::Tree(args) => tree::run(&args)?,
+            Command::Template(args) => template::run(&args)?,
             Command::Completions(args) => completions(args.shell)?,
             Command::Reference => output::print(&reference::markdown(&crate::api::custom_resource_definitions())?)?,
         }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+use crate::core::chart::tera::Tera;
 use crate::core::chart::{
     Capabilities, Chart, ChartError, Document, GoTemplate, Release, RenderError, RenderInput, render_with,
 };
@@ -43,7 +44,7 @@ pub struct Subject {
 /// # Errors
 /// The chart does not load or render.
 pub fn class_chart(files: &FileTree, subject: &Subject) -> Result<Vec<Value>, ChartFailure> {
-    let chart = Chart::load(files)?;
+    let chart = Chart::load_directory(files)?;
     let capabilities = Capabilities::default();
     let release = Release::new(&subject.release, &subject.namespace);
     let input = RenderInput {
@@ -52,7 +53,7 @@ pub fn class_chart(files: &FileTree, subject: &Subject) -> Result<Vec<Value>, Ch
         stop: subject.stop.clone(),
         ..RenderInput::new(release, &capabilities, subject.since)
     };
-    let rendered = render_with(&chart, &input, &[&GoTemplate])?;
+    let rendered = render_with(&chart, &input, &[&GoTemplate, &Tera])?;
     Ok(rendered.documents.into_iter().filter(|document| !is_test(document)).map(|document| document.object).collect())
 }
 

@@ -169,7 +169,8 @@ fn clean(raw: &[u8], limits: &Limits) -> Result<String, &'static str> {
     Ok(parts.join("/"))
 }
 
-/// Replaces each vendored `charts/<file>.tgz` by its files, at `charts/<file>/…`, also within them.
+/// Replaces each vendored `charts/<file>.tgz` by its files, at `charts/<file>.tgz/…`, where the
+/// chart engine looks for them, also within them.
 ///
 /// # Errors
 /// See [`UnpackError`]; the limits hold for all of it together.
@@ -191,28 +192,27 @@ fn expand_into(
     for (path, content) in files {
         let path = format!("{prefix}{path}");
         let limit = |what| UnpackError::Limit { archive: path.clone(), what };
-        let Some(stem) = vendored_chart(&path) else {
+        if !is_vendored_chart(&path) {
             *bytes += content.len() as u64;
             if *bytes > limits.bytes || out.len() >= limits.entries {
                 return Err(limit(format!("{} files or {} bytes with its subcharts", limits.entries, limits.bytes)));
             }
             out.insert(path, content);
             continue;
-        };
+        }
         if nesting >= limits.nesting {
             return Err(limit(format!("{} charts within charts", limits.nesting)));
         }
         let below = untar_gz(&path, &content, limits)?;
-        expand_into(out, below, &format!("{stem}/"), limits, bytes, nesting + 1)?;
+        expand_into(out, below, &format!("{path}/"), limits, bytes, nesting + 1)?;
     }
     Ok(())
 }
 
-/// `a/charts/b-1.0.tgz` without `.tgz`, if it is a vendored chart.
-fn vendored_chart(path: &str) -> Option<&str> {
-    let stem = path.strip_suffix(".tgz")?;
-    let (directory, _) = stem.rsplit_once('/')?;
-    (directory == "charts" || directory.ends_with("/charts")).then_some(stem)
+/// Whether a path is like `a/charts/b-1.0.tgz`.
+fn is_vendored_chart(path: &str) -> bool {
+    let place = path.strip_suffix(".tgz").and_then(|stem| stem.rsplit_once('/'));
+    place.is_some_and(|(directory, _)| directory == "charts" || directory.ends_with("/charts"))
 }
 
 #[cfg(test)]
@@ -315,7 +315,11 @@ mod tests {
         let paths: Vec<String> = expand_charts(files, &Limits::default()).unwrap().into_keys().collect();
         assert_eq!(
             paths,
-            ["charts/sub-1.0/sub/Chart.yaml", "charts/sub-1.0/sub/charts/leaf-1/leaf/Chart.yaml", "files/x.tgz"]
+            [
+                "charts/sub-1.0.tgz/sub/Chart.yaml",
+                "charts/sub-1.0.tgz/sub/charts/leaf-1.tgz/leaf/Chart.yaml",
+                "files/x.tgz"
+            ]
         );
     }
 }

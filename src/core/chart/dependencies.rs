@@ -86,15 +86,14 @@ impl<'a> Node<'a> {
     /// A copy of the defaults that may be changed.
     fn defaults(&self) -> Rc<Map> {
         let changed = self.values.borrow().as_ref().and_then(|map| deep_copy(&Value::Map(map.clone()), 0));
-        match changed {
-            Some(Value::Map(map)) => map,
-            _ => {
-                let map = new_map();
-                for (key, value) in &self.chart.values {
-                    map.insert(key.as_str().into(), from_json(value));
-                }
-                map
+        if let Some(Value::Map(map)) = changed {
+            map
+        } else {
+            let map = new_map();
+            for (key, value) in &self.chart.values {
+                map.insert(key.as_str().into(), from_json(value));
             }
+            map
         }
     }
 

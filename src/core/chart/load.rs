@@ -35,6 +35,9 @@ pub(crate) struct Template {
     pub(crate) parsed: Result<Arc<File>, ParseError>,
 }
 
+/// The suffix of a packaged chart.
+const ARCHIVE: &str = ".tgz";
+
 /// Charts may be nested that deep.
 const MAX_DEPTH: usize = 32;
 
@@ -118,7 +121,7 @@ impl Chart {
                     data: data.clone(),
                     parsed: parse(&String::from_utf8_lossy(data)).map(Arc::new),
                 }),
-                path if path.starts_with("charts/") && !path.ends_with(".prov") => {}
+                path if path.starts_with("charts/") && path.strip_suffix(".prov").is_none() => {}
                 path => _ = chart.files.insert(path.into(), data.clone()),
             }
         }
@@ -132,7 +135,7 @@ impl Chart {
         for path in charts.keys() {
             // A file directly below `charts/` is no chart, unless it should have been unpacked.
             let Some((name, _)) = path.split_once('/') else {
-                if path.ends_with(".tgz") && !path.starts_with(['_', '.']) {
+                if path.strip_suffix(ARCHIVE).is_some() && !path.starts_with(['_', '.']) {
                     let source = ChartError::File { file: path.clone(), message: "archive is not unpacked".into() };
                     return Err(self.bad_subchart(path, source));
                 }
@@ -164,9 +167,7 @@ impl Chart {
 
 /// The only folder of an unpacked archive.
 fn unpacked<'f>(name: &str, folder: &'f FileTree) -> Option<&'f str> {
-    if !name.ends_with(".tgz") {
-        return None;
-    }
+    name.strip_suffix(ARCHIVE)?;
     folder.keys().find_map(|path| path.strip_suffix("/Chart.yaml").filter(|inner| !inner.contains('/')))
 }
 

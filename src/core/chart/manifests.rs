@@ -86,6 +86,14 @@ const ORDER: [&str; 36] = [
     "APIService",
 ];
 
+/// What a document is to the release.
+enum Role {
+    Part,
+    Hook(Hook),
+    /// A hook that Helm doesn't know: the document is dropped.
+    Unknown,
+}
+
 /// What Helm looks at in a document.
 #[derive(Debug, Default)]
 struct Head {
@@ -129,21 +137,21 @@ impl Head {
         self.annotations.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// `Some(None)`: a hook of no kind that Helm knows; the document is dropped.
-    fn hook(&self) -> Option<Option<Hook>> {
+    fn role(&self) -> Role {
         let words = |text: &str| -> Vec<String> { text.split(',').map(|word| word.trim().to_lowercase()).collect() };
-        let mut events = words(self.annotation("helm.sh/hook")?);
+        let Some(events) = self.annotation("helm.sh/hook") else { return Role::Part };
+        let mut events = words(events);
         for event in &mut events {
             if event == "test-success" {
                 "test".clone_into(event);
             }
             if !EVENTS.contains(&event.as_str()) {
-                return Some(None);
+                return Role::Unknown;
             }
         }
         let weight = self.annotation("helm.sh/hook-weight").and_then(|weight| weight.parse().ok()).unwrap_or(0);
         let delete_policies = self.annotation("helm.sh/hook-delete-policy").map(words).unwrap_or_default();
-        Some(Some(Hook { events, weight, delete_policies }))
+        Role::Hook(Hook { events, weight, delete_policies })
     }
 }
 
@@ -169,20 +177,25 @@ fn split(text: &str) -> Vec<&str> {
     parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
+/// Reads a document as it stands in Helm's output, with a line break behind it: a block scalar at its end keeps one.
+fn parse(part: &str) -> Result<Json, yaml::Error> {
+    yaml::parse(&format!("{part}\n"))
+}
+
 /// The documents of rendered files, in Helm's order: by kind, hooks last.
-pub(super) fn sorted(files: &BTreeMap<String, String>) -> Result<Vec<Document>, RenderError> {
+pub(super) fn sorted(files: &BTreeMap<String, String>, comments: bool) -> Result<Vec<Document>, RenderError> {
     let mut documents: Vec<(bool, usize, String, Document)> = Vec::new();
     for (path, text) in files {
         for part in split(text) {
             let bad = |message: String| RenderError::Manifest { path: path.clone(), message };
-            let object = yaml::parse(part).map_err(|error| bad(format!("error converting YAML to JSON: {error}")))?;
+            let object = parse(part).map_err(|error| bad(format!("error converting YAML to JSON: {error}")))?;
             let head = Head::read(&object).map_err(bad)?;
-            let hook = match head.hook() {
-                None => None,
-                Some(Some(hook)) => Some(hook),
-                Some(None) => continue,
+            let hook = match head.role() {
+                Role::Part => None,
+                Role::Hook(hook) => Some(hook),
+                Role::Unknown => continue,
             };
-            if object.is_null() {
+            if object.is_null() && !comments {
                 continue;
             }
             let rank = ORDER.iter().position(|kind| *kind == head.kind).unwrap_or(ORDER.len());
@@ -203,7 +216,7 @@ pub(super) fn sorted(files: &BTreeMap<String, String>) -> Result<Vec<Document>, 
 /// The documents of a file in `crds/`.
 pub(super) fn crds(path: &str, text: &str, documents: &mut Vec<Document>) -> Result<(), RenderError> {
     for part in split(text) {
-        let object = yaml::parse(part).map_err(|error| RenderError::Manifest {
+        let object = parse(part).map_err(|error| RenderError::Manifest {
             path: path.to_owned(),
             message: format!("error converting YAML to JSON: {error}"),
         })?;
@@ -242,7 +255,7 @@ mod tests {
             ]
             .join("\n---\n"),
         )]);
-        let documents = sorted(&files).unwrap();
+        let documents = sorted(&files, false).unwrap();
         let kinds: Vec<_> = documents.iter().map(|document| document.object["kind"].as_str().unwrap()).collect();
         assert_eq!(kinds, ["Namespace", "Deployment", "Apple", "Zebra", "Job"]);
         let hook = documents[4].hook.as_ref().unwrap();

@@ -27,6 +27,7 @@ mod metadata;
 mod render;
 mod schema;
 mod scope;
+pub mod tera;
 mod values;
 mod version;
 
@@ -113,6 +114,8 @@ pub struct RenderInput<'a> {
     pub lookups: &'a BTreeMap<Lookup, Json>,
     /// Whether the files in `crds/` are among the documents.
     pub include_crds: bool,
+    /// Whether documents of comments alone are among the documents, as null: Helm prints them.
+    pub include_comments: bool,
     /// More top-level names for templates: `Cluster`, `ControlPlane`, `InfraCluster`.
     pub extra: BTreeMap<String, Json>,
     /// Set from outside to stop.
@@ -132,6 +135,7 @@ impl<'a> RenderInput<'a> {
             limits: Limits::default(),
             lookups: &NONE,
             include_crds: true,
+            include_comments: false,
             extra: BTreeMap::new(),
             stop: None,
         }

@@ -61,7 +61,7 @@ pub fn render_with(chart: &Chart, input: &RenderInput<'_>, engines: &[&dyn Engin
     let notes = files.remove(&notes_path);
     files.retain(|path, _| !path.ends_with("NOTES.txt"));
     let mut documents = crds;
-    documents.append(&mut manifests::sorted(&files)?);
+    documents.append(&mut manifests::sorted(&files, input.include_comments)?);
     Ok(Rendered { documents, notes, missing_lookups })
 }
 

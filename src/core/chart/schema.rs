@@ -1,5 +1,7 @@
 //! `values.schema.json`
 
+use std::fmt::Write as _;
+
 use super::dependencies::Node;
 use super::error::RenderError;
 use super::go_template::json::to_json;
@@ -14,12 +16,12 @@ pub(super) fn validate(tree: &Tree<'_>) -> Result<(), RenderError> {
 }
 
 fn check(node: &Node<'_>, values: &Value, problems: &mut String) {
-    if let Some(schema) = &node.chart.schema {
-        if let Err(problem) = check_one(schema, values) {
-            problems.push_str(&node.name);
-            problems.push_str(":\n");
-            problems.push_str(&problem);
-        }
+    if let Some(schema) = &node.chart.schema
+        && let Err(problem) = check_one(schema, values)
+    {
+        problems.push_str(&node.name);
+        problems.push_str(":\n");
+        problems.push_str(&problem);
     }
     for child in node.children() {
         if let Some(own @ Value::Map(_)) = values.as_map().and_then(|map| map.get(&child.name)) {
@@ -34,7 +36,7 @@ fn check_one(schema: &[u8], values: &Value) -> Result<(), String> {
     let validator = jsonschema::options().build(&schema).map_err(|error| error.to_string())?;
     let mut problems = String::new();
     for error in validator.iter_errors(&values) {
-        problems.push_str(&format!("- at '{}': {error}\n", error.instance_path()));
+        _ = writeln!(problems, "- at '{}': {error}", error.instance_path());
     }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }

@@ -133,8 +133,8 @@ mod tests {
     use super::super::go_template::json::{from_json, to_json};
     use super::*;
 
-    fn map(json: serde_json::Value) -> Rc<Map> {
-        match from_json(&json) {
+    fn map(json: &serde_json::Value) -> Rc<Map> {
+        match from_json(json) {
             Value::Map(map) => map,
             _ => panic!("not a map"),
         }
@@ -146,22 +146,22 @@ mod tests {
 
     #[test]
     fn null_deletes_a_default_and_stays_without_one() {
-        let values = map(json!({"a": {"x": null, "new": null}, "b": null, "c": null}));
-        coalesce_values(&map(json!({"a": {"x": 1, "y": 2}, "b": 3})), &values, &[], false);
+        let values = map(&json!({"a": {"x": null, "new": null}, "b": null, "c": null}));
+        coalesce_values(&map(&json!({"a": {"x": 1, "y": 2}, "b": 3})), &values, &[], false);
         assert_eq!(json_of(&values), json!({"a": {"y": 2, "new": null}, "c": null}));
     }
 
     #[test]
     fn a_scalar_does_not_replace_a_table() {
-        let values = map(json!({"a": 1, "b": {"x": 1}}));
-        coalesce_values(&map(json!({"a": {"x": 1}, "b": 2})), &values, &[], false);
+        let values = map(&json!({"a": 1, "b": {"x": 1}}));
+        coalesce_values(&map(&json!({"a": {"x": 1}, "b": 2})), &values, &[], false);
         assert_eq!(json_of(&values), json!({"a": 1, "b": {"x": 1}}));
     }
 
     #[test]
     fn globals_of_the_parent_win() {
-        let child = map(json!({"global": {"a": 1, "t": {"x": 1, "y": 2}}}));
-        coalesce_globals(&child, &map(json!({"global": {"a": 2, "t": {"x": 9}}})));
+        let child = map(&json!({"global": {"a": 1, "t": {"x": 1, "y": 2}}}));
+        coalesce_globals(&child, &map(&json!({"global": {"a": 2, "t": {"x": 9}}})));
         assert_eq!(json_of(&child), json!({"global": {"a": 2, "t": {"x": 9, "y": 2}}}));
     }
 }

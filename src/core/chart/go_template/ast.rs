@@ -11,7 +11,6 @@ pub(crate) type Pos = u32;
 /// One parsed file: its own body and what it defines.
 #[derive(Debug)]
 pub(crate) struct File {
-    pub(crate) source: Arc<str>,
     pub(crate) main: Arc<Body>,
     pub(crate) defines: HashMap<Arc<str>, Arc<Body>>,
 }

@@ -59,7 +59,7 @@ pub(crate) type Definitions = HashMap<Arc<str>, Definition>;
 
 /// Adds a file's templates; a later one replaces an earlier one of its name, unless it is empty.
 pub(crate) fn define(definitions: &mut Definitions, file: &Arc<str>, parsed: &File) {
-    let named = parsed.defines.iter().map(|(name, body)| (name, body));
+    let named = parsed.defines.iter();
     for (name, body) in named.chain([(file, &parsed.main)]) {
         if body.empty && definitions.get(name).is_some_and(|old| !old.body.empty) {
             continue;
@@ -120,7 +120,7 @@ impl<'a> Eval<'a> {
         match self.execute(name, data) {
             Ok(()) => Ok(without_no_value(&String::from_utf8_lossy(&std::mem::take(&mut self.out)))),
             Err(Fault::Template(mut error)) => {
-                error.missing_lookups = self.missing_lookups.clone();
+                error.missing_lookups.clone_from(&self.missing_lookups);
                 Err(error)
             }
             Err(Fault::Message(message)) => Err(Box::new(TemplateError {
@@ -160,7 +160,7 @@ impl<'a> Eval<'a> {
         if self.depth > self.input.limits.include_depth {
             let depth = self.depth - 1;
             self.depth -= 1;
-            return Err(self.error(&frame, 0, format!("templates include each other more than {depth} deep")));
+            return Err(Self::error(&frame, 0, format!("templates include each other more than {depth} deep")));
         }
         let result = stacker::maybe_grow(STACK_RESERVE, STACK_SIZE, || self.walk(&mut frame, data, &body.nodes));
         self.depth -= 1;
@@ -253,7 +253,7 @@ impl<'a> Eval<'a> {
         Ok(())
     }
 
-    fn error(&self, frame: &Frame<'_>, pos: Pos, message: impl Into<String>) -> Box<TemplateError> {
+    fn error(frame: &Frame<'_>, pos: Pos, message: impl Into<String>) -> Box<TemplateError> {
         Box::new(TemplateError {
             message: message.into(),
             location: locate(&frame.body.source, pos, frame.file, frame.name),
@@ -262,9 +262,9 @@ impl<'a> Eval<'a> {
         })
     }
 
-    fn fault(&self, frame: &Frame<'_>, pos: Pos, function: &Function, fault: Fault) -> Box<TemplateError> {
+    fn fault(frame: &Frame<'_>, pos: Pos, function: &Function, fault: Fault) -> Box<TemplateError> {
         match fault {
-            Fault::Message(message) => self.error(frame, pos, format!("error calling {}: {message}", function.name)),
+            Fault::Message(message) => Self::error(frame, pos, format!("error calling {}: {message}", function.name)),
             Fault::Template(mut error) => {
                 error.included_from.push(locate(&frame.body.source, pos, frame.file, frame.name));
                 error
@@ -274,12 +274,12 @@ impl<'a> Eval<'a> {
 
     fn step(&mut self, frame: &Frame<'_>, pos: Pos) -> Res<()> {
         self.steps += 1;
-        if self.steps & 0x3ff == 0 {
+        if self.steps.is_multiple_of(1024) {
             if self.input.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
-                return Err(self.error(frame, pos, "stopped: rendering took too long or was cancelled"));
+                return Err(Self::error(frame, pos, "stopped: rendering took too long or was cancelled"));
             }
             if self.steps > self.input.limits.steps {
-                return Err(self.error(frame, pos, format!("more than {} steps", self.input.limits.steps)));
+                return Err(Self::error(frame, pos, format!("more than {} steps", self.input.limits.steps)));
             }
         }
         Ok(())
@@ -287,7 +287,7 @@ impl<'a> Eval<'a> {
 
     fn check_output(&self, frame: &Frame<'_>, pos: Pos) -> Res<()> {
         if self.out.len() > self.input.limits.output {
-            return Err(self.error(frame, pos, format!("more than {} bytes of output", self.input.limits.output)));
+            return Err(Self::error(frame, pos, format!("more than {} bytes of output", self.input.limits.output)));
         }
         Ok(())
     }
@@ -326,7 +326,7 @@ impl<'a> Eval<'a> {
                         None => Value::Invalid,
                     };
                     let Some(definition) = self.find(name) else {
-                        return Err(self.error(frame, *pos, format!("template {name:?} not defined")));
+                        return Err(Self::error(frame, *pos, format!("template {name:?} not defined")));
                     };
                     self.execute_body(name, &definition, &data).map_err(|mut error| {
                         error.included_from.push(locate(&frame.body.source, *pos, frame.file, frame.name));
@@ -355,7 +355,7 @@ impl<'a> Eval<'a> {
         macro_rules! each {
             ($index:expr, $item:expr) => {{
                 ran = true;
-                match self.iteration(frame, branch, $index, $item)? {
+                match self.iteration(frame, branch, $index, &$item)? {
                     Flow::Break => break,
                     Flow::Next | Flow::Continue => {}
                 }
@@ -365,7 +365,7 @@ impl<'a> Eval<'a> {
             Value::Invalid | Value::Nil => {}
             Value::List(list) => {
                 for (index, item) in (0_i64..).zip(&list.items) {
-                    each!(Value::Int(index), item.clone());
+                    each!(Value::Int(index), *item);
                 }
             }
             Value::Map(map) | Value::Values(map) => {
@@ -388,23 +388,23 @@ impl<'a> Eval<'a> {
             Value::Int(count) | Value::Int64(count) => {
                 if branch.pipe.targets.len() > 1 {
                     let message = format!("can't use {count} to iterate over more than one variable");
-                    return Err(self.error(frame, pos, message));
+                    return Err(Self::error(frame, pos, message));
                 }
                 for index in 0..*count {
                     each!(Value::Invalid, Value::Int(index));
                 }
             }
             other => {
-                return Err(self.error(frame, pos, format!("range can't iterate over {}", print::text(other))));
+                return Err(Self::error(frame, pos, format!("range can't iterate over {}", print::text(other))));
             }
         }
         if ran { Ok(Flow::Next) } else { self.walk(frame, dot, &branch.otherwise) }
     }
 
-    fn iteration(&mut self, frame: &mut Frame<'_>, branch: &Branch, index: Value, item: Value) -> Res<Flow> {
+    fn iteration(&mut self, frame: &mut Frame<'_>, branch: &Branch, index: Value, item: &Value) -> Res<Flow> {
         self.step(frame, branch.pipe.pos)?;
         match branch.pipe.targets.as_slice() {
-            [] => {}
+            [] | [None] => {}
             [Some(slot)] => frame.slots[*slot as usize] = item.clone(),
             [first, second, ..] => {
                 if let Some(slot) = first {
@@ -414,9 +414,8 @@ impl<'a> Eval<'a> {
                     frame.slots[*slot as usize] = item.clone();
                 }
             }
-            [None] => {}
         }
-        self.walk(frame, &item, &branch.body)
+        self.walk(frame, item, &branch.body)
     }
 
     /// A pipeline's value; a nil interface becomes no value. Variables are set.
@@ -430,7 +429,7 @@ impl<'a> Eval<'a> {
         for target in &pipe.targets {
             match target {
                 Some(slot) => frame.slots[*slot as usize] = value.clone(),
-                None => return Err(self.error(frame, pipe.pos, "undefined variable")),
+                None => return Err(Self::error(frame, pipe.pos, "undefined variable")),
             }
         }
         Ok(value)
@@ -450,12 +449,12 @@ impl<'a> Eval<'a> {
                 self.chain(frame, dot, receiver, names, word.pos, &command.args, last)
             }
             _ if !command.args.is_empty() || last.is_some() => {
-                Err(self.error(frame, word.pos, "can't give argument to non-function"))
+                Err(Self::error(frame, word.pos, "can't give argument to non-function"))
             }
             Expr::Pipe(pipe) => self.nested(frame, dot, pipe),
             Expr::Variable(slot, _) => Ok(frame.slots[*slot as usize].clone()),
             Expr::Dot => Ok(dot.clone()),
-            Expr::Nil => Err(self.error(frame, word.pos, "nil is not a command")),
+            Expr::Nil => Err(Self::error(frame, word.pos, "nil is not a command")),
             constant => Ok(constant_value(constant)),
         }
     }
@@ -468,7 +467,7 @@ impl<'a> Eval<'a> {
     fn operand(&mut self, frame: &mut Frame<'_>, dot: &Value, operand: &Operand) -> Res<Value> {
         match &operand.expr {
             Expr::Dot => Ok(dot.clone()),
-            Expr::Nil => Err(self.error(frame, operand.pos, "nil is not a value")),
+            Expr::Nil => Err(Self::error(frame, operand.pos, "nil is not a value")),
             Expr::Field(names) => self.chain(frame, dot, dot.clone(), names, operand.pos, &[], None),
             Expr::Variable(slot, names) => {
                 let receiver = frame.slots[*slot as usize].clone();
@@ -504,7 +503,7 @@ impl<'a> Eval<'a> {
                 Value::Invalid => Value::Invalid,
                 Value::Map(map) => {
                     if end && (!args.is_empty() || last.is_some()) {
-                        return Err(self.error(frame, pos, format!("{name} is not a method but has arguments")));
+                        return Err(Self::error(frame, pos, format!("{name} is not a method but has arguments")));
                     }
                     map.get(name).unwrap_or_else(|| map.zero())
                 }
@@ -512,7 +511,7 @@ impl<'a> Eval<'a> {
                     let path = names[..index].join(".");
                     let message = format!("nil pointer evaluating interface {{}}.{name}");
                     let message = if path.is_empty() { message } else { format!("{message} (.{path} is nil)") };
-                    return Err(self.error(frame, pos, message));
+                    return Err(Self::error(frame, pos, message));
                 }
                 other => {
                     if let Some(method) = methods::find(other, name) {
@@ -521,7 +520,7 @@ impl<'a> Eval<'a> {
                         self.call(frame, dot, method, pos, Some(receiver), args, last)?
                     } else {
                         let has_args = end && (!args.is_empty() || last.is_some());
-                        field(other, name, has_args).map_err(|message| self.error(frame, pos, message))?
+                        field(other, name, has_args).map_err(|message| Self::error(frame, pos, message))?
                     }
                 }
             };
@@ -546,11 +545,11 @@ impl<'a> Eval<'a> {
         if function.variadic.is_some() {
             if given < wanted {
                 let message = format!("wrong number of args for {}: want at least {wanted} got {given}", function.name);
-                return Err(self.error(frame, pos, message));
+                return Err(Self::error(frame, pos, message));
             }
         } else if given != wanted {
             let message = format!("wrong number of args for {}: want {wanted} got {given}", function.name);
-            return Err(self.error(frame, pos, message));
+            return Err(Self::error(frame, pos, message));
         }
         let body = match function.run {
             Run::And => return self.short_circuit(frame, dot, args, last, false),
@@ -565,7 +564,7 @@ impl<'a> Eval<'a> {
         }
         if let Some(last) = last {
             let ty = function.param(values.len());
-            values.push(check(last, ty).map_err(|message| self.error(frame, pos, message))?);
+            values.push(check(last, ty).map_err(|message| Self::error(frame, pos, message))?);
         }
         self.step(frame, pos)?;
         if self.site.1 != pos || *self.site.0 != *frame.file {
@@ -574,7 +573,7 @@ impl<'a> Eval<'a> {
             }
             self.site.1 = pos;
         }
-        body(self, &values).map_err(|fault| self.fault(frame, pos, function, fault))
+        body(self, &values).map_err(|fault| Self::fault(frame, pos, function, fault))
     }
 
     fn short_circuit(
@@ -611,7 +610,7 @@ impl<'a> Eval<'a> {
                 check(value, ty)
             }
         };
-        result.map_err(|message| self.error(frame, operand.pos, message))
+        result.map_err(|message| Self::error(frame, operand.pos, message))
     }
 }
 
@@ -650,7 +649,6 @@ fn constant_as(expr: &Expr, ty: Ty) -> Result<Value, String> {
         | (Ty::Float, Expr::Float(..))
         | (Ty::Int, Expr::Int(_)) => constant_value(expr),
         (Ty::Int, Expr::Float(_, Some(value))) => Value::Int(*value),
-        (Ty::Int64, Expr::Int(value) | Expr::Float(_, Some(value))) => Value::Int64(*value),
         (Ty::Uint32, Expr::Int(value) | Expr::Float(_, Some(value))) if u32::try_from(*value).is_ok() => {
             Value::Int(*value)
         }
@@ -665,12 +663,12 @@ fn constant_as(expr: &Expr, ty: Ty) -> Result<Value, String> {
 
 /// Go's check whether a value can be assigned to a parameter.
 fn check(value: Value, ty: Ty) -> Result<Value, String> {
+    #[allow(clippy::match_same_arms, reason = "in the order of types")]
     let fits = match (ty, &value) {
         (Ty::Any, Value::Invalid) => return Ok(Value::Nil),
         (Ty::Any | Ty::Reflect, _)
         | (Ty::Str, Value::Str(_) | Value::Raw(_))
         | (Ty::Int, Value::Int(_))
-        | (Ty::Int64, Value::Int64(_))
         | (Ty::Float, Value::Float(_))
         | (Ty::Bool, Value::Bool(_)) => true,
         (Ty::Map | Ty::List | Ty::Version, Value::Invalid) => return Ok(Value::Nil),

@@ -82,7 +82,9 @@ fn expand(pattern: &[char], alternatives: &mut Vec<String>, depth: usize) {
             }
             '{' if depth < 16 => {
                 let Some((choices, end)) = choices(pattern, at) else {
-                    alternatives.iter_mut().for_each(|alternative| alternative.push('{'));
+                    for alternative in &mut *alternatives {
+                        alternative.push('{');
+                    }
                     at += 1;
                     continue;
                 };
@@ -97,7 +99,9 @@ fn expand(pattern: &[char], alternatives: &mut Vec<String>, depth: usize) {
                 at = end + 1;
             }
             c => {
-                alternatives.iter_mut().for_each(|alternative| alternative.push(c));
+                for alternative in &mut *alternatives {
+                    alternative.push(c);
+                }
                 at += 1;
             }
         }

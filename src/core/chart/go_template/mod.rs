@@ -9,6 +9,7 @@ pub(crate) mod json;
 mod lex;
 pub(crate) mod object;
 pub(crate) mod parse;
+pub(crate) mod pretty;
 pub(crate) mod print;
 pub(crate) mod toml;
 pub(crate) mod value;

@@ -33,7 +33,7 @@ pub(crate) fn parse(source: &str) -> Parsed<File> {
         return Err(ParseError { pos, message: format!("unexpected {{{{{word}}}}}") });
     }
     let main = Arc::new(body(&source, nodes, &scope));
-    Ok(File { source, main, defines: parser.defines })
+    Ok(File { main, defines: parser.defines })
 }
 
 fn body(source: &Arc<str>, nodes: Vec<Node>, scope: &Scope) -> Body {
@@ -68,7 +68,7 @@ impl Scope {
 /// What ended a list of nodes.
 enum End {
     File,
-    End(Pos),
+    Block(Pos),
     Else(Pos),
 }
 
@@ -76,7 +76,7 @@ impl End {
     fn keyword(&self) -> Option<(Pos, &'static str)> {
         match self {
             Self::File => None,
-            Self::End(pos) => Some((*pos, "end")),
+            Self::Block(pos) => Some((*pos, "end")),
             Self::Else(pos) => Some((*pos, "else")),
         }
     }
@@ -179,7 +179,7 @@ impl Parser {
                 match name.as_str() {
                     "end" => {
                         self.close(&mut words, "end")?;
-                        return Ok((End::End(word.0), self.at));
+                        return Ok((End::Block(word.0), self.at));
                     }
                     "else" => {
                         // What follows decides: `else`, `else if`, `else with`.
@@ -254,7 +254,7 @@ impl Parser {
     }
 
     fn define(&mut self, words: &mut Words<'_>, at: Pos) -> Parsed<()> {
-        let name = self.name(words, "define clause")?;
+        let name = Self::name(words, "define clause")?;
         self.close(words, "define clause")?;
         self.definition(name, at, "define clause")
     }
@@ -265,7 +265,7 @@ impl Parser {
         let mut nodes = Vec::new();
         self.deeper(at)?;
         match self.list(&mut scope, &mut nodes, false)? {
-            (End::End(_), _) => {}
+            (End::Block(_), _) => {}
             (End::File, at) => return fail(pos(at), "unexpected EOF"),
             (End::Else(pos), _) => return fail(pos, format!("unexpected {{{{else}}}} in {context}")),
         }
@@ -282,7 +282,7 @@ impl Parser {
         Ok(())
     }
 
-    fn name(&mut self, words: &mut Words<'_>, context: &str) -> Parsed<Arc<str>> {
+    fn name(words: &mut Words<'_>, context: &str) -> Parsed<Arc<str>> {
         match words.next_word()? {
             (pos, Token::Str(name)) => match String::from_utf8(name) {
                 Ok(name) => Ok(name.into()),
@@ -307,12 +307,12 @@ impl Parser {
                     return Ok(if name == "break" { Node::Break } else { Node::Continue });
                 }
                 "template" => {
-                    let name = self.name(words, "template clause")?;
+                    let name = Self::name(words, "template clause")?;
                     let pipe = self.optional_pipe(scope, words, "template clause")?;
                     return Ok(Node::Template { name, pipe, pos: word.0 });
                 }
                 "block" => {
-                    let name = self.name(words, "block clause")?;
+                    let name = Self::name(words, "block clause")?;
                     let pipe = self.pipe(scope, words, "block clause")?;
                     self.end_of_pipe(words)?;
                     self.definition(name.clone(), word.0, "block clause")?;
@@ -367,14 +367,14 @@ impl Parser {
                     Token::Identifier(name) if name == context && context != "range" => {
                         let branch = self.control(scope, &mut words, context, pos)?;
                         otherwise.push(if context == "if" { Node::If(branch) } else { Node::With(branch) });
-                        end = (End::End(pos), behind);
+                        end = (End::Block(pos), behind);
                     }
                     _ => return unexpected(&word, "else"),
                 }
             }
         }
         match end {
-            (End::End(_), _) => {}
+            (End::Block(_), _) => {}
             (End::File, at) => return fail(pos(at), "unexpected EOF"),
             (End::Else(pos), _) => return fail(pos, "expected end; found {{else}}"),
         }
@@ -386,7 +386,7 @@ impl Parser {
     /// A pipeline; what ends it is left.
     fn pipe(&mut self, scope: &mut Scope, words: &mut Words<'_>, context: &str) -> Parsed<Pipe> {
         let (pos, _) = words.peek_word()?;
-        let (names, assign) = self.targets(words, context)?;
+        let (names, assign) = Self::targets(words, context)?;
         let mut commands: Vec<Command> = Vec::new();
         loop {
             let word = words.next_word()?;
@@ -437,7 +437,7 @@ impl Parser {
     }
 
     /// `$x :=`, `$x =`, `$i, $x :=`
-    fn targets(&mut self, words: &mut Words<'_>, context: &str) -> Parsed<(Vec<String>, bool)> {
+    fn targets(words: &mut Words<'_>, context: &str) -> Parsed<(Vec<String>, bool)> {
         let mut names = Vec::new();
         loop {
             let word = words.peek_word()?;
@@ -609,7 +609,10 @@ fn number(text: &str) -> Result<Expr, String> {
         let value = integer.checked_mul(sign).and_then(|value| i64::try_from(value).ok());
         return value.map(Expr::Int).ok_or_else(|| format!("{text} overflows int"));
     }
-    let value = if lower.starts_with("0x") { hex_float(&lower[2..]) } else { lower.parse::<f64>().ok() };
+    let value = match lower.strip_prefix("0x") {
+        Some(hex) => hex_float(hex),
+        None => lower.parse::<f64>().ok(),
+    };
     #[allow(clippy::cast_precision_loss)]
     let value = value.filter(|value| value.is_finite()).ok_or_else(bad)? * sign as f64;
     #[allow(clippy::cast_possible_truncation)]

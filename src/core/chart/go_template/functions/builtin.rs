@@ -36,7 +36,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
     Function::variadic("html", &[], Ty::Any, |_, args| Ok(escaped(args, html))),
     Function::variadic("js", &[], Ty::Any, |_, args| Ok(escaped(args, js))),
-    Function::variadic("urlquery", &[], Ty::Any, |_, args| Ok(escaped(args, |text| super::url::query_escape(text)))),
+    Function::variadic("urlquery", &[], Ty::Any, |_, args| Ok(escaped(args, super::url::query_escape))),
 ];
 
 #[derive(PartialEq, Eq)]
@@ -179,7 +179,7 @@ fn index(_: &mut Eval<'_>, args: &[Value]) -> Out {
             },
             Value::Object(object) => match (&**object, index) {
                 (Object::Files(files), Value::Str(key)) => {
-                    Value::Bytes(files.get(key).map(|data| data.as_ref()).unwrap_or_default().into())
+                    Value::Bytes(files.get(key).map(std::convert::AsRef::as_ref).unwrap_or_default().into())
                 }
                 _ => return Err(format!("can't index item of type {}", item.type_name()).into()),
             },

@@ -1,1 +1,482 @@
-pub(super) const FUNCTIONS: &[super::Function] = &[];
+//! Keys, certificates and password hashes. Keys come from the input's seed: the same input gives the same key.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use openssl::asn1::{Asn1Integer, Asn1Time};
+use openssl::bn::{BigNum, BigNumContext};
+use openssl::ec::{EcGroup, EcKey, EcPoint};
+use openssl::error::ErrorStack;
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::pkey::{Id, PKey, Private};
+use openssl::rsa::{Rsa, RsaPrivateKeyBuilder};
+use openssl::symm::{Cipher, Crypter, Mode};
+use openssl::x509::extension::{
+    AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage, SubjectAlternativeName, SubjectKeyIdentifier,
+};
+use openssl::x509::{X509, X509Name};
+
+use super::super::eval::{Eval, Fault};
+use super::super::object::{Field, Object, Struct};
+use super::super::print;
+use super::super::value::Value;
+use super::encoding::decode_base64;
+use super::math::int;
+use super::random::{Stream, stream};
+use super::{Function, Out, Ty, text};
+
+pub(super) const FUNCTIONS: &[Function] = &[
+    Function::new("bcrypt", &[Ty::Str], |eval, args| Ok(Value::from(bcrypt(eval, "bcrypt", args, &text(&args[0]))))),
+    Function::new("htpasswd", &[Ty::Str, Ty::Str], |eval, args| {
+        let user = text(&args[0]);
+        if user.contains(':') {
+            return Ok(Value::from(format!("invalid username: {user}")));
+        }
+        let hash = bcrypt(eval, "htpasswd", args, &text(&args[1]));
+        Ok(Value::from(format!("{user}:{hash}")))
+    }),
+    Function::new("derivePassword", &[Ty::Uint32, Ty::Str, Ty::Str, Ty::Str, Ty::Str], |_, args| {
+        Ok(Value::from(derive_password(args).unwrap_or_else(|error| format!("failed to derive password: {error}"))))
+    }),
+    Function::new("encryptAES", &[Ty::Str, Ty::Str], |eval, args| {
+        let plain = args[1].bytes().unwrap_or_default();
+        if plain.is_empty() {
+            return Ok(Value::from(""));
+        }
+        let mut iv = [0; 16];
+        stream(eval, "encryptAES", args).fill(&mut iv);
+        let encrypted = openssl::symm::encrypt(Cipher::aes_256_cbc(), &aes_key(&args[0]), Some(&iv), plain);
+        Ok(Value::from(STANDARD.encode([&iv, encrypted.map_err(failed)?.as_slice()].concat())))
+    }),
+    Function::new("decryptAES", &[Ty::Str, Ty::Str], |_, args| decrypt(args)),
+    Function::new("genPrivateKey", &[Ty::Str], private_key),
+    Function::new("buildCustomCert", &[Ty::Str, Ty::Str], custom_cert),
+    Function::new("genCA", &[Ty::Str, Ty::Int], |eval, args| {
+        let mut draws = stream(eval, "genCA", args);
+        let key = rsa_key(&mut draws, 2048).map_err(failed)?;
+        authority(eval, args, &key, &mut draws)
+    }),
+    Function::new("genCAWithKey", &[Ty::Str, Ty::Int, Ty::Str], |eval, args| {
+        let mut draws = stream(eval, "genCAWithKey", args);
+        let key = read_key(&args[2]).map_err(|error| format!("parsing private key: {error}"))?;
+        authority(eval, args, &key, &mut draws)
+    }),
+    Function::new("genSelfSignedCert", &[Ty::Str, Ty::List, Ty::List, Ty::Int], |eval, args| {
+        let mut draws = stream(eval, "genSelfSignedCert", args);
+        let key = rsa_key(&mut draws, 2048).map_err(failed)?;
+        signed(eval, args, None, &key, &mut draws)
+    }),
+    Function::new("genSelfSignedCertWithKey", &[Ty::Str, Ty::List, Ty::List, Ty::Int, Ty::Str], |eval, args| {
+        let mut draws = stream(eval, "genSelfSignedCertWithKey", args);
+        let key = read_key(&args[4]).map_err(|error| format!("parsing private key: {error}"))?;
+        signed(eval, args, None, &key, &mut draws)
+    }),
+    Function::new("genSignedCert", &[Ty::Str, Ty::List, Ty::List, Ty::Int, Ty::Certificate], |eval, args| {
+        let mut draws = stream(eval, "genSignedCert", args);
+        let authority = Authority::read(&args[4])?;
+        let key = rsa_key(&mut draws, 2048).map_err(failed)?;
+        signed(eval, args, Some(&authority), &key, &mut draws)
+    }),
+    Function::new(
+        "genSignedCertWithKey",
+        &[Ty::Str, Ty::List, Ty::List, Ty::Int, Ty::Certificate, Ty::Str],
+        |eval, args| {
+            let mut draws = stream(eval, "genSignedCertWithKey", args);
+            let authority = Authority::read(&args[4])?;
+            let key = read_key(&args[5]).map_err(|error| format!("parsing private key: {error}"))?;
+            signed(eval, args, Some(&authority), &key, &mut draws)
+        },
+    ),
+];
+
+#[allow(clippy::needless_pass_by_value)]
+fn failed(error: ErrorStack) -> Fault {
+    Fault::from(format!("cryptography failed: {error}"))
+}
+
+const BCRYPT_COST: u32 = 10;
+
+fn bcrypt(eval: &mut Eval<'_>, function: &str, args: &[Value], password: &str) -> String {
+    let mut salt = [0; 16];
+    stream(eval, function, args).fill(&mut salt);
+    if password.len() > 72 {
+        return "failed to encrypt string with bcrypt: bcrypt: password length exceeds 72 bytes".into();
+    }
+    match bcrypt::hash_with_salt(password, BCRYPT_COST, salt) {
+        Ok(hash) => hash.format_for_version(bcrypt::Version::TwoA),
+        Err(error) => format!("failed to encrypt string with bcrypt: {error}"),
+    }
+}
+
+fn aes_key(password: &Value) -> [u8; 32] {
+    let mut key = [0; 32];
+    for (slot, byte) in key.iter_mut().zip(password.bytes().unwrap_or_default()) {
+        *slot = *byte;
+    }
+    key
+}
+
+fn decrypt(args: &[Value]) -> Out {
+    let source = args[1].bytes().unwrap_or_default();
+    if source.is_empty() {
+        return Ok(Value::from(""));
+    }
+    let data = decode_base64(source)?;
+    if data.len() < 32 || data.len() % 16 != 0 {
+        return Err("crypto/cipher: input not full blocks".into());
+    }
+    let (iv, encrypted) = data.split_at(16);
+    let mut crypter =
+        Crypter::new(Cipher::aes_256_cbc(), Mode::Decrypt, &aes_key(&args[0]), Some(iv)).map_err(failed)?;
+    crypter.pad(false);
+    let mut plain = vec![0; encrypted.len() + 16];
+    let count = crypter.update(encrypted, &mut plain).map_err(failed)?;
+    let rest = crypter.finalize(&mut plain[count..]).map_err(failed)?;
+    plain.truncate(count + rest);
+    // The padding is trusted, as in sprig.
+    let padding = usize::from(plain.last().copied().unwrap_or(0));
+    match plain.len().checked_sub(padding) {
+        Some(length) => Ok(Value::from_bytes(plain[..length].to_vec())),
+        None => Err("slice bounds out of range".into()),
+    }
+}
+
+/// Primes are drawn until one fits: two drawn from the same bytes are the same.
+fn prime(draws: &mut Stream, bits: usize, context: &mut BigNumContext) -> Result<BigNum, ErrorStack> {
+    let mut bytes = vec![0; bits / 8];
+    loop {
+        draws.fill(&mut bytes);
+        // The two highest bits make the product of two such primes as long as wanted.
+        bytes[0] |= 0xc0;
+        if let Some(last) = bytes.last_mut() {
+            *last |= 1;
+        }
+        let candidate = BigNum::from_slice(&bytes)?;
+        let mut below = candidate.to_owned()?;
+        below.sub_word(1)?;
+        // The exponent is prime: it must not divide p - 1.
+        if below.mod_word(EXPONENT)? != 0 && candidate.is_prime_fasttest(checks(bits), context, true)? {
+            return Ok(candidate);
+        }
+    }
+}
+
+/// Rounds of Miller and Rabin's test that leave a chance of less than 2^-100.
+fn checks(bits: usize) -> i32 {
+    if bits >= 1024 { 5 } else { 10 }
+}
+
+const EXPONENT: u32 = 65537;
+
+#[allow(clippy::many_single_char_names, reason = "RSA's own names")]
+fn rsa_key(draws: &mut Stream, bits: usize) -> Result<PKey<Private>, ErrorStack> {
+    let mut context = BigNumContext::new_secure()?;
+    let p = prime(draws, bits / 2, &mut context)?;
+    let mut q = prime(draws, bits / 2, &mut context)?;
+    while p == q {
+        q = prime(draws, bits / 2, &mut context)?;
+    }
+    let (p, q) = if p > q { (p, q) } else { (q, p) };
+    let e = BigNum::from_u32(EXPONENT)?;
+    let mut n = BigNum::new()?;
+    n.checked_mul(&p, &q, &mut context)?;
+    let (mut p1, mut q1) = (p.to_owned()?, q.to_owned()?);
+    p1.sub_word(1)?;
+    q1.sub_word(1)?;
+    let mut phi = BigNum::new()?;
+    phi.checked_mul(&p1, &q1, &mut context)?;
+    let mut d = BigNum::new()?;
+    d.mod_inverse(&e, &phi, &mut context)?;
+    let (mut dp, mut dq, mut qi) = (BigNum::new()?, BigNum::new()?, BigNum::new()?);
+    dp.nnmod(&d, &p1, &mut context)?;
+    dq.nnmod(&d, &q1, &mut context)?;
+    qi.mod_inverse(&q, &p, &mut context)?;
+    let rsa: Rsa<Private> = RsaPrivateKeyBuilder::new(n, e, d)?.set_factors(p, q)?.set_crt_params(dp, dq, qi)?.build();
+    PKey::from_rsa(rsa)
+}
+
+fn ec_key(draws: &mut Stream) -> Result<PKey<Private>, ErrorStack> {
+    let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?;
+    let mut context = BigNumContext::new_secure()?;
+    let mut order = BigNum::new()?;
+    group.order(&mut order, &mut context)?;
+    let mut bytes = [0; 32];
+    loop {
+        draws.fill(&mut bytes);
+        let secret = BigNum::from_slice(&bytes)?;
+        if secret.num_bits() == 0 || secret >= order {
+            continue;
+        }
+        let mut public = EcPoint::new(&group)?;
+        public.mul_generator2(&group, &secret, &mut context)?;
+        return PKey::from_ec_key(EcKey::from_private_components(&group, &secret, &public)?);
+    }
+}
+
+/// PKCS#1 for RSA, SEC 1 for elliptic curves, PKCS#8 for the rest, as sprig writes keys.
+fn key_pem(key: &PKey<Private>) -> Result<String, ErrorStack> {
+    let pem = match key.id() {
+        Id::RSA => key.rsa()?.private_key_to_pem()?,
+        Id::EC => key.ec_key()?.private_key_to_pem()?,
+        _ => key.private_key_to_pem_pkcs8()?,
+    };
+    Ok(String::from_utf8_lossy(&pem).into_owned())
+}
+
+fn private_key(eval: &mut Eval<'_>, args: &[Value]) -> Out {
+    let mut draws = stream(eval, "genPrivateKey", args);
+    let kind = text(&args[0]);
+    let key = match &*kind {
+        "" | "rsa" => rsa_key(&mut draws, 4096),
+        "ecdsa" => ec_key(&mut draws),
+        "ed25519" => {
+            let mut secret = [0; 32];
+            draws.fill(&mut secret);
+            PKey::private_key_from_raw_bytes(&secret, Id::ED25519)
+        }
+        "dsa" => return Err("DSA keys are not supported: nothing takes them any more".into()),
+        other => return Ok(Value::from(format!("Unknown type {other}"))),
+    };
+    Ok(Value::from(key.and_then(|key| key_pem(&key)).map_err(failed)?))
+}
+
+fn read_key(value: &Value) -> Result<PKey<Private>, String> {
+    let bytes = value.bytes().unwrap_or_default();
+    if !String::from_utf8_lossy(bytes).contains("-----BEGIN ") {
+        return Err("no PEM data in input".into());
+    }
+    PKey::private_key_from_pem(bytes).map_err(|error| format!("no private key data in PEM block: {error}"))
+}
+
+fn certificate(cert: Value, key: Value) -> Value {
+    Value::object(Object::Struct(Struct::new(
+        Ty::Certificate.name(),
+        vec![Field::plain("Cert", cert), Field::plain("Key", key)],
+    )))
+}
+
+fn custom_cert(_: &mut Eval<'_>, args: &[Value]) -> Out {
+    let cert = decode_base64(args[0].bytes().unwrap_or_default())
+        .map_err(|_| Fault::from("unable to decode base64 certificate"))?;
+    let key = decode_base64(args[1].bytes().unwrap_or_default())
+        .map_err(|_| Fault::from("unable to decode base64 private key"))?;
+    X509::from_pem(&cert).map_err(|_| Fault::from("unable to decode certificate"))?;
+    let key = Value::from_bytes(key);
+    read_key(&key).map_err(|error| format!("error parsing private key: {error}"))?;
+    Ok(certificate(Value::from_bytes(cert), key))
+}
+
+/// A certificate that signs others.
+struct Authority {
+    cert: X509,
+    key: PKey<Private>,
+}
+
+impl Authority {
+    fn read(value: &Value) -> Result<Self, Fault> {
+        let field = |name: &str| match value {
+            Value::Object(object) => match &**object {
+                Object::Struct(inner) => inner.field(name).cloned().unwrap_or_default(),
+                _ => Value::Invalid,
+            },
+            _ => Value::Invalid,
+        };
+        let cert = X509::from_pem(field("Cert").bytes().unwrap_or_default())
+            .map_err(|_| Fault::from("unable to decode certificate"))?;
+        let key = read_key(&field("Key")).map_err(|error| format!("error parsing private key: {error}"))?;
+        Ok(Self { cert, key })
+    }
+}
+
+fn names(value: &Value, what: &str) -> Result<Vec<String>, Fault> {
+    let Value::List(list) = value else { return Ok(Vec::new()) };
+    let name = |item: &Value| match item {
+        Value::Str(text) => Ok(text.to_string()),
+        other => Err(Fault::from(format!("error {what}: {} is not a string", print::text(other)))),
+    };
+    list.items.iter().map(name).collect()
+}
+
+/// What is asked for in a certificate.
+struct Request<'r> {
+    name: &'r str,
+    addresses: Vec<String>,
+    hosts: Vec<String>,
+    days: i64,
+    authority: bool,
+}
+
+fn authority(eval: &mut Eval<'_>, args: &[Value], key: &PKey<Private>, draws: &mut Stream) -> Out {
+    let name = text(&args[0]);
+    let request =
+        Request { name: &name, addresses: Vec::new(), hosts: Vec::new(), days: int(&args[1]), authority: true };
+    issue(eval, &request, None, key, draws)
+}
+
+fn signed(
+    eval: &mut Eval<'_>,
+    args: &[Value],
+    authority: Option<&Authority>,
+    key: &PKey<Private>,
+    draws: &mut Stream,
+) -> Out {
+    let name = text(&args[0]);
+    let addresses = names(&args[1], "parsing ip")?;
+    for address in &addresses {
+        if address.parse::<std::net::IpAddr>().is_err() {
+            return Err(format!("error parsing ip: {address}").into());
+        }
+    }
+    let hosts = names(&args[2], "processing alternate dns name")?;
+    let request = Request { name: &name, addresses, hosts, days: int(&args[3]), authority: false };
+    issue(eval, &request, authority, key, draws)
+}
+
+fn issue(
+    eval: &mut Eval<'_>,
+    request: &Request<'_>,
+    authority: Option<&Authority>,
+    key: &PKey<Private>,
+    draws: &mut Stream,
+) -> Out {
+    let cert = build(eval, request, authority, key, draws).map_err(failed)?;
+    let pem = cert.to_pem().map_err(failed)?;
+    Ok(certificate(Value::from_bytes(pem), Value::from(key_pem(key).map_err(failed)?)))
+}
+
+fn build(
+    eval: &Eval<'_>,
+    request: &Request<'_>,
+    authority: Option<&Authority>,
+    key: &PKey<Private>,
+    draws: &mut Stream,
+) -> Result<X509, ErrorStack> {
+    let mut serial = [0; 16];
+    draws.fill(&mut serial);
+    let mut subject = X509Name::builder()?;
+    subject.append_entry_by_nid(Nid::COMMONNAME, request.name)?;
+    let subject = subject.build();
+    let mut builder = X509::builder()?;
+    builder.set_version(2)?;
+    let serial = Asn1Integer::from_bn(&*BigNum::from_slice(&serial)?)?;
+    builder.set_serial_number(&serial)?;
+    builder.set_subject_name(&subject)?;
+    builder.set_issuer_name(authority.map_or(&subject, |authority| authority.cert.subject_name()))?;
+    let start = eval.input.now.as_second();
+    let end = start.saturating_add(request.days.saturating_mul(86_400));
+    let (start, end) = (Asn1Time::from_unix(start)?, Asn1Time::from_unix(end)?);
+    builder.set_not_before(&start)?;
+    builder.set_not_after(&end)?;
+    builder.set_pubkey(key)?;
+    let mut usage = KeyUsage::new();
+    usage.critical().digital_signature().key_encipherment();
+    if request.authority {
+        usage.key_cert_sign();
+    }
+    builder.append_extension(usage.build()?)?;
+    builder.append_extension(ExtendedKeyUsage::new().server_auth().client_auth().build()?)?;
+    let mut constraints = BasicConstraints::new();
+    constraints.critical();
+    if request.authority {
+        constraints.ca();
+    }
+    builder.append_extension(constraints.build()?)?;
+    let issuer = authority.map(|authority| &*authority.cert);
+    if request.authority {
+        let identifier = SubjectKeyIdentifier::new().build(&builder.x509v3_context(issuer, None))?;
+        builder.append_extension(identifier)?;
+    }
+    if issuer.is_some_and(|issuer| issuer.subject_key_id().is_some()) {
+        let identifier = AuthorityKeyIdentifier::new().keyid(true).build(&builder.x509v3_context(issuer, None))?;
+        builder.append_extension(identifier)?;
+    }
+    if !request.hosts.is_empty() || !request.addresses.is_empty() {
+        let mut names = SubjectAlternativeName::new();
+        for host in &request.hosts {
+            names.dns(host);
+        }
+        for address in &request.addresses {
+            names.ip(address);
+        }
+        let names = names.build(&builder.x509v3_context(issuer, None))?;
+        builder.append_extension(names)?;
+    }
+    let signer = authority.map_or(key, |authority| &authority.key);
+    let digest = if signer.id() == Id::ED25519 { MessageDigest::null() } else { MessageDigest::sha256() };
+    builder.sign(signer, digest)?;
+    Ok(builder.build())
+}
+
+const MASTER: &[u8] = b"com.lyndir.masterpassword";
+
+/// The templates of a kind of password: each letter stands for a class of characters.
+fn templates(kind: &str) -> Option<&'static [&'static str]> {
+    Some(match kind {
+        "maximum" => &["anoxxxxxxxxxxxxxxxxx", "axxxxxxxxxxxxxxxxxno"],
+        "long" => &[
+            "CvcvnoCvcvCvcv",
+            "CvcvCvcvnoCvcv",
+            "CvcvCvcvCvcvno",
+            "CvccnoCvcvCvcv",
+            "CvccCvcvnoCvcv",
+            "CvccCvcvCvcvno",
+            "CvcvnoCvccCvcv",
+            "CvcvCvccnoCvcv",
+            "CvcvCvccCvcvno",
+            "CvcvnoCvcvCvcc",
+            "CvcvCvcvnoCvcc",
+            "CvcvCvcvCvccno",
+            "CvccnoCvccCvcv",
+            "CvccCvccnoCvcv",
+            "CvccCvccCvcvno",
+            "CvcvnoCvccCvcc",
+            "CvcvCvccnoCvcc",
+            "CvcvCvccCvccno",
+            "CvccnoCvcvCvcc",
+            "CvccCvcvnoCvcc",
+            "CvccCvcvCvccno",
+        ],
+        "medium" => &["CvcnoCvc", "CvcCvcno"],
+        "short" => &["Cvcn"],
+        "basic" => &["aaanaaan", "aannaaan", "aaannaaa"],
+        "pin" => &["nnnn"],
+        _ => return None,
+    })
+}
+
+fn characters(class: u8) -> &'static [u8] {
+    match class {
+        b'V' => b"AEIOU",
+        b'C' => b"BCDFGHJKLMNPQRSTVWXYZ",
+        b'v' => b"aeiou",
+        b'c' => b"bcdfghjklmnpqrstvwxyz",
+        b'A' => b"AEIOUBCDFGHJKLMNPQRSTVWXYZ",
+        b'a' => b"AEIOUaeiouBCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz",
+        b'n' => b"0123456789",
+        b'o' => b"@&%?,=[]_:-+*$#!'^~;()/.",
+        _ => b"AEIOUaeiouBCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz0123456789!@#$%^&*()",
+    }
+}
+
+/// The algorithm of Master Password.
+fn derive_password(args: &[Value]) -> Result<String, String> {
+    let counter = u32::try_from(int(&args[0])).map_err(|error| error.to_string())?;
+    let kind = text(&args[1]);
+    let Some(templates) = templates(&kind) else { return Ok(format!("cannot find password template {kind}")) };
+    let (password, user, site) = (&args[2], &args[3], &args[4]);
+    let bytes = |value: &Value| value.bytes().unwrap_or_default().to_vec();
+    let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes();
+    let (user, site) = (bytes(user), bytes(site));
+    let salt = [MASTER, &length(&user), &user].concat();
+    let mut key = [0; 64];
+    openssl::pkcs5::scrypt(&bytes(password), &salt, 32768, 8, 2, 128 << 20, &mut key)
+        .map_err(|error| error.to_string())?;
+    let message = [MASTER, &length(&site), &site, &counter.to_be_bytes()].concat();
+    let seed = super::random::hmac_sha256(&key, &message);
+    let template = templates[usize::from(seed[0]) % templates.len()];
+    let picked = template.bytes().zip(&seed[1..]).map(|(class, byte)| {
+        let characters = characters(class);
+        char::from(characters[usize::from(*byte) % characters.len()])
+    });
+    Ok(picked.collect())
+}

@@ -251,8 +251,7 @@ fn next_part(layout: &str) -> (&str, &str, &str) {
             return (&layout[..at], part, &rest[part.len()..]);
         }
         for part in PARTS {
-            if rest.starts_with(part) {
-                let behind = &rest[part.len()..];
+            if let Some(behind) = rest.strip_prefix(part) {
                 // `January` is a month, `Janet` is not; `_2006` is `_` and a year.
                 if part == "Jan" && behind.starts_with(|c: char| c.is_ascii_lowercase())
                     || part == "Mon" && behind.starts_with(|c: char| c.is_ascii_lowercase())
@@ -364,6 +363,7 @@ pub(crate) fn rfc3339_nano(time: &Zoned) -> String {
 }
 
 /// Go's `time.ParseInLocation` with UTC as the location.
+#[allow(clippy::too_many_lines, reason = "one arm for each part of a layout")]
 fn parse(layout: &str, source: &str) -> Option<Zoned> {
     let (mut year, mut month, mut day) = (0_i16, 1_i8, 1_i8);
     let mut day_of_year = None;
@@ -437,7 +437,7 @@ fn parse(layout: &str, source: &str) -> Option<Zoned> {
                 let sign = if rest.starts_with('-') { -1 } else { 1 };
                 rest = rest.strip_prefix(['+', '-'])?;
                 let mut seconds = 0;
-                for (index, unit) in [3600, 60, 1].into_iter().enumerate().take(part.matches("0").count().div_ceil(2)) {
+                for (index, unit) in [3600, 60, 1].into_iter().enumerate().take(part.matches('0').count().div_ceil(2)) {
                     if index > 0 && part.contains(':') {
                         rest = rest.strip_prefix(':')?;
                     }

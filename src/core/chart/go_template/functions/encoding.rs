@@ -51,7 +51,6 @@ pub(crate) fn decode_base64(text: &[u8]) -> Result<Vec<u8>, String> {
             base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => at,
             base64::DecodeError::InvalidLength(at) => at - at % 4,
             base64::DecodeError::InvalidPadding => plain.len() - plain.len() % 4,
-            _ => 0,
         };
         format!("illegal base64 data at input byte {at}")
     })

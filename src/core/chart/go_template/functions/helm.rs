@@ -26,21 +26,25 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("lookup", &[Ty::Str, Ty::Str, Ty::Str, Ty::Str], lookup),
     Function::new("getHostByName", &[Ty::Str], |_, _| Ok(Value::from(""))),
     Function::new("toYaml", &[Ty::Any], |eval, args| to_yaml(eval, &args[0])),
-    Function::new("toYamlPretty", &[Ty::Any], |eval, args| to_yaml(eval, &args[0])),
+    Function::new("toYamlPretty", &[Ty::Any], |eval, args| {
+        let text = super::super::pretty::to_yaml(&args[0]).unwrap_or_default();
+        eval.produce(text.len())?;
+        Ok(Value::from(text))
+    }),
     Function::new("fromYaml", &[Ty::Str], |_, args| {
         Ok(match yaml::parse(&text(&args[0])) {
             Ok(Json::Null) => Value::map([].into()),
             Ok(json @ Json::Object(_)) => from_json(&json),
-            Ok(other) => error_map(&unfit(&other, "map[string]interface {}")),
-            Err(error) => error_map(&error.to_string()),
+            Ok(other) => error_map(&yaml_unfit(&other, "map[string]interface {}")),
+            Err(error) => error_map(&format!("error converting YAML to JSON: {error}")),
         })
     }),
     Function::new("fromYamlArray", &[Ty::Str], |_, args| {
         Ok(match yaml::parse(&text(&args[0])) {
             Ok(Json::Null) => Value::list(Vec::new()),
             Ok(json @ Json::Array(_)) => from_json(&json),
-            Ok(other) => Value::list(vec![unfit(&other, "[]interface {}").into()]),
-            Err(error) => Value::list(vec![error.to_string().into()]),
+            Ok(other) => Value::list(vec![yaml_unfit(&other, "[]interface {}").into()]),
+            Err(error) => Value::list(vec![format!("error converting YAML to JSON: {error}").into()]),
         })
     }),
     Function::new("toJson", &[Ty::Any], |eval, args| {
@@ -108,6 +112,10 @@ fn unfit(json: &Json, wanted: &str) -> String {
     format!("json: cannot unmarshal {found} into Go value of type {wanted}")
 }
 
+fn yaml_unfit(json: &Json, wanted: &str) -> String {
+    format!("error unmarshaling JSON: while decoding JSON: {}", unfit(json, wanted))
+}
+
 fn json_error(text: &str, error: &serde_json::Error) -> String {
     if text.trim().is_empty() || error.is_eof() {
         return "unexpected end of JSON input".to_owned();
@@ -116,7 +124,8 @@ fn json_error(text: &str, error: &serde_json::Error) -> String {
         .lines()
         .nth(error.line().saturating_sub(1))
         .and_then(|line| line.chars().nth(error.column().saturating_sub(1)));
-    format!("invalid character '{}' looking for beginning of value", c.unwrap_or(' '))
+    let place = if error.to_string().starts_with("key must be a string") { "object key string" } else { "value" };
+    format!("invalid character '{}' looking for beginning of {place}", c.unwrap_or(' '))
 }
 
 fn to_yaml(eval: &mut Eval<'_>, value: &Value) -> Out {
@@ -144,11 +153,10 @@ fn json_text(eval: &mut Eval<'_>, value: &Value, style: Style, strict: bool) -> 
 fn lookup(eval: &mut Eval<'_>, args: &[Value]) -> Result<Value, Fault> {
     let part = |index: usize| text(&args[index]).into_owned();
     let lookup = Lookup { api_version: part(0), kind: part(1), namespace: part(2), name: part(3) };
-    match eval.input.lookups.get(&lookup) {
-        Some(json) => Ok(from_json(json)),
-        None => {
-            eval.missing_lookups.insert(lookup);
-            Ok(Value::map(std::collections::BTreeMap::<Arc<str>, Value>::new()))
-        }
+    if let Some(json) = eval.input.lookups.get(&lookup) {
+        Ok(from_json(json))
+    } else {
+        eval.missing_lookups.insert(lookup);
+        Ok(Value::map(std::collections::BTreeMap::<Arc<str>, Value>::new()))
     }
 }

@@ -54,10 +54,10 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
     Function::new("until", &[Ty::Int], |eval, args| {
         let count = int(&args[0]);
-        steps(eval, 0, count, if count < 0 { -1 } else { 1 })
+        range(eval, 0, count, if count < 0 { -1 } else { 1 })
     }),
     Function::new("untilStep", &[Ty::Int, Ty::Int, Ty::Int], |eval, args| {
-        steps(eval, int(&args[0]), int(&args[1]), int(&args[2]))
+        range(eval, int(&args[0]), int(&args[1]), int(&args[2]))
     }),
     Function::variadic("seq", &[], Ty::Int, seq),
 ];
@@ -176,12 +176,12 @@ fn round(_: &mut Eval<'_>, args: &[Value]) -> Out {
     Ok(Value::Float(rounded / power))
 }
 
-fn steps(eval: &mut Eval<'_>, start: i64, stop: i64, step: i64) -> Out {
-    let down = stop < start;
-    if step == 0 || down != (step < 0) || start == stop {
+fn range(eval: &mut Eval<'_>, start: i64, end: i64, step: i64) -> Out {
+    let down = end < start;
+    if step == 0 || down != (step < 0) || start == end {
         return Ok(Value::typed_list(ListType::Int, Vec::new()));
     }
-    let count = (i128::from(stop) - i128::from(start)).unsigned_abs().div_ceil(u128::from(step.unsigned_abs()));
+    let count = (i128::from(end) - i128::from(start)).unsigned_abs().div_ceil(u128::from(step.unsigned_abs()));
     eval.produce(usize::try_from(count).unwrap_or(usize::MAX).saturating_mul(24))?;
     let mut items = Vec::new();
     let mut at = start;
@@ -193,7 +193,7 @@ fn steps(eval: &mut Eval<'_>, start: i64, stop: i64, step: i64) -> Out {
 }
 
 fn seq(eval: &mut Eval<'_>, args: &[Value]) -> Out {
-    let (start, stop, step) = match args {
+    let (start, limit, by) = match args {
         [end] => {
             let step = if int(end) < 1 { -1 } else { 1 };
             (1, int(end).wrapping_add(step), step)
@@ -211,7 +211,7 @@ fn seq(eval: &mut Eval<'_>, args: &[Value]) -> Out {
         }
         _ => return Ok(Value::from("")),
     };
-    let numbers = steps(eval, start, stop, step)?;
+    let numbers = range(eval, start, limit, by)?;
     let text = print::text(&numbers);
     Ok(Value::from(text.trim_matches(['[', ']'])))
 }

@@ -86,7 +86,7 @@ const KUBE_VERSION: &[Function] = &[
     Function::new("GitVersion", &[Ty::Reflect], |_, args| field(args, "Version")),
 ];
 
-fn file<'v>(args: &'v [Value]) -> Option<&'v bytes::Bytes> {
+fn file(args: &[Value]) -> Option<&bytes::Bytes> {
     match (&args[0], args.get(1)) {
         (Value::Object(object), Some(name)) => match &**object {
             Object::Files(files) => files.get(&*text(name)),
@@ -111,10 +111,10 @@ const FILES: &[Function] = &[
         Ok(Value::from_bytes(file(args).map(|data| data.to_vec()).unwrap_or_default()))
     }),
     Function::new("GetBytes", &[Ty::Reflect, Ty::Str], |_, args| {
-        Ok(Value::Bytes(file(args).map(|data| data.as_ref()).unwrap_or_default().into()))
+        Ok(Value::Bytes(file(args).map(std::convert::AsRef::as_ref).unwrap_or_default().into()))
     }),
     Function::new("Lines", &[Ty::Reflect, Ty::Str], |_, args| {
-        let data = file(args).map(|data| data.as_ref()).unwrap_or_default();
+        let data = file(args).map(std::convert::AsRef::as_ref).unwrap_or_default();
         if data.is_empty() {
             return Ok(Value::strings(Vec::<Value>::new()));
         }
@@ -127,10 +127,10 @@ const FILES: &[Function] = &[
         Ok(Value::object(Object::Files(found.map(|(name, data)| (name.clone(), data.clone())).collect())))
     }),
     Function::new("AsConfig", &[Ty::Reflect], |_, args| {
-        Ok(Value::from(files(args).map_or_else(String::new, |files| files::as_config(files))))
+        Ok(Value::from(files(args).map_or_else(String::new, files::as_config)))
     }),
     Function::new("AsSecrets", &[Ty::Reflect], |_, args| {
-        Ok(Value::from(files(args).map_or_else(String::new, |files| files::as_secrets(files))))
+        Ok(Value::from(files(args).map_or_else(String::new, files::as_secrets)))
     }),
 ];
 
@@ -241,15 +241,11 @@ const TIME: &[Function] = &[
     Function::new("Equal", &[Ty::Reflect, Ty::Time], |_, args| times(args, std::cmp::Ordering::is_eq)),
     Function::new("AddDate", &[Ty::Reflect, Ty::Int, Ty::Int, Ty::Int], |_, args| {
         let Some(time) = date::as_time(&args[0]) else { return Ok(Value::Invalid) };
-        let mut span = jiff::Span::new();
-        let steps: [(i64, fn(jiff::Span, i64) -> Result<jiff::Span, jiff::Error>); 3] = [
-            (int(&args[1]), |span, count| span.try_years(count)),
-            (int(&args[2]), |span, count| span.try_months(count)),
-            (int(&args[3]), |span, count| span.try_days(count)),
-        ];
-        for (count, add) in steps {
-            span = add(span, count).map_err(|error| error.to_string())?;
-        }
+        let span = jiff::Span::new()
+            .try_years(int(&args[1]))
+            .and_then(|span| span.try_months(int(&args[2])))
+            .and_then(|span| span.try_days(int(&args[3])))
+            .map_err(|error| error.to_string())?;
         Ok(date::time(time.checked_add(span).map_err(|error| error.to_string())?))
     }),
     Function::new("Sub", &[Ty::Reflect, Ty::Time], |_, args| {

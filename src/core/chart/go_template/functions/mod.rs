@@ -1,5 +1,7 @@
 //! The functions of templates: Go's own, sprig's and Helm's.
 
+#![allow(clippy::unnecessary_wraps, reason = "functions of one table have one signature")]
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::LazyLock;
@@ -33,7 +35,6 @@ pub(crate) enum Ty {
     Reflect,
     Str,
     Int,
-    Int64,
     Uint32,
     Float,
     Bool,
@@ -53,7 +54,6 @@ impl Ty {
             Self::Reflect => "reflect.Value",
             Self::Str => "string",
             Self::Int => "int",
-            Self::Int64 => "int64",
             Self::Uint32 => "uint32",
             Self::Float => "float64",
             Self::Bool => "bool",

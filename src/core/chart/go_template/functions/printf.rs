@@ -303,7 +303,8 @@ impl Formatter<'_> {
                     if spec.sharp && (index == 0 || spec.space) {
                         text.push_str(if verb == 'x' { "0x" } else { "0X" });
                     }
-                    text.push_str(&if verb == 'x' { format!("{byte:02x}") } else { format!("{byte:02X}") });
+                    let digits = if verb == 'x' { format!("{byte:02x}") } else { format!("{byte:02X}") };
+                    text.push_str(&digits);
                 }
                 self.pad(text.as_bytes(), spec);
             }
@@ -331,7 +332,6 @@ impl Formatter<'_> {
                 return self.pad(text.as_bytes(), spec);
             }
             'U' => return self.pad(format!("U+{value:04X}").as_bytes(), spec),
-            'e' | 'E' | 'f' | 'F' | 'g' | 'G' => return self.bad_verb(verb, arg),
             _ => return self.bad_verb(verb, arg),
         };
         let sign = if negative {

@@ -78,6 +78,13 @@ fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
+/// Plain HMAC-SHA256.
+pub(crate) fn hmac_sha256(key: &[u8], message: &[u8]) -> [u8; 32] {
+    let Ok(mut mac) = <Hmac<Sha256> as Mac>::new_from_slice(key) else { return [0; 32] };
+    mac.update(message);
+    mac.finalize().into_bytes().into()
+}
+
 impl Stream {
     pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
         for byte in bytes {
@@ -141,6 +148,6 @@ fn characters(eval: &mut Eval<'_>, name: &str, args: &[Value], wanted: fn(u8) ->
     eval.produce(count)?;
     let set: Vec<char> = (0..128_u8).filter(|byte| wanted(*byte)).map(char::from).collect();
     let mut draws = stream(eval, name, args);
-    let drawn: String = (0..count).map(|_| set[usize::try_from(draws.below(set.len() as u64)).unwrap_or(0)]).collect();
-    Ok(Value::from(drawn))
+    let pick = |_| set[usize::try_from(draws.below(set.len() as u64)).unwrap_or(0)];
+    Ok(Value::from((0..count).map(pick).collect::<String>()))
 }

@@ -91,6 +91,17 @@ fn translate(pattern: &str) -> String {
                         at += 2;
                     }
                     'E' => {}
+                    'p' | 'P' | 'x' if chars.get(at) == Some(&'{') => {
+                        out.push('\\');
+                        out.push(escaped);
+                        while let Some(&c) = chars.get(at) {
+                            out.push(c);
+                            at += 1;
+                            if c == '}' {
+                                break;
+                            }
+                        }
+                    }
                     other if other.is_ascii_punctuation() => push_literal(&mut out, other),
                     other => {
                         out.push('\\');
@@ -125,7 +136,7 @@ fn translate(pattern: &str) -> String {
                 out.push(']');
             }
             '{' if !class && !repetition(&chars[at..]) => out.push_str("\\{"),
-            '}' if !class && !out_in_repetition(&out) => out.push_str("\\}"),
+            '}' if !class && !in_repetition(&out) => out.push_str("\\}"),
             c => out.push(c),
         }
     }
@@ -148,15 +159,9 @@ fn repetition(chars: &[char]) -> bool {
     !from.is_empty() && digits(from) && digits(to)
 }
 
-/// Whether the text so far ends in an opened repetition or a braced name such as `\p{Greek` or `\x{1F`.
-fn out_in_repetition(out: &str) -> bool {
-    match out.rfind('{') {
-        Some(at) => {
-            let escaped = out[..at].ends_with('\\');
-            !escaped && !out[at..].contains('}')
-        }
-        None => false,
-    }
+/// Whether the text so far ends in an opened repetition.
+fn in_repetition(out: &str) -> bool {
+    out.rfind('{').is_some_and(|at| !out[..at].ends_with('\\') && !out[at..].contains('}'))
 }
 
 fn push_literal(out: &mut String, c: char) {

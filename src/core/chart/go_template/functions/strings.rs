@@ -203,12 +203,8 @@ fn upper(c: char) -> char {
 
 fn lower(c: char) -> char {
     let mut mapped = c.to_lowercase();
-    match (mapped.next(), mapped.next()) {
-        (Some(lower), None) => lower,
-        // İ is the only letter that Rust lowers to two.
-        (Some(lower), Some(_)) => lower,
-        _ => c,
-    }
+    // İ is the only letter that Rust lowers to two characters; Go takes the first.
+    mapped.next().unwrap_or(c)
 }
 
 /// Maps each character to one, as Go's `strings.ToUpper` does: `ß` stays.
@@ -334,7 +330,7 @@ fn quote(_: &mut Eval<'_>, args: &[Value]) -> Out {
 fn indent(eval: &mut Eval<'_>, args: &[Value], first: &str) -> Out {
     let Ok(spaces) = usize::try_from(int(&args[0])) else { return Err("strings: negative Repeat count".into()) };
     let source = args[1].bytes().unwrap_or_default();
-    let lines = source.iter().filter(|byte| **byte == b'\n').count() + 1;
+    let lines = source.split(|byte| *byte == b'\n').count();
     let size = spaces.saturating_mul(lines).saturating_add(source.len() + first.len());
     eval.produce(size)?;
     let mut out = Vec::with_capacity(size);

@@ -92,12 +92,11 @@ fn unescape(text: &str) -> Result<String, String> {
     while at < bytes.len() {
         if bytes[at] == b'%' {
             let code = text.get(at + 1..at + 3).and_then(|hex| u8::from_str_radix(hex, 16).ok());
-            match code {
-                Some(byte) => out.push(byte),
-                None => {
-                    let bad: String = text[at..].chars().take(3).collect();
-                    return Err(format!("invalid URL escape {bad:?}"));
-                }
+            if let Some(byte) = code {
+                out.push(byte);
+            } else {
+                let bad: String = text[at..].chars().take(3).collect();
+                return Err(format!("invalid URL escape {bad:?}"));
             }
             at += 3;
         } else {

@@ -1,0 +1,183 @@
+//! `clusterstack template`: a chart's documents, as `helm template` prints them.
+
+mod chart;
+mod pattern;
+mod strvals;
+mod values;
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use clap::Args;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::output::{self, Format};
+use super::report::Hinted;
+use crate::core::chart::{Capabilities, Chart, Document, Release, RenderInput, render};
+
+/// Examples in the help.
+pub const EXAMPLES: &str = "\
+Examples:
+  clusterstack template docker-demo-1-34 ./stacks/docker/demo/cluster-class
+  clusterstack template cilium cilium-1.19.6.tgz -n kube-system --set k8sServiceHost=10.0.0.1 --set-string a.b=1
+  clusterstack template web ./chart -f base.yaml -f - --show-only templates/deployment.yaml < more.yaml
+  clusterstack template web ./chart --include-crds -o json | jq '.items[].kind'";
+
+/// Flags of `clusterstack template`.
+#[derive(Args, Clone, Debug)]
+pub struct TemplateArgs {
+    /// Name of the release
+    name: String,
+
+    /// Directory or .tgz of a chart, for example the cluster-class directory of a stack
+    #[arg(value_name = "CHART")]
+    chart: PathBuf,
+
+    /// Namespace of the release
+    #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
+    namespace: String,
+
+    #[command(flatten)]
+    values: values::ValuesArgs,
+
+    /// Print the chart's crds/ too
+    #[arg(long)]
+    include_crds: bool,
+
+    /// Kubernetes version that the chart sees
+    #[arg(long, value_name = "VERSION")]
+    kube_version: Option<String>,
+
+    /// API versions that the chart sees besides Kubernetes' own, for example cert-manager.io/v1
+    #[arg(short, long, value_name = "VERSIONS", value_delimiter = ',')]
+    api_versions: Vec<String>,
+
+    /// Print only what these templates render, for example templates/service.yaml
+    #[arg(short, long, value_name = "TEMPLATES", value_delimiter = ',')]
+    show_only: Vec<String>,
+
+    /// Leave hooks out
+    #[arg(long)]
+    no_hooks: bool,
+
+    /// Leave tests out
+    #[arg(long)]
+    skip_tests: bool,
+
+    /// Render as for an upgrade: .Release.IsUpgrade instead of .Release.IsInstall
+    #[arg(long)]
+    is_upgrade: bool,
+
+    /// Form of the output: texts as rendered, or one JSON List of the objects
+    #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
+    output: Format,
+}
+
+/// Renders and prints.
+///
+/// # Errors
+/// What Helm refuses too.
+pub fn run(args: &TemplateArgs) -> Result<()> {
+    let chart = chart::read(&args.chart)?;
+    let values = args.values.merged(&text_of)?;
+    let capabilities = capabilities(args)?;
+    let release = Release { is_upgrade: args.is_upgrade, ..Release::new(&args.name, &args.namespace) };
+    let input = RenderInput {
+        values: Value::Object(values),
+        seed: rand::random(),
+        include_crds: args.include_crds,
+        include_comments: true,
+        ..RenderInput::new(release, &capabilities, Timestamp::now())
+    };
+    let rendered = render(&chart, &input).with_context(|| format!("{} does not render", args.chart.display()))?;
+    let documents: Vec<Document> =
+        rendered.documents.into_iter().filter(|document| is_wanted(document, args)).collect();
+    let documents = shown(documents, &args.show_only)?;
+    match args.output {
+        Format::Yaml => output::print_raw(text(&chart, &documents, !args.show_only.is_empty()).as_bytes()),
+        Format::Json => {
+            let items: Vec<&Value> = documents.iter().map(|d| &d.object).filter(|object| !object.is_null()).collect();
+            output::print(&output::format(&json!({"apiVersion": "v1", "kind": "List", "items": items}), Format::Json)?)
+        }
+    }
+}
+
+fn capabilities(args: &TemplateArgs) -> Result<Capabilities> {
+    let mut capabilities = match &args.kube_version {
+        None => Capabilities::default(),
+        Some(version) => Capabilities::for_kube_version(version)
+            .map_err(|error| Hinted::new(format!("--kube-version: {error}"), "write it as 1.34 or v1.34.2"))?,
+    };
+    capabilities.api_versions.extend(args.api_versions.iter().cloned());
+    Ok(capabilities)
+}
+
+fn is_wanted(document: &Document, args: &TemplateArgs) -> bool {
+    let Some(hook) = &document.hook else { return true };
+    !args.no_hooks && !(args.skip_tests && hook.events.iter().any(|event| event == "test"))
+}
+
+/// What the user's patterns name, in their order; everything without one.
+fn shown(documents: Vec<Document>, patterns: &[String]) -> Result<Vec<Document>> {
+    if patterns.is_empty() {
+        return Ok(documents);
+    }
+    let mut shown = Vec::new();
+    for pattern in patterns {
+        let found = documents.iter().filter(|document| pattern::matches(pattern, path_in_chart(document)));
+        let before = shown.len();
+        shown.extend(found.cloned());
+        if shown.len() == before {
+            let mut there: Vec<&str> = documents.iter().map(path_in_chart).collect();
+            there.dedup();
+            let hint = format!("there are: {}", there.join(", "));
+            return Err(Hinted::new(format!("could not find template {pattern} in chart"), hint).into());
+        }
+    }
+    Ok(shown)
+}
+
+/// `templates/x.yaml` of `chart/templates/x.yaml`.
+fn path_in_chart(document: &Document) -> &str {
+    document.source.split_once('/').map_or(document.source.as_str(), |(_, path)| path)
+}
+
+/// As `helm template` prints it: the files in `crds/` whole, blanks at the ends of the release's own text trimmed, hooks
+/// behind it.
+fn text(chart: &Chart, documents: &[Document], only: bool) -> String {
+    let block = |document: &Document, text: &str| format!("---\n# Source: {}\n{text}\n", document.source);
+    let own = |document: &&Document| document.hook.is_none();
+    let (mut release, mut last) = (String::new(), "");
+    for document in documents.iter().filter(own) {
+        match crd_file(chart, &document.source).filter(|_| document.is_crd && !only) {
+            Some(_) if document.source == last => {}
+            Some(file) => release.push_str(&block(document, &String::from_utf8_lossy(file))),
+            None => release.push_str(&block(document, &document.text)),
+        }
+        last = &document.source;
+    }
+    let hooks = documents.iter().filter(|document| !own(document)).map(|document| block(document, &document.text));
+    let mut text = if only { release } else { format!("{}\n", release.trim()) };
+    text.extend(hooks);
+    text
+}
+
+/// The file `chart/charts/sub/crds/x.yaml` of a chart or of one of its subcharts.
+fn crd_file<'c>(chart: &'c Chart, source: &str) -> Option<&'c Bytes> {
+    let path = source.strip_prefix(chart.name())?.strip_prefix('/')?;
+    let of_subchart = || chart.dependencies().find_map(|sub| crd_file(sub, path.strip_prefix("charts/")?));
+    chart.files().get(path).or_else(of_subchart)
+}
+
+/// The text of a file, `-` for standard input.
+fn text_of(name: &str) -> Result<String> {
+    let mut text = String::new();
+    let read = match name {
+        "-" => std::io::stdin().read_to_string(&mut text).map(|_| text),
+        path => std::fs::read_to_string(path),
+    };
+    read.with_context(|| format!("cannot read {}", if name == "-" { "standard input" } else { name }))
+}

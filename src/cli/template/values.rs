@@ -1,0 +1,155 @@
+//! The user's values: files and assignments, merged in Helm's order.
+
+use anyhow::{Context, Result};
+use clap::Args;
+use serde_json::{Map, Value};
+
+use super::strvals::{self, Values};
+use crate::cli::report::Hinted;
+use crate::core::yaml;
+
+/// Flags that give values. They win in this order: files, `--set-json`, `--set`, `--set-string`, `--set-file`; of one
+/// kind, the later one.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ValuesArgs {
+    /// File with values, `-` for standard input; later ones win
+    #[arg(short = 'f', long = "values", value_name = "FILE")]
+    pub files: Vec<String>,
+
+    /// Values: `a.b=1,list[0]=x,set={a,b}`, with `\` before a literal comma or dot; null removes a default
+    #[arg(long, value_name = "ASSIGNMENTS")]
+    pub set: Vec<String>,
+
+    /// As --set, every value a text
+    #[arg(long, value_name = "ASSIGNMENTS")]
+    pub set_string: Vec<String>,
+
+    /// As --set with JSON values, or a JSON object that is merged as a file is
+    #[arg(long, value_name = "JSON")]
+    pub set_json: Vec<String>,
+
+    /// As --set, every value the name of a file with the text
+    #[arg(long, value_name = "ASSIGNMENTS")]
+    pub set_file: Vec<String>,
+}
+
+impl ValuesArgs {
+    /// All of them as one.
+    ///
+    /// # Errors
+    /// A file that can't be read or is no map, an assignment that Helm would refuse.
+    pub fn merged(&self, read: &dyn Fn(&str) -> Result<String>) -> Result<Map<String, Value>> {
+        let mut all = Map::new();
+        for file in &self.files {
+            let text = read(file)?;
+            merge(&mut all, map(yaml::parse(&text).map_err(|error| unread(file, &error.to_string()))?, file)?);
+        }
+        for text in &self.set_json {
+            if text.trim_start().starts_with('{') {
+                let value = serde_json::from_str(text).with_context(|| format!("--set-json {text:?} is no JSON"))?;
+                merge(&mut all, map(value, "--set-json")?);
+            } else {
+                assign("--set-json", text, &Values::Json, &mut all)?;
+            }
+        }
+        let from_file = |name: &str| read(name).map_err(|error| format!("{error:#}"));
+        for (flag, texts, values) in [
+            ("--set", &self.set, Values::Typed),
+            ("--set-string", &self.set_string, Values::Text),
+            ("--set-file", &self.set_file, Values::File(&from_file)),
+        ] {
+            for text in texts {
+                assign(flag, text, &values, &mut all)?;
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn assign(flag: &str, text: &str, values: &Values<'_>, all: &mut Map<String, Value>) -> Result<()> {
+    strvals::set(text, values, all).map_err(|error| {
+        let hint =
+            "assignments are name=value,name.part=value,list[0]=value,list={a,b}; write \\, for a comma in a value";
+        Hinted::new(format!("{flag} {text:?} can't be understood"), hint).because(error).into()
+    })
+}
+
+/// The values of a file; an empty one has none.
+fn map(value: Value, file: &str) -> Result<Map<String, Value>> {
+    match value {
+        Value::Object(map) => Ok(map),
+        Value::Null => Ok(Map::new()),
+        _ => Err(unread(file, "it is no map").into()),
+    }
+}
+
+fn unread(file: &str, why: &str) -> Hinted {
+    let hint = "values are a YAML map, as in a chart's values.yaml";
+    Hinted::new(format!("values in {file} can't be read: {why}"), hint)
+}
+
+/// Puts `over` onto `base`: maps are merged, everything else (null too) replaces what is there.
+fn merge(base: &mut Map<String, Value>, over: Map<String, Value>) {
+    for (key, value) in over {
+        match (base.get_mut(&key), value) {
+            (Some(Value::Object(base)), Value::Object(over)) => merge(base, over),
+            (_, value) => _ = base.insert(key, value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn merged(args: &ValuesArgs) -> Result<Value> {
+        let read = |name: &str| match name {
+            "a.yaml" => Ok("image: {tag: v1, pull: Always}\nlist: [1, 2]\nport: 80\n".to_owned()),
+            "b.yaml" => Ok("image: {tag: v2}\nlist: [3]\nport: null\n".to_owned()),
+            "empty.yaml" => Ok("# nothing\n".to_owned()),
+            "list.yaml" => Ok("- a\n".to_owned()),
+            "broken.yaml" => Ok("a: [".to_owned()),
+            other => anyhow::bail!("{other} does not exist"),
+        };
+        args.merged(&read).map(Value::Object)
+    }
+
+    fn strings(all: &[&str]) -> Vec<String> {
+        all.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn later_files_win_and_null_stays_for_the_chart_to_see() {
+        let args = ValuesArgs { files: strings(&["a.yaml", "empty.yaml", "b.yaml"]), ..ValuesArgs::default() };
+        let expected = json!({"image": {"tag": "v2", "pull": "Always"}, "list": [3], "port": null});
+        assert_eq!(merged(&args).unwrap(), expected);
+    }
+
+    #[test]
+    fn assignments_win_over_files_in_helms_order() {
+        let args = ValuesArgs {
+            files: strings(&["a.yaml"]),
+            set_json: strings(&[r#"{"image": {"digest": "d"}, "x": 0}"#, "list=[9]"]),
+            set: strings(&["image.tag=v3,x=1", "port=81"]),
+            set_string: strings(&["x=2"]),
+            set_file: strings(&["text=empty.yaml"]),
+        };
+        let expected = json!({
+            "image": {"tag": "v3", "pull": "Always", "digest": "d"}, "list": [9], "port": 81, "x": "2", "text": "# nothing\n",
+        });
+        assert_eq!(merged(&args).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_no_map_of_values_is_refused() {
+        for (file, part) in
+            [("list.yaml", "it is no map"), ("broken.yaml", "broken.yaml can't be read"), ("gone", "does not exist")]
+        {
+            let args = ValuesArgs { files: strings(&[file]), ..ValuesArgs::default() };
+            assert!(merged(&args).unwrap_err().to_string().contains(part), "{file}");
+        }
+        let args = ValuesArgs { set: strings(&["a"]), ..ValuesArgs::default() };
+        assert!(merged(&args).unwrap_err().to_string().contains("--set \"a\""));
+    }
+}

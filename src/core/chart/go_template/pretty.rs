@@ -1,0 +1,83 @@
+//! `toYamlPretty`: YAML with lists indented below their keys.
+
+use serde_json::Value as Json;
+
+use super::json::MAX_DEPTH;
+use super::value::Value;
+use super::{json, print};
+use crate::core::yaml;
+
+/// The text without a line break at its end. `None`: the value is nested too deeply.
+pub(crate) fn to_yaml(value: &Value) -> Option<String> {
+    let mut lines = Vec::new();
+    write(&mut lines, value, 0)?;
+    Some(lines.join("\n"))
+}
+
+/// Whether a value takes lines of its own.
+fn is_block(value: &Value) -> bool {
+    match value {
+        Value::List(list) => !list.items.is_empty(),
+        other => other.as_map().is_some_and(|map| !map.is_empty()),
+    }
+}
+
+fn write(lines: &mut Vec<String>, value: &Value, depth: usize) -> Option<()> {
+    if depth > MAX_DEPTH {
+        return None;
+    }
+    match value {
+        Value::List(list) if !list.items.is_empty() => {
+            for item in &list.items {
+                let mut inner = Vec::new();
+                write(&mut inner, item, depth + 1)?;
+                for (index, line) in inner.iter().enumerate() {
+                    lines.push(indented(if index == 0 { "- " } else { "  " }, line));
+                }
+            }
+        }
+        other => match other.as_map() {
+            Some(map) if !map.is_empty() => {
+                for (key, value) in map.entries() {
+                    let key = scalar(&Value::Str(key))?.join("");
+                    let mut inner = Vec::new();
+                    write(&mut inner, &value, depth + 1)?;
+                    if is_block(&value) {
+                        lines.push(format!("{key}:"));
+                        lines.extend(inner.iter().map(|line| indented("  ", line)));
+                    } else {
+                        let mut inner = inner.into_iter();
+                        lines.push(format!("{key}: {}", inner.next().unwrap_or_default()));
+                        lines.extend(inner);
+                    }
+                }
+            }
+            _ => lines.append(&mut scalar(other)?),
+        },
+    }
+    Some(())
+}
+
+fn indented(by: &str, line: &str) -> String {
+    if line.is_empty() { String::new() } else { format!("{by}{line}") }
+}
+
+/// The lines of a scalar, or of an empty list or map.
+fn scalar(value: &Value) -> Option<Vec<String>> {
+    if let Value::Float(number) = value {
+        return Some(vec![print::float(*number)]);
+    }
+    let json: Json = json::to_json(value)?;
+    Some(yaml::to_string(&json).lines().map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_indented() {
+        let value = json::from_json(&serde_json::json!({"a": [1, {"b": [2], "c": {}}], "d": "x"}));
+        assert_eq!(to_yaml(&value).unwrap(), "a:\n  - 1\n  - b:\n      - 2\n    c: {}\nd: x");
+    }
+}

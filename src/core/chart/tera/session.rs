@@ -1,0 +1,84 @@
+//! What belongs to one rendering and can't be handed to Tera's filters as an argument.
+//!
+//! Filters are registered when templates are parsed, renderings are many. Each runs on one thread from its beginning
+//! to its end, so what it may use up lives with the thread for that long.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::TeraLookup;
+
+/// What a rendering has at its disposal and what it leaves behind.
+#[derive(Default)]
+pub(super) struct Session {
+    pub(super) steps: u64,
+    pub(super) output: usize,
+    pub(super) stop: Option<Arc<AtomicBool>>,
+    pub(super) answers: BTreeMap<TeraLookup, tera::Value>,
+    pub(super) missing: BTreeSet<TeraLookup>,
+    /// The limit that was reached. Tera passes errors of writers on without their text.
+    pub(super) limit: Option<&'static str>,
+}
+
+thread_local! {
+    static SESSION: RefCell<Session> = RefCell::default();
+}
+
+impl Session {
+    /// Runs `work` with this session; gives back what is left of it.
+    pub(super) fn run<T>(self, work: impl FnOnce() -> T) -> (T, Self) {
+        let outer = SESSION.replace(self);
+        let result = work();
+        (result, SESSION.replace(outer))
+    }
+
+    fn reached(&mut self, limit: &'static str) -> Result<(), &'static str> {
+        self.limit = Some(limit);
+        Err(limit)
+    }
+
+    fn step(&mut self) -> Result<(), &'static str> {
+        if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            return self.reached("stopped: it took too long");
+        }
+        match self.steps.checked_sub(1) {
+            Some(left) => {
+                self.steps = left;
+                Ok(())
+            }
+            None => self.reached("takes more steps than allowed"),
+        }
+    }
+}
+
+/// Counts one step.
+pub(super) fn step() -> Result<(), &'static str> {
+    SESSION.with_borrow_mut(Session::step)
+}
+
+/// Counts one step and what it writes.
+pub(super) fn write(bytes: usize) -> Result<(), &'static str> {
+    SESSION.with_borrow_mut(|session| {
+        session.step()?;
+        match session.output.checked_sub(bytes) {
+            Some(left) => {
+                session.output = left;
+                Ok(())
+            }
+            None => session.reached("writes more than allowed"),
+        }
+    })
+}
+
+/// The answer to a lookup; an unanswered one is remembered.
+pub(super) fn answer(lookup: TeraLookup) -> Option<tera::Value> {
+    SESSION.with_borrow_mut(|session| {
+        let answer = session.answers.get(&lookup).cloned();
+        if answer.is_none() {
+            session.missing.insert(lookup);
+        }
+        answer
+    })
+}

@@ -1,0 +1,357 @@
+use std::sync::atomic::Ordering;
+
+use serde_json::json;
+
+use super::*;
+
+const FILE: &str = "templates/x.yaml.tera";
+
+fn context() -> TeraContext {
+    TeraContext {
+        values: json!({
+            "name": "demo", "n": 3, "f": 1.5, "big": 1_000_000, "flag": false, "null": null, "empty": "", "zero": 0,
+            "list": [1, "a", null], "multi": "x\ny\n", "yes": "yes",
+            "map": {"b": 1, "a": {"c": [1, 2]}, "a10": 1, "a2": 2},
+        }),
+        release: json!({"name": "docker-hello-1-34", "namespace": "org"}),
+        chart: json!({"name": "class", "version": "v1"}),
+        files: json!({"config/a.txt": "text\n"}),
+        ..TeraContext::default()
+    }
+}
+
+fn render(template: &str) -> Result<String, TeraError> {
+    TeraTemplates::parse([(FILE, template)])?.render(&context()).map(|mut files| files.remove(0).1)
+}
+
+#[track_caller]
+fn check(table: &[(&str, &str)]) {
+    for (template, expected) in table {
+        assert_eq!(render(template).as_deref(), Ok(*expected), "{template}");
+    }
+}
+
+/// Template, line, column, message.
+#[track_caller]
+fn check_errors(table: &[(&str, usize, usize, &str)]) {
+    for (template, line, column, message) in table {
+        let error = render(template).unwrap_err();
+        assert_eq!((error.file.as_str(), error.line, error.column), (FILE, *line, *column), "{template}: {error}");
+        assert!(error.message.contains(message), "{template}: {error}");
+    }
+}
+
+#[test]
+fn values_are_printed_as_they_are() {
+    check(&[
+        (
+            "{{ values.name }}-{{ values.n }} {{ values.f }} {{ values.big }} {{ values.flag }}",
+            "demo-3 1.5 1000000 false",
+        ),
+        ("{{ release.name }}-{{ chart.version }}", "docker-hello-1-34-v1"),
+        ("{{ files['config/a.txt'] }}", "text\n"),
+        ("{{ '<a href=\"b\">&' }}", "<a href=\"b\">&"),
+        ("{% for key, value in values.map %}{{ key }} {% endfor %}", "a a10 a2 b "),
+        ("{{ values.null }}|{{ values.empty }}|", "||"),
+    ]);
+}
+
+#[test]
+fn filters_do_what_helm_s_functions_do() {
+    check(&[
+        ("{{ values.map | to_yaml }}", "a:\n  c:\n  - 1\n  - 2\na2: 2\na10: 1\nb: 1"),
+        ("{{ values.list | to_yaml }}", "- 1\n- a\n- null"),
+        ("{{ values.yes | to_yaml }}", "\"yes\""),
+        ("a:{{ values.map.a | to_yaml | nindent(n=2) }}", "a:\n  c:\n  - 1\n  - 2"),
+        ("{{ 'a\nb\n\nc' | indent(n=2) }}", "  a\n  b\n  \n  c"),
+        ("{{ values.map | to_json }}", r#"{"a":{"c":[1,2]},"a10":1,"a2":2,"b":1}"#),
+        ("{{ values.map.a | to_pretty_json }}", "{\n  \"c\": [\n    1,\n    2\n  ]\n}"),
+        ("{{ 'b: [0777, yes]\na: 1' | from_yaml | to_json }}", r#"{"a":1,"b":[511,true]}"#),
+        ("{{ '{\"a\": [1]}' | from_json | get(key='a') | to_json }}", "[1]"),
+        ("{{ values.multi | quote }} {{ values.n | quote }} {{ 'a\"\\\\b' | quote }}", r#""x\ny\n" "3" "a\"\\b""#),
+        ("{{ values.yes | squote }} {{ \"it's\" | squote }}", "'yes' 'it''s'"),
+        ("{{ values.name | b64enc }} {{ 'ZGVtbw==' | b64dec }}", "ZGVtbw== demo"),
+        ("{{ values.name | b64encode | b64decode }}", "demo"),
+        ("{{ 'abc' | sha256 }}", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
+        ("{{ 'abcdef' | trunc(n=3) }} {{ 'abcdef' | trunc(n=-2) }} {{ 'é' | trunc(n=63) }}", "abc ef é"),
+        ("{{ 'a--' | trim_suffix(pat='-') }} {{ 'vv1' | trim_prefix(pat='v') }}", "a- v1"),
+        ("{{ 'a.b' | replace(from='.', to='-') }}", "a-b"),
+        (
+            "{{ values.map | merge(with={'b': 2, 'a': {'d': 1} }) | to_json }}",
+            r#"{"a":{"c":[1,2],"d":1},"a10":1,"a2":2,"b":1}"#,
+        ),
+        ("{{ lookup(api_version='v1', kind='Secret') | to_json }}", "{}"),
+        ("{{ values.n | str ~ 'x' }}", "3x"),
+    ]);
+}
+
+#[test]
+fn default_fills_what_is_undefined_or_null() {
+    check(&[
+        ("{{ values.nope | default(value=1) }}", "1"),
+        ("{{ nope | default(value=1) }}", "1"),
+        ("{{ values.null | default(value=1) }}", "1"),
+        ("{{ values.zero | default(value=1) }}", "0"),
+        ("{{ values.zero | default(value=1, boolean=true) }}", "1"),
+        ("{{ values.nope or 2 }}", "2"),
+        ("{% if values.nope is defined %}a{% else %}b{% endif %}", "b"),
+        ("{% if cluster is defined %}a{% else %}b{% endif %}", "b"),
+        ("{{ values.name | required(message='no name') }}", "demo"),
+    ]);
+}
+
+#[test]
+fn what_is_undefined_is_an_error_with_its_place() {
+    check_errors(&[
+        ("{{ nope }}", 1, 4, "Variable `nope` is not defined. Available variables: chart, files, release, values"),
+        ("a\n  {{ values.nope }}", 2, 13, "Field `nope` is not defined. Available fields: big, empty"),
+        ("{{ values.nope.deeper | default(value=1) }}", 1, 11, "Field `nope` is not defined"),
+        ("{{ values.null.x }}", 1, 16, "Field `x` is not defined"),
+        ("{{ cluster.metadata.name }}", 1, 4, "Variable `cluster` is not defined"),
+        ("{% for x in values.nope %}{% endfor %}", 1, 13, "Iteration not possible on type `undefined`"),
+        ("{{ values.nope | required(message='set nope') }}", 1, 18, "set nope"),
+        ("{{ values.empty | required(message='set empty') }}", 1, 19, "set empty"),
+        ("{{ [values.nope] | to_json }}", 1, 20, "`to_json` is undefined, or a part of it"),
+        ("{{ {'a': values.nope} | to_yaml }}", 1, 25, "`to_yaml` is undefined, or a part of it"),
+        ("{{ values.map | merge(with=values.nope) }}", 1, 17, "only maps can be merged"),
+    ]);
+    let filters = [
+        "to_yaml",
+        "from_yaml",
+        "to_json",
+        "to_pretty_json",
+        "from_json",
+        "indent(n=1)",
+        "nindent(n=1)",
+        "quote",
+        "squote",
+        "b64enc",
+        "b64dec",
+        "sha256",
+        "trunc(n=1)",
+        "trim_prefix(pat='a')",
+        "trim_suffix(pat='a')",
+        "merge(with={})",
+        "safe",
+        "str",
+        "int",
+        "float",
+        "upper",
+        "lower",
+        "title",
+        "capitalize",
+        "trim",
+        "trim_start",
+        "trim_end",
+        "replace(from='a', to='b')",
+        "length",
+        "reverse",
+        "split(pat='a')",
+        "abs",
+        "round",
+        "first",
+        "last",
+        "nth(n=0)",
+        "join",
+        "sort",
+        "unique",
+        "get(key='a')",
+        "values",
+        "keys",
+        "pairs",
+        "group_by(attribute='a')",
+        "pluralize",
+        "truncate(length=1)",
+        "wordcount",
+        "escape",
+        "escape_html",
+        "escape_xml",
+        "newlines_to_br",
+    ];
+    for filter in filters {
+        let error = render(&format!("{{{{ values.nope | {filter} }}}}")).unwrap_err();
+        assert_eq!((error.kind, error.line), (TeraErrorKind::Render, 1), "{filter}");
+        assert!(error.message.contains("undefined"), "{filter}: {error}");
+    }
+}
+
+#[test]
+fn syntax_and_unknown_names_are_errors_before_rendering() {
+    let table = [
+        ("line\n  {{ values.name ", 2, 17, "Unexpected end of input"),
+        ("{% if %}", 1, 7, "Found `%}`"),
+        ("{{ 'x' | nope }}", 1, 10, "Unknown filter `nope`"),
+        ("{% if false %}{{ nope() }}{% endif %}", 1, 18, "Unknown function `nope`"),
+        ("{% if 1 is nope %}{% endif %}", 1, 12, "Unknown test `nope`"),
+        ("{% include 'nope' %}", 1, 12, "Unknown template `nope`"),
+        ("{{ <nope /> }}", 1, 4, "Unknown component `nope`"),
+    ];
+    check_errors(&table);
+    for (template, ..) in table {
+        assert_eq!(render(template).unwrap_err().kind, TeraErrorKind::Parse, "{template}");
+    }
+}
+
+#[test]
+fn arguments_are_checked() {
+    check_errors(&[
+        ("{{ 'x' | indent(width=2) }}", 1, 10, "unknown argument `width`, known: n"),
+        ("{{ 'x' | quote(n=2) }}", 1, 10, "unknown argument `n`"),
+        ("{{ 'x' | indent }}", 1, 10, "Missing keyword argument `n`"),
+        ("{{ 'x' | indent(n=100000) }}", 1, 10, "`n` is more than 1000"),
+        ("{{ 'x' | trunc(n='a') }}", 1, 4, "Invalid type"),
+        ("{{ values.map | quote }}", 1, 17, "a map/struct is no text: to_yaml or to_json makes one of it"),
+        ("{{ '*' | b64dec }}", 1, 10, "no base64"),
+        ("{{ 'a: [' | from_yaml }}", 1, 13, "no YAML: line 1"),
+        ("{{ '[' | from_json }}", 1, 10, "no JSON"),
+        ("{{ fail(message='no way') }}", 1, 4, "no way"),
+        ("{{ lookup(kind='Secret') }}", 1, 4, "Missing keyword argument `api_version`"),
+        ("{{ lookup(api_version='v1', kind='Secret', nam='x') }}", 1, 4, "unknown argument `nam`"),
+    ]);
+}
+
+#[test]
+fn an_error_shows_the_line_and_the_way_to_it() {
+    let templates = TeraTemplates::parse([
+        (FILE, "metadata:\n  {{ <labels name={values.name} /> | indent(n=2) }}\n"),
+        (
+            "templates/_labels.tera",
+            "{% component labels(name: string) %}\napp: {{ name | trunc(n=name) }}\n{% endcomponent labels %}",
+        ),
+    ]);
+    let error = templates.unwrap().render(&context()).unwrap_err();
+    insta::assert_snapshot!(error, @r"
+    templates/_labels.tera:2:9: Invalid type for the value, expected `i64` but got `string`
+      |
+    2 | app: {{ name | trunc(n=name) }}
+      |         ^^^^
+
+    note: called from templates/x.yaml.tera:2:6
+      |
+    2 |   {{ <labels name={values.name} /> | indent(n=2) }}
+      |      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    ");
+}
+
+#[test]
+fn partial_templates_are_used_but_not_rendered() {
+    let templates = TeraTemplates::parse([
+        ("templates/b.yaml.tera", "{{ <labels name={values.name} /> | nindent(n=2) }}"),
+        ("templates/a.yaml.tera", "{% include 'templates/sub/_part.tera' %}"),
+        (
+            "templates/_labels.tera",
+            "{% component labels(name: string) %}app: {{ name }}\nn: x{% endcomponent labels %}",
+        ),
+        ("templates/sub/_part.tera", "part of {{ release.name }}"),
+    ])
+    .unwrap();
+    let expected =
+        [("templates/a.yaml.tera", "part of docker-hello-1-34"), ("templates/b.yaml.tera", "\n  app: demo\n  n: x")];
+    let files = templates.render(&context()).unwrap();
+    assert_eq!(files, expected.map(|(path, text)| (path.to_owned(), text.to_owned())));
+    assert!(TeraTemplates::parse([]).unwrap().is_empty());
+}
+
+#[test]
+fn lookups_are_answered_or_remembered() {
+    let secret = |name: &str| TeraLookup {
+        api_version: "v1".into(),
+        kind: "Secret".into(),
+        namespace: "org".into(),
+        name: name.into(),
+    };
+    let template = "{% set a = lookup(api_version='v1', kind='Secret', namespace=release.namespace, name='a') %}\
+                    {% set b = lookup(api_version='v1', kind='Secret', namespace='org', name='b') %}\
+                    {{ a.data.key }}{{ b.data?.key | default(value='none') }}";
+    let templates = TeraTemplates::parse([(FILE, template)]).unwrap();
+    let answers = BTreeMap::from([(secret("a"), json!({"data": {"key": "x"}}))]);
+    let texts = templates.render_with(&context(), &answers, &TeraLimits::default()).unwrap();
+    assert_eq!(texts.files[0].1, "xnone");
+    assert_eq!(texts.missing_lookups, BTreeSet::from([secret("b")]));
+    let error = templates.render_with(&context(), &BTreeMap::new(), &TeraLimits::default()).unwrap_err();
+    assert_eq!(error.missing_lookups, BTreeSet::from([secret("a"), secret("b")]));
+}
+
+#[test]
+fn a_rendering_that_wants_too_much_ends() {
+    let endless = "{% for a in range(end=100000) %}{% for b in range(end=100000) %}x{% endfor %}{% endfor %}";
+    let silent = "{% for a in range(end=100000) %}{% for b in range(end=100000) %}\
+                  {%- set x = b | str -%}{% endfor %}{% endfor %}";
+    let limits = TeraLimits { output: 1000, ..TeraLimits::default() };
+    let stopped = TeraLimits { stop: Some(Arc::default()), ..TeraLimits::default() };
+    stopped.stop.as_ref().unwrap().store(true, Ordering::Relaxed);
+    let few = TeraLimits { steps: 1000, ..TeraLimits::default() };
+    for (template, limits, message) in [
+        (endless, &limits, "writes more than allowed"),
+        (endless, &few, "takes more steps than allowed"),
+        (silent, &few, "takes more steps than allowed"),
+        (endless, &stopped, "stopped: it took too long"),
+    ] {
+        let templates = TeraTemplates::parse([(FILE, template)]).unwrap();
+        let error = templates.render_with(&context(), &BTreeMap::new(), limits).unwrap_err();
+        assert_eq!((error.kind, error.message.as_str()), (TeraErrorKind::Limit, message));
+        assert_eq!(error.file, FILE);
+        // The next one starts afresh.
+        assert!(render("{{ 'x' | str }}").is_ok());
+    }
+}
+
+#[test]
+fn recursion_ends() {
+    let component = "{% component a(n: integer) %}{{ <a n={n + 1} /> }}{% endcomponent a %}{{ <a n={1} /> }}";
+    let error = render(component).unwrap_err();
+    assert!(error.message.contains("recursion"), "{error}");
+    let circular = TeraTemplates::parse([
+        ("templates/a.tera", "{% include 'templates/b.tera' %}"),
+        ("templates/b.tera", "{% include 'templates/a.tera' %}"),
+    ]);
+    let error = circular.err().unwrap();
+    assert_eq!((error.file.as_str(), error.line, error.column), ("templates/a.tera", 1, 4));
+    assert_eq!(error.message, "templates include each other in a circle, or more than 16 deep");
+    let deep = 100_000;
+    for template in [
+        format!("{{{{ {}1{} }}}}", "(".repeat(deep), ")".repeat(deep)),
+        format!("{{{{ {}1 }}}}", "-".repeat(deep)),
+        format!("{{{{ {}1 }}}}", "not ".repeat(deep)),
+        format!("{{{{ {}1{} }}}}", "[".repeat(deep), "]".repeat(deep)),
+        format!("{{{{ a{} }}}}", "[a".repeat(deep)),
+        format!("{{{{ 1{} }}}}", " + 1".repeat(deep)),
+        format!("{{{{ 1{} }}}}", " | str".repeat(deep)),
+        "{% if a %}".repeat(deep),
+        "{% for a in b %}".repeat(deep),
+        "{% if a %}".to_owned() + &"{% elif b %}".repeat(deep),
+    ] {
+        let error = render(&template).unwrap_err();
+        assert_eq!(error.kind, TeraErrorKind::Parse, "{}", error.message);
+    }
+}
+
+#[test]
+fn all_nesting_that_is_allowed_has_room() {
+    // A component that calls itself behind 15 includes, 20 times.
+    let mut templates: Vec<_> =
+        (0..15).map(|i| (format!("_{i}.tera"), format!("{{% include '_{}.tera' %}}", i + 1))).collect();
+    templates.push(("_15.tera".into(), "{{ <a n={n + 1} /> }}".into()));
+    let component = "{% component a(n: integer) %}{% if n < 20 %}{% include '_0.tera' %}{% else %}end{% endif %}\
+                     {% endcomponent a %}{{ <a n={1} /> }}";
+    templates.push((FILE.into(), component.into()));
+    let parse = || TeraTemplates::parse(templates.iter().map(|(name, text)| (name.as_str(), text.as_str())));
+    assert_eq!(parse().unwrap().render(&context()).unwrap()[0].1, "end");
+    // Includes that branch are looked at in time.
+    let wide = |i| format!("{{% include '_{0}.tera' %}}", i + 1).repeat(20);
+    let templates: Vec<_> =
+        (0..16).map(|i| (format!("_{i}.tera"), wide(i))).chain([("_16.tera".into(), String::new())]).collect();
+    assert!(TeraTemplates::parse(templates.iter().map(|(name, text)| (name.as_str(), text.as_str()))).is_ok());
+}
+
+#[test]
+fn templates_are_shared_between_threads() {
+    let templates = TeraTemplates::parse([(FILE, "{{ values.map | to_yaml }}")]).unwrap();
+    let context = context();
+    let expected = templates.render(&context).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert_eq!(templates.render(&context).unwrap(), expected));
+        }
+    });
+}
