@@ -1,1 +1,23 @@
-//! Tests against a real API server.
+//! Tests against a real API server, with the real binary: one behaviour per file.
+//!
+//! They start the control plane of `hack/controlplane` themselves. `CLUSTERSTACK_USE_KUBECONFIG=1` takes the cluster of
+//! `KUBECONFIG` instead, `KUBEBUILDER_ASSETS` an etcd and a kube-apiserver of there. Most of the time a test waits, so
+//! more tests at once than there are cores are well: `cargo test --test e2e -- --test-threads=6`.
+
+mod harness;
+
+mod api;
+mod broken;
+mod delete;
+mod drift;
+mod flaky;
+mod install;
+mod migration;
+mod provider;
+mod prune;
+mod real;
+mod restart;
+mod rights;
+mod signals;
+mod source;
+mod upgrade;

@@ -248,6 +248,10 @@ impl Pass<'_> {
             }
         }
         let uid = self.release.uid().unwrap_or_default();
+        let asked = self.asked != facts.reconcile_at;
+        if asked {
+            self.ctx.memory.end_fights(&uid);
+        }
         let retries = self.ctx.memory.retries_refused(&uid);
         let recorded: Vec<Row> = facts.resources.iter().chain(&facts.retained).cloned().collect();
         plan::plan(&Input {
@@ -258,7 +262,7 @@ impl Pass<'_> {
             ignore: &self.stack.spec.ignore_differences,
             drift: self.stack.spec.drift_mode.unwrap_or_default(),
             fights: &self.ctx.memory.fights(&uid, Timestamp::now()),
-            retry_refused: retries || self.asked != facts.reconcile_at,
+            retry_refused: retries || asked,
         })
     }
 

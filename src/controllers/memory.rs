@@ -93,6 +93,13 @@ impl Memory {
         what.clone_into(&mut correction.last);
     }
 
+    /// Ends all fights of an object: somebody changed the spec or asked, so each of its objects is put back again.
+    pub fn end_fights(&self, uid: &str) {
+        if let Some(entry) = self.lock().get_mut(uid) {
+            entry.corrections.clear();
+        }
+    }
+
     /// The objects that are fought over and left alone for a while, with the message.
     pub fn fights(&self, uid: &str, now: Timestamp) -> BTreeMap<ObjectKey, String> {
         let mut memory = self.lock();
@@ -146,6 +153,17 @@ mod tests {
         assert!(message.contains("5 times") && message.contains("vandal"), "{message}");
         assert!(!memory.fights("u", at(13)).is_empty());
         assert!(memory.fights("u", at(15)).is_empty());
+    }
+
+    #[test]
+    fn a_fight_ends_when_somebody_asks() {
+        let (memory, key) = (Memory::default(), ObjectKey::default());
+        for minute in 0..5 {
+            memory.corrected("u", &key, "changed by vandal: /data", at(minute));
+        }
+        assert!(!memory.fights("u", at(4)).is_empty());
+        memory.end_fights("u");
+        assert!(memory.fights("u", at(4)).is_empty());
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! Status and events: written only when something but time changed.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource, ResourceExt};
@@ -39,14 +42,32 @@ where
     }
 }
 
-/// Publishes events of the operator.
+/// Notes of which it is remembered that they were said.
+const REMEMBERED: usize = 512;
+
+/// Publishes events of the operator. The same note on the same object is one event with a count.
 #[derive(Clone)]
-pub struct Events(Recorder);
+pub struct Events {
+    client: Client,
+    reporter: Reporter,
+    /// A recorder takes events that differ in their note alone for one and drops the second note, so each note has its own.
+    recorders: Arc<Mutex<HashMap<String, Recorder>>>,
+}
 
 impl Events {
     /// With the operator's name as reporter.
     pub fn new(client: Client, instance: String) -> Self {
-        Self(Recorder::new(client, Reporter { controller: "clusterstack".into(), instance: Some(instance) }))
+        let reporter = Reporter { controller: "clusterstack".into(), instance: Some(instance) };
+        Self { client, reporter, recorders: Arc::default() }
+    }
+
+    fn recorder(&self, note: &str) -> Recorder {
+        let mut recorders = self.recorders.lock().unwrap_or_else(PoisonError::into_inner);
+        if recorders.len() >= REMEMBERED {
+            recorders.clear();
+        }
+        let make = || Recorder::new(self.client.clone(), self.reporter.clone());
+        recorders.entry(note.to_owned()).or_insert_with(make).clone()
     }
 
     /// Says that something happened to an object. An event that can't be written is logged: it stops nothing.
@@ -66,7 +87,7 @@ impl Events {
             action: "Reconcile".to_owned(),
             secondary: None,
         };
-        if let Err(error) = self.0.publish(&event, &object.object_ref(&())).await {
+        if let Err(error) = self.recorder(note).publish(&event, &object.object_ref(&())).await {
             tracing::debug!(%error, %reason, "event not written");
         }
     }

@@ -1,0 +1,176 @@
+//! Deletion: nothing that is in use, everything else, in order.
+
+use clusterstack::api::{API_VERSION, ConditionType, DELETION_POLICY};
+use serde_json::{Value, json};
+
+use crate::harness::{CLASS, CLUSTER_API, INFRASTRUCTURE, Repo, SETTINGS, World, cluster};
+
+const V1: &str = "docker-x-1-34-v1";
+const ALL: [(&str, &str); 4] = [
+    (CLUSTER_API, "ClusterClass"),
+    (INFRASTRUCTURE, "DockerClusterTemplate"),
+    (INFRASTRUCTURE, "DockerMachineTemplate"),
+    ("v1", "ConfigMap"),
+];
+
+async fn ready(t: &World) -> Repo {
+    let repo = t.repo();
+    repo.release(V1, &format!("{CLASS}{SETTINGS}"));
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    repo
+}
+
+async fn are_there(t: &World, expected: bool) {
+    for (version, kind) in ALL {
+        assert_eq!(t.get(version, kind, V1).await.is_some(), expected, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_stack_that_nobody_uses_takes_everything_along() {
+    let t = World::new("unused").await;
+    let _operator = t.operator(&[]);
+    ready(&t).await;
+    t.delete_stack("x").await;
+    t.stack_gone("x").await;
+    t.release_gone(V1).await;
+    are_there(&t, false).await;
+}
+
+#[tokio::test]
+async fn a_stack_in_use_waits_names_the_cluster_and_goes_on_by_itself() {
+    let t = World::new("inuse").await;
+    let _operator = t.operator(&[]);
+    ready(&t).await;
+    t.apply(&cluster("shop", V1)).await;
+    t.delete_stack("x").await;
+    let message = t.stack_says("x", ConditionType::Ready, "False", "InUse").await;
+    assert!(message.contains(&format!("Cluster {}/shop", t.namespace)), "{message}");
+    t.look_again("x").await;
+    are_there(&t, true).await;
+
+    t.delete(CLUSTER_API, "Cluster", "shop").await;
+    t.stack_gone("x").await;
+    are_there(&t, false).await;
+}
+
+#[tokio::test]
+async fn a_release_in_use_that_is_deleted_by_hand_waits_too() {
+    let t = World::new("relinuse").await;
+    let _operator = t.operator(&[]);
+    ready(&t).await;
+    t.apply(&cluster("shop", V1)).await;
+    t.delete(API_VERSION, "ClusterStackRelease", V1).await;
+    let message = t.release_says(V1, ConditionType::Ready, "False", "InUse").await;
+    assert!(message.contains("shop"), "{message}");
+    are_there(&t, true).await;
+    t.delete(CLUSTER_API, "Cluster", "shop").await;
+    // It goes, and comes anew, for the ClusterStack still wants it.
+    t.release(V1, "to be made anew", |release| {
+        let deleting = release.metadata.deletion_timestamp.is_some();
+        crate::harness::check(!deleting && release.status.as_ref().is_some_and(|s| s.ready), &release.metadata)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn cluster_classes_go_first_and_are_waited_for() {
+    let t = World::new("order").await;
+    let _operator = t.operator(&[]);
+    ready(&t).await;
+    let class = (CLUSTER_API, "ClusterClass", V1);
+    t.change("guard", class, json!({"metadata": {"finalizers": ["e2e.example.com/guard"]}})).await;
+    t.delete_stack("x").await;
+    let message = t.release_says(V1, ConditionType::Ready, "False", "Deleting").await;
+    assert!(message.contains("ClusterClass"), "{message}");
+    for (version, kind) in &ALL[1..] {
+        let object = t.get(version, kind, V1).await.unwrap_or_else(|| panic!("{kind} went before the ClusterClass"));
+        assert_eq!(object["metadata"]["deletionTimestamp"], Value::Null, "{kind}");
+    }
+    t.change("guard", class, json!({"metadata": {"finalizers": null}})).await;
+    t.stack_gone("x").await;
+    are_there(&t, false).await;
+}
+
+#[tokio::test]
+async fn the_orphan_policy_leaves_what_was_applied() {
+    let t = World::new("orphan").await;
+    let _operator = t.operator(&[]);
+    ready(&t).await;
+    t.apply(&cluster("shop", V1)).await;
+    t.change_stack("x", json!({"metadata": {"annotations": {DELETION_POLICY: "orphan"}}})).await;
+    t.delete_stack("x").await;
+    t.stack_gone("x").await;
+    t.release_gone(V1).await;
+    are_there(&t, true).await;
+}
+
+#[tokio::test]
+async fn deletion_needs_neither_the_source_nor_the_store() {
+    let t = World::new("nosource").await;
+    let operator = t.operator(&[]);
+    let repo = ready(&t).await;
+    operator.kill();
+    std::fs::remove_dir_all(repo.dir()).unwrap();
+    std::fs::remove_dir_all(t.store()).unwrap();
+    t.delete_stack("x").await;
+    let _operator = t.operator(&[]);
+    t.stack_gone("x").await;
+    are_there(&t, false).await;
+}
+
+#[tokio::test]
+async fn a_release_that_never_rendered_does_not_hang() {
+    let t = World::new("never").await;
+    let _operator = t.operator(&[]);
+    let repo = t.repo();
+    repo.release(V1, "{{ fail \"on purpose\" }}");
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.release_says(V1, ConditionType::Ready, "False", "RenderFailed").await;
+    t.delete_stack("x").await;
+    t.stack_gone("x").await;
+    t.release_gone(V1).await;
+}
+
+#[tokio::test]
+async fn what_helm_would_keep_is_kept() {
+    let t = World::new("keep").await;
+    let _operator = t.operator(&[]);
+    let repo = t.repo();
+    let kept = "apiVersion: v1\nkind: Secret\nmetadata:\n  name: kept\n  annotations: {helm.sh/resource-policy: keep}\n---\n";
+    repo.release(V1, &format!("{kept}{SETTINGS}"));
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    t.delete_stack("x").await;
+    t.stack_gone("x").await;
+    assert!(t.get("v1", "Secret", "kept").await.is_some());
+    assert!(t.config_map(V1).await.is_none());
+}
+
+#[tokio::test]
+async fn what_somebody_took_over_is_left_when_the_stack_goes() {
+    let t = World::new("taken").await;
+    let operator = t.operator(&[]);
+    ready(&t).await;
+    operator.kill();
+    let labels = json!({"metadata": {"labels": {"clusterstack.x-k8s.io/owner-name": "another"}}});
+    t.change("another", ("v1", "ConfigMap", V1), labels).await;
+    t.delete_stack("x").await;
+    let _operator = t.operator(&[]);
+    t.stack_gone("x").await;
+    assert!(t.config_map(V1).await.is_some());
+    assert!(t.get(CLUSTER_API, "ClusterClass", V1).await.is_none());
+}
+
+#[tokio::test]
+async fn a_suspended_stack_can_still_be_deleted() {
+    let t = World::new("suspdel").await;
+    let _operator = t.operator(&[]);
+    ready(&t).await;
+    t.change_stack("x", json!({"spec": {"suspend": true}})).await;
+    t.stack_says("x", ConditionType::Ready, "True", "Suspended").await;
+    t.delete_stack("x").await;
+    t.stack_gone("x").await;
+    are_there(&t, false).await;
+}

@@ -1,0 +1,134 @@
+//! The API server of all tests, started once: the cluster of KUBECONFIG, an envtest directory, or `hack/controlplane`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Patch, PatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::wait::{await_condition, conditions::is_crd_established};
+use kube::{Api, Client, Config, ResourceExt};
+use tokio::sync::OnceCell;
+
+use super::wait::{LONG, wait_for};
+
+/// The root of the repository.
+pub(crate) const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// A running control plane.
+pub(crate) struct ControlPlane {
+    pub(crate) kubeconfig: PathBuf,
+    /// Only that of `hack/controlplane` has one.
+    pub(crate) audit_log: Option<PathBuf>,
+}
+
+static PLANE: OnceCell<ControlPlane> = OnceCell::const_new();
+
+/// The control plane, started by the first test that asks.
+pub(crate) async fn get() -> &'static ControlPlane {
+    PLANE.get_or_init(start).await
+}
+
+async fn start() -> ControlPlane {
+    let plane = if std::env::var("CLUSTERSTACK_USE_KUBECONFIG").is_ok_and(|v| v == "1") {
+        let kubeconfig = std::env::var_os("KUBECONFIG").expect("CLUSTERSTACK_USE_KUBECONFIG=1 needs KUBECONFIG");
+        ControlPlane { kubeconfig: kubeconfig.into(), audit_log: None }
+    } else if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") {
+        envtest(Path::new(&assets))
+    } else {
+        ours()
+    };
+    let client = plane.client().await;
+    wait_for("the API server", || async {
+        client.apiserver_version().await.map(|_| ()).map_err(|error| error.to_string())
+    })
+    .await;
+    install_definitions(&client).await;
+    plane
+}
+
+/// A directory of this process, away from the source tree; those of processes that are gone are removed.
+fn directory() -> PathBuf {
+    let parent = std::env::temp_dir().join("clusterstack-e2e");
+    std::fs::create_dir_all(&parent).expect("no temporary directory");
+    for entry in std::fs::read_dir(&parent).expect("no temporary directory").flatten() {
+        if !Path::new("/proc").join(entry.file_name()).exists() {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+    parent.join(std::process::id().to_string())
+}
+
+fn ours() -> ControlPlane {
+    let dir = directory();
+    // It ends with the process of the tests.
+    run(Command::new(format!("{ROOT}/hack/controlplane/up")).args(["--owner", &std::process::id().to_string()]).arg(&dir));
+    ControlPlane { kubeconfig: dir.join("kubeconfig"), audit_log: Some(dir.join("audit.log")) }
+}
+
+/// etcd and kube-apiserver as envtest has them; `envtest.sh` ends them with the process of the tests.
+fn envtest(assets: &Path) -> ControlPlane {
+    let dir = directory();
+    run(Command::new("bash")
+        .arg(format!("{ROOT}/e2e/harness/envtest.sh"))
+        .arg(assets)
+        .arg(&dir)
+        .arg(std::process::id().to_string()));
+    ControlPlane { kubeconfig: dir.join("kubeconfig"), audit_log: None }
+}
+
+fn run(command: &mut Command) {
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
+    let status = status.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(status.success(), "{command:?}: {status}");
+}
+
+/// Real input that is too large for the repository; `None` where it is missing.
+pub(crate) fn shared() -> Option<PathBuf> {
+    let dir = std::env::var_os("CLUSTERSTACK_SHARED").map_or_else(|| Path::new(ROOT).join("../shared"), PathBuf::from);
+    dir.join("stacks/cluster-stacks.bundle").is_file().then_some(dir)
+}
+
+/// Installs our CRDs and those of Cluster API: the ones of real input, else those of its Go modules.
+async fn install_definitions(client: &Client) {
+    let dir = shared().map_or_else(
+        || {
+            let dir = std::env::temp_dir().join(format!("clusterstack-e2e-crds-{}", std::process::id()));
+            run(Command::new(format!("{ROOT}/hack/cluster-api-crds")).arg(&dir));
+            dir
+        },
+        |shared| shared.join("crds"),
+    );
+    let mut definitions = clusterstack::api::custom_resource_definitions();
+    for entry in std::fs::read_dir(&dir).expect("no CRDs").flatten() {
+        let text = std::fs::read_to_string(entry.path()).expect("unreadable CRD");
+        definitions.push(serde_yaml::from_str(&text).unwrap_or_else(|error| panic!("{:?}: {error}", entry.path())));
+    }
+    if shared().is_none() {
+        let _ = std::fs::remove_dir_all(dir);
+    }
+    futures::future::join_all(definitions.iter().map(|definition| install(client, definition))).await;
+}
+
+/// Installs a CRD and waits until it is served.
+pub(crate) async fn install(client: &Client, definition: &CustomResourceDefinition) {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let name = definition.name_any();
+    let params = PatchParams::apply("e2e").force();
+    api.patch(&name, &params, &Patch::Apply(definition)).await.unwrap_or_else(|error| panic!("CRD {name}: {error}"));
+    let established = tokio::time::timeout(LONG, await_condition(api, &name, is_crd_established())).await;
+    established.unwrap_or_else(|_| panic!("CRD {name} is not established")).expect("no watch on CRDs");
+}
+
+impl ControlPlane {
+    /// A client of the administrator; one per test, since it lives in the test's runtime.
+    pub(crate) async fn client(&self) -> Client {
+        client_of(&self.kubeconfig).await
+    }
+}
+
+pub(crate) async fn client_of(kubeconfig: &Path) -> Client {
+    let read = Kubeconfig::read_from(kubeconfig).expect("unreadable kubeconfig");
+    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.expect("unusable kubeconfig");
+    Client::try_from(config).expect("no client")
+}

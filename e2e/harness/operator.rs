@@ -1,0 +1,123 @@
+//! The real binary, as a process of a test.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use super::wait::wait_for;
+use super::world::World;
+
+/// A running operator. It is killed when it goes out of scope; its log is shown if the test failed.
+pub(crate) struct Operator {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Operator {
+    /// Starts it for the namespace of `world`; `flags` come last.
+    pub(crate) fn start(world: &World, kubeconfig: &Path, flags: &[&str]) -> Self {
+        let log = world.dir().join(format!("{}.log", super::world::unique("operator")));
+        let file = std::fs::File::create(&log).expect("no log");
+        let root = world.dir().canonicalize().expect("no directory");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_clusterstack"));
+        command
+            .args(["operator", "--leader-elect=false", "--log-level", "debug", "--namespace", &world.namespace])
+            .args(["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0"])
+            .arg("--release-dir")
+            .arg(world.store())
+            .arg("--allow-source")
+            .arg(root)
+            .args(flags)
+            .env("KUBECONFIG", kubeconfig)
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().expect("no log"))
+            .stderr(file);
+        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        Self { child, log }
+    }
+
+    /// What it logged so far.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Ends it with no chance to clean up.
+    pub(crate) fn kill(mut self) {
+        self.end();
+    }
+
+    /// Asks it to end and waits.
+    pub(crate) async fn terminate(mut self) -> ExitStatus {
+        let pid = self.child.id().to_string();
+        let told = Command::new("kill").args(["-TERM", &pid]).status().expect("no kill");
+        assert!(told.success(), "the operator had ended by itself");
+        let child = tokio::sync::Mutex::new(&mut self.child);
+        wait_for("the operator to end", || async {
+            child.lock().await.try_wait().expect("no child").ok_or("running".to_owned())
+        })
+        .await
+    }
+
+    /// The address on which it serves `what`: `metrics` or `probes`.
+    pub(crate) async fn address(&self, what: &str) -> String {
+        let line = format!("serving {what} bound=");
+        wait_for(&line, || async {
+            let log = self.log();
+            let found = log.split_once(&line).map(|(_, rest)| rest.split_whitespace().next().unwrap_or_default());
+            found.map(ToOwned::to_owned).ok_or_else(|| "not in its log".to_owned())
+        })
+        .await
+    }
+
+    /// The answer to a GET of `path`: status line, headers and body. Empty if nobody answers.
+    pub(crate) async fn get(&self, what: &str, path: &str) -> String {
+        let address = self.address(what).await;
+        let read = move |path: String| -> std::io::Result<String> {
+            let mut stream = TcpStream::connect(&address)?;
+            write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text)?;
+            Ok(text)
+        };
+        let path = path.to_owned();
+        tokio::task::spawn_blocking(move || read(path)).await.expect("no thread").unwrap_or_default()
+    }
+
+    /// The value of a metric, by its name with labels as it stands in the text; 0 if it is not there.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let text = self.get("metrics", "/metrics").await;
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|value| value.trim().parse().ok()).unwrap_or_default()
+    }
+
+    /// Waits until it made `passes` more passes without error over objects of `controller`.
+    pub(crate) async fn passes(&self, controller: &str, passes: u32) {
+        let name = format!("clusterstack_reconciles_total{{controller=\"{controller}\",result=\"success\"}}");
+        let goal = self.metric(&name).await + f64::from(passes);
+        wait_for(format!("{passes} more passes over {controller}"), || async {
+            let seen = self.metric(&name).await;
+            if seen >= goal { Ok(()) } else { Err(format!("{seen} of {goal}")) }
+        })
+        .await;
+    }
+
+    fn end(&mut self) {
+        // Fails only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        self.end();
+        if std::thread::panicking() {
+            let log = self.log();
+            let from = log.len().saturating_sub(30_000);
+            let from = (from..log.len()).find(|at| log.is_char_boundary(*at)).unwrap_or_default();
+            eprintln!("--- log of the operator ({}) ---\n{}--- end of the log ---", self.log.display(), &log[from..]);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Class charts of tests, and Clusters that use them.
+
+use serde_json::{Value, json};
+
+/// API version of Cluster API's core objects.
+pub(crate) const CLUSTER_API: &str = "cluster.x-k8s.io/v1beta1";
+/// API version of the docker provider's objects.
+pub(crate) const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io/v1beta1";
+
+/// A ClusterClass with its two templates, named like the release.
+pub(crate) const CLASS: &str = r"
+apiVersion: cluster.x-k8s.io/v1beta1
+kind: ClusterClass
+metadata:
+  name: {{ .Release.Name }}-{{ .Chart.Version }}
+spec:
+  infrastructure:
+    ref:
+      apiVersion: infrastructure.cluster.x-k8s.io/v1beta1
+      kind: DockerClusterTemplate
+      name: {{ .Release.Name }}-{{ .Chart.Version }}
+  workers:
+    machineDeployments:
+    - class: default
+      template:
+        bootstrap:
+          ref: {apiVersion: bootstrap.cluster.x-k8s.io/v1beta1, kind: KubeadmConfigTemplate, name: none}
+        infrastructure:
+          ref:
+            apiVersion: infrastructure.cluster.x-k8s.io/v1beta1
+            kind: DockerMachineTemplate
+            name: {{ .Release.Name }}-{{ .Chart.Version }}
+---
+apiVersion: infrastructure.cluster.x-k8s.io/v1beta1
+kind: DockerClusterTemplate
+metadata:
+  name: {{ .Release.Name }}-{{ .Chart.Version }}
+spec:
+  template:
+    spec: {}
+---
+apiVersion: infrastructure.cluster.x-k8s.io/v1beta1
+kind: DockerMachineTemplate
+metadata:
+  name: {{ .Release.Name }}-{{ .Chart.Version }}
+spec:
+  template:
+    spec:
+      customImage: kindest/node:{{ .Chart.Version }}
+---
+";
+
+/// A ConfigMap named like the release.
+pub(crate) const SETTINGS: &str = r"
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ .Release.Name }}-{{ .Chart.Version }}
+data:
+  color: {{ .Values.color }}
+  size: large
+---
+";
+
+/// A Cluster of a ClusterClass of its own namespace.
+pub(crate) fn cluster(name: &str, class: &str) -> Value {
+    json!({
+        "apiVersion": CLUSTER_API,
+        "kind": "Cluster",
+        "metadata": {"name": name},
+        "spec": {"topology": {"class": class, "version": "v1.34.7"}},
+    })
+}
+
+/// An object that Cluster API cloned from a template for a Cluster.
+pub(crate) fn cluster_of(cluster: &str, kind: &str, name: &str, cloned_from: &str) -> Value {
+    let spec = if kind.ends_with("Template") { json!({"template": {"spec": {}}}) } else { json!({}) };
+    json!({
+        "apiVersion": INFRASTRUCTURE,
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "labels": {"cluster.x-k8s.io/cluster-name": cluster},
+            "annotations": {"cluster.x-k8s.io/cloned-from-name": cloned_from},
+        },
+        "spec": spec,
+    })
+}

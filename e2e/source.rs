@@ -1,0 +1,246 @@
+//! Sources that are down, lie, change their mind, or are not allowed.
+
+use std::time::Duration;
+
+use clusterstack::api::ConditionType;
+use serde_json::json;
+
+use crate::harness::{GitServer, Mood, Repo, SETTINGS, World, check};
+
+const V1: &str = "docker-x-1-34-v1";
+const V2: &str = "docker-x-1-34-v2";
+
+/// A repository with `v1`, behind a server.
+async fn served(t: &World) -> (Repo, GitServer, String) {
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    let server = GitServer::start(repo.dir().parent().unwrap()).await;
+    let url = server.url(&format!("{}/.git", repo.dir().file_name().unwrap().display()));
+    (repo, server, url)
+}
+
+#[tokio::test]
+async fn releases_come_from_a_git_server_over_http() {
+    let t = World::new("http").await;
+    let (repo, server, url) = served(&t).await;
+    let _operator = t.operator(&["--allow-source", server.host()]);
+    t.create_stack("x", &url, json!({})).await;
+    t.ready("x", "v1").await;
+    repo.release(V2, SETTINGS);
+    t.look_again("x").await;
+    t.ready("x", "v2").await;
+}
+
+#[tokio::test]
+async fn a_source_that_is_down_says_so_keeps_what_is_there_and_recovers() {
+    let t = World::new("down").await;
+    let (repo, server, url) = served(&t).await;
+    let _operator = t.operator(&["--allow-source", server.host()]);
+    t.create_stack("x", &url, json!({})).await;
+    t.ready("x", "v1").await;
+
+    server.set(Mood::Down);
+    repo.release(V2, SETTINGS);
+    t.look_again("x").await;
+    for type_ in [ConditionType::Ready, ConditionType::ReleasesSynced, ConditionType::AssetsClientAPIAvailable] {
+        let message = t.stack_says("x", type_, "False", "SourceUnreachable").await;
+        assert!(message.contains(server.host()) && message.contains("503"), "{message}");
+    }
+    let (stack, ()) = t.stack("x", "to list v1 as usable", |stack| {
+        let status = stack.status.clone().unwrap_or_default();
+        check(status.usable_versions == "v1", status)
+    }).await;
+    assert_eq!(stack.status.unwrap().latest_release, "docker-x-1-34-v1 | v1.34.7");
+    t.release_ready(V1).await;
+    assert!(t.config_map(V1).await.is_some());
+
+    server.set(Mood::Good);
+    t.ready("x", "v2").await;
+}
+
+#[tokio::test]
+async fn a_source_that_is_down_from_the_start_is_tried_until_it_answers() {
+    let t = World::new("later").await;
+    let (_repo, server, url) = served(&t).await;
+    server.set(Mood::Down);
+    let _operator = t.operator(&["--allow-source", server.host()]);
+    t.create_stack("x", &url, json!({})).await;
+    t.stack_says("x", ConditionType::Ready, "False", "SourceUnreachable").await;
+    server.set(Mood::Lying);
+    t.look_again("x").await;
+    t.stack_says("x", ConditionType::Ready, "False", "SourceUnreachable").await;
+    server.set(Mood::Good);
+    t.ready("x", "v1").await;
+}
+
+#[tokio::test]
+async fn an_operator_that_starts_with_an_empty_store_while_the_source_is_down_leaves_all_in_place() {
+    let t = World::new("both").await;
+    let (_repo, server, url) = served(&t).await;
+    let operator = t.operator(&["--allow-source", server.host()]);
+    t.create_stack("x", &url, json!({})).await;
+    t.ready("x", "v1").await;
+    operator.kill();
+    server.set(Mood::Down);
+    std::fs::remove_dir_all(t.store()).unwrap();
+    let _operator = t.operator(&["--allow-source", server.host()]);
+    t.stack_says("x", ConditionType::Ready, "False", "SourceUnreachable").await;
+    assert!(t.config_map(V1).await.is_some());
+    server.set(Mood::Good);
+    t.ready("x", "v1").await;
+}
+
+#[tokio::test]
+async fn a_slow_source_is_waited_for() {
+    let t = World::new("slow").await;
+    let (_repo, server, url) = served(&t).await;
+    server.set(Mood::Slow(Duration::from_secs(2)));
+    let _operator = t.operator(&["--allow-source", server.host()]);
+    t.create_stack("x", &url, json!({})).await;
+    t.ready("x", "v1").await;
+}
+
+#[tokio::test]
+async fn credentials_come_from_the_secret_that_the_source_names() {
+    let t = World::new("secret").await;
+    let (_repo, server, url) = served(&t).await;
+    server.set(Mood::Wants("reader", "swordfish"));
+    let operator = t.operator(&["--allow-source", server.host()]);
+    t.create_stack("x", &url, json!({})).await;
+    t.stack_says("x", ConditionType::Ready, "False", "SourceUnauthorized").await;
+    t.change_stack("x", json!({"spec": {"source": {"git": {"secretRef": {"name": "login"}}}}})).await;
+    t.stack_says("x", ConditionType::Ready, "False", "SecretInvalid").await;
+
+    let secret = |password: &str| {
+        let data = json!({"username": "reader", "password": password});
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"}, "stringData": data})
+    };
+    t.apply(&secret("guessed")).await;
+    t.look_again("x").await;
+    t.stack_says("x", ConditionType::Ready, "False", "SourceUnauthorized").await;
+    t.apply(&secret("swordfish")).await;
+    t.look_again("x").await;
+    let stack = t.ready("x", "v1").await;
+    let shown = serde_json::to_string(&stack).unwrap() + &serde_json::to_string(&t.release_ready(V1).await).unwrap();
+    assert!(!shown.contains("swordfish") && !operator.log().contains("swordfish"), "the password is shown");
+}
+
+#[tokio::test]
+async fn a_password_in_the_url_is_shown_nowhere() {
+    let t = World::new("urlpass").await;
+    let (_repo, server, url) = served(&t).await;
+    server.set(Mood::Wants("reader", "swordfish"));
+    let operator = t.operator(&["--allow-source", server.host()]);
+    let url = url.replace("http://", "http://reader:swordfish@");
+    t.create_stack("x", &url, json!({})).await;
+    t.ready("x", "v1").await;
+    server.set(Mood::Down);
+    t.look_again("x").await;
+    t.stack_says("x", ConditionType::Ready, "False", "SourceUnreachable").await;
+    let stack = t.stacks().get("x").await.unwrap();
+    let shown = serde_json::to_string(&stack.status).unwrap() + &serde_json::to_string(&t.release_ready(V1).await).unwrap();
+    assert!(!shown.contains("swordfish") && !operator.log().contains("swordfish"), "the password is shown");
+}
+
+#[tokio::test]
+async fn a_tag_that_moved_is_told_and_not_followed() {
+    let t = World::new("moved").await;
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    let operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    let before = t.release_ready(V1).await.status.unwrap().artifact.unwrap();
+
+    repo.release(V1, &SETTINGS.replace("large", "huge"));
+    t.look_again("x").await;
+    t.event("ArtifactChanged", V1).await;
+    let message = t.release_says(V1, ConditionType::ClusterStackReleaseDownloaded, "True", "Succeeded").await;
+    assert!(message.contains(&before.revision), "{message}");
+    t.looked_again("x").await;
+    assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
+    assert_eq!(t.release_ready(V1).await.status.unwrap().artifact.unwrap(), before);
+
+    // Without the store there is no way back to what was applied: it stays, and says so.
+    operator.kill();
+    std::fs::remove_dir_all(t.store()).unwrap();
+    let _operator = t.operator(&[]);
+    t.release_says(V1, ConditionType::Stalled, "True", "ArtifactChanged").await;
+    t.stack_says("x", ConditionType::Stalled, "True", "ArtifactChanged").await;
+    assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
+}
+
+#[tokio::test]
+async fn a_tag_that_is_deleted_upstream_leaves_what_is_applied() {
+    let t = World::new("deltag").await;
+    let repo = t.repo();
+    repo.release(V1, SETTINGS).release(V2, SETTINGS);
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v2").await;
+    repo.delete_tag(V2);
+    t.look_again("x").await;
+    // v1 is the newest one found now; v2 stays as the newest ready one.
+    t.ready("x", "v2, v1").await;
+    assert!(t.config_map(V2).await.is_some());
+    repo.delete_tag(V1);
+    t.look_again("x").await;
+    t.stack_says("x", ConditionType::Ready, "False", "NoReleaseFound").await;
+    assert!(t.config_map(V2).await.is_some());
+}
+
+#[tokio::test]
+async fn sources_that_the_flags_do_not_allow_are_refused() {
+    let t = World::new("refused").await;
+    let (_repo, server, url) = served(&t).await;
+    let outside = tempfile::tempdir().unwrap();
+    let repo = Repo::new(&outside.path().join("repo"));
+    repo.release(V1, SETTINGS);
+    let _operator = t.operator(&[]);
+    let root = t.dir().canonicalize().unwrap();
+    for (name, url, part) in [
+        ("file", repo.url(), "--allow-source"),
+        ("dots", format!("file://{}/../../etc", root.display()), "--allow-source"),
+        ("loopback", url.clone(), "--allow-source"),
+        ("localhost", url.replace("127.0.0.1", "localhost"), "--allow-source"),
+        ("metadata", "http://169.254.169.254/latest".to_owned(), "--allow-source"),
+        ("scheme", "ext::sh -c true".to_owned(), ""),
+    ] {
+        t.create_stack(name, &url, json!({})).await;
+        let message = t.stack_says(name, ConditionType::Ready, "False", "SourceRefused").await;
+        assert!(message.contains(part), "{name}: {message}");
+        t.stack_says(name, ConditionType::Stalled, "True", "SourceRefused").await;
+    }
+    assert_eq!(server.requests(), 0);
+}
+
+#[tokio::test]
+async fn tags_that_are_no_releases_are_passed_over_and_counted() {
+    let t = World::new("tags").await;
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    for tag in ["v1.0.0", "docker-x-v5", "docker-x-1-34-v2-test", "docker-x-1-33-v9", "other-y-1-34-v3", "nightly"] {
+        repo.tag_as(tag, V1);
+    }
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    let poll = t.ready("x", "v1").await.status.unwrap().last_poll.unwrap();
+    assert_eq!((poll.found, poll.passed_over), (1, 4));
+}
+
+#[tokio::test]
+async fn a_repository_is_polled_once_however_many_stacks_name_it() {
+    let t = World::new("once").await;
+    let (_repo, server, url) = served(&t).await;
+    let operator = t.operator(&["--allow-source", server.host()]);
+    t.create_stack("x", &url, json!({"interval": "1h"})).await;
+    t.ready("x", "v1").await;
+    let before = server.requests();
+    for n in 0..5 {
+        let name = format!("more-{n}");
+        t.create_stack(&name, &url, json!({"interval": "1h", "kubernetesVersion": format!("1.{n}")})).await;
+        t.stack_says(&name, ConditionType::Ready, "False", "NoReleaseFound").await;
+    }
+    drop(operator);
+    assert_eq!(server.requests(), before);
+}

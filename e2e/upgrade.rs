@@ -1,0 +1,166 @@
+//! A new tag is subscribed and applied; what nobody uses any more is collected.
+
+use clusterstack::api::ConditionType;
+use serde_json::json;
+
+use crate::harness::{CLASS, CLUSTER_API, INFRASTRUCTURE, Repo, SETTINGS, World, check, cluster, cluster_of};
+
+const V1: &str = "docker-x-1-34-v1";
+const V2: &str = "docker-x-1-34-v2";
+
+fn templates() -> String {
+    format!("{CLASS}{SETTINGS}")
+}
+
+/// `v1` is ready, and `v2` is tagged.
+async fn with_v1_ready(t: &World) -> Repo {
+    let repo = t.repo();
+    repo.release(V1, &templates());
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    repo
+}
+
+/// Why a release is kept, by the summary of its ClusterStack.
+async fn kept(t: &World, release: &str, why: &str) {
+    t.stack("x", &format!("to keep {release}: {why}"), |stack| {
+        let summary = stack.status.clone().unwrap_or_default().summary;
+        check(summary.iter().any(|line| line.name == release && line.kept == why), &summary)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_new_tag_is_noticed_applied_and_the_old_release_collected() {
+    let t = World::new("upgrade").await;
+    let _operator = t.operator(&[]);
+    let repo = with_v1_ready(&t).await;
+    repo.release(V2, &templates());
+    // Nobody asks: the interval of 10 s brings it.
+    t.ready("x", "v2").await;
+    t.release_gone(V1).await;
+    for (version, kind) in [(CLUSTER_API, "ClusterClass"), (INFRASTRUCTURE, "DockerMachineTemplate"), ("v1", "ConfigMap")] {
+        assert!(t.get(version, kind, V1).await.is_none(), "{kind} of v1 is left");
+        assert!(t.get(version, kind, V2).await.is_some(), "{kind} of v2 is missing");
+    }
+    t.event("ReleaseCreated", V2).await;
+    t.event("ReleaseCollected", V1).await;
+}
+
+#[tokio::test]
+async fn a_release_that_a_cluster_uses_stays_and_goes_when_the_cluster_moves_on() {
+    let t = World::new("used").await;
+    let _operator = t.operator(&[]);
+    let repo = with_v1_ready(&t).await;
+    t.apply(&cluster("c", V1)).await;
+    repo.release(V2, &templates());
+    t.look_again("x").await;
+    t.ready("x", "v2, v1").await;
+    kept(&t, V1, "InUse").await;
+
+    t.apply(&cluster("c", V2)).await;
+    t.ready("x", "v2").await;
+    t.release_gone(V1).await;
+    assert!(t.get(CLUSTER_API, "ClusterClass", V1).await.is_none());
+}
+
+#[tokio::test]
+async fn a_cluster_that_still_rolls_out_holds_the_release_it_left() {
+    let t = World::new("rollout").await;
+    let _operator = t.operator(&[]);
+    let repo = with_v1_ready(&t).await;
+    t.apply(&cluster("c", V1)).await;
+    // As Cluster API does it: a clone of the class's template, a machine of the clone.
+    t.apply(&cluster_of("c", "DockerMachineTemplate", "c-md-old", V1)).await;
+    t.apply(&cluster_of("c", "DockerMachine", "c-md-old-1", "c-md-old")).await;
+    repo.release(V2, &templates());
+    t.look_again("x").await;
+    t.ready("x", "v2, v1").await;
+
+    t.apply(&cluster("c", V2)).await;
+    t.apply(&cluster_of("c", "DockerMachineTemplate", "c-md-new", V2)).await;
+    t.apply(&cluster_of("c", "DockerMachine", "c-md-new-1", "c-md-new")).await;
+    t.looked_again("x").await;
+    kept(&t, V1, "InUse").await;
+
+    // The new machine is there, but the topology is not reconciled and the old machine still runs.
+    t.delete(INFRASTRUCTURE, "DockerMachine", "c-md-old-1").await;
+    t.looked_again("x").await;
+    kept(&t, V1, "InUse").await;
+
+    let c = t.get(CLUSTER_API, "Cluster", "c").await.unwrap();
+    let done = json!({"type": "TopologyReconciled", "status": "True", "lastTransitionTime": "2025-01-01T00:00:00Z"});
+    let status = json!({"observedGeneration": c["metadata"]["generation"], "conditions": [done]});
+    let patch = kube::api::Patch::Merge(json!({"status": status}));
+    t.api(CLUSTER_API, "Cluster").patch_status("c", &kube::api::PatchParams::default(), &patch).await.unwrap();
+    t.release_gone(V1).await;
+}
+
+#[tokio::test]
+async fn releases_in_versions_stay_and_go_when_they_leave_the_spec() {
+    let t = World::new("versions").await;
+    let _operator = t.operator(&[]);
+    let repo = t.repo();
+    repo.release(V1, SETTINGS).release(V2, SETTINGS).release("docker-x-1-34-v3", SETTINGS);
+    t.create_stack("x", &repo.url(), json!({"versions": ["v1"]})).await;
+    t.ready("x", "v3, v1").await;
+    kept(&t, V1, "InVersions").await;
+    t.change_stack("x", json!({"spec": {"versions": ["v2"]}})).await;
+    t.ready("x", "v3, v2").await;
+    t.release_gone(V1).await;
+}
+
+#[tokio::test]
+async fn keep_says_how_many_unused_releases_stay() {
+    let t = World::new("keep").await;
+    let _operator = t.operator(&[]);
+    let repo = with_v1_ready(&t).await;
+    t.change_stack("x", json!({"spec": {"keep": 2}})).await;
+    repo.release(V2, &templates());
+    t.look_again("x").await;
+    t.ready("x", "v2, v1").await;
+    kept(&t, V1, "Kept").await;
+    repo.release("docker-x-1-34-v3", &templates());
+    t.look_again("x").await;
+    t.ready("x", "v3, v2").await;
+    t.release_gone(V1).await;
+    t.change_stack("x", json!({"spec": {"keep": 0}})).await;
+    t.ready("x", "v3").await;
+}
+
+#[tokio::test]
+async fn a_broken_new_release_never_takes_away_the_last_good_one() {
+    let t = World::new("lastgood").await;
+    let _operator = t.operator(&[]);
+    let repo = with_v1_ready(&t).await;
+    repo.release(V2, "{{ fail \"on purpose\" }}");
+    t.look_again("x").await;
+    let message = t.stack_says("x", ConditionType::Ready, "False", "NewestReleaseNotReady").await;
+    assert!(message.contains("on purpose") && message.ends_with("usable: v1"), "{message}");
+    t.looked_again("x").await;
+    kept(&t, V1, "NewestReady").await;
+    assert!(t.config_map(V1).await.is_some());
+
+    // Another broken one: the first broken one goes, the good one stays.
+    repo.release("docker-x-1-34-v3", "{{ fail \"again\" }}");
+    t.look_again("x").await;
+    t.release_gone(V2).await;
+    kept(&t, V1, "NewestReady").await;
+
+    repo.release("docker-x-1-34-v4", &templates());
+    t.look_again("x").await;
+    t.ready("x", "v4").await;
+    t.release_gone(V1).await;
+}
+
+#[tokio::test]
+async fn a_release_deleted_by_hand_comes_back_while_it_is_wanted() {
+    let t = World::new("byhand").await;
+    let _operator = t.operator(&[]);
+    with_v1_ready(&t).await;
+    let before = t.release_ready(V1).await.metadata.uid;
+    t.delete(clusterstack::api::API_VERSION, "ClusterStackRelease", V1).await;
+    t.release(V1, "to be made anew", |release| check(release.metadata.uid != before, &release.metadata)).await;
+    t.release_ready(V1).await;
+    assert!(t.get(CLUSTER_API, "ClusterClass", V1).await.is_some());
+}
