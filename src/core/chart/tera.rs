@@ -106,7 +106,7 @@ impl TeraTemplates {
     ) -> Result<Texts, TeraError> {
         let context = context.to_tera()?;
         let (output, steps, stop) = (limits.output, limits.steps, stop.cloned());
-        let mut session = Session { output, steps, stop, ..Session::default() };
+        let mut session = Session { steps, output, stop, ..Session::default() };
         for (lookup, answer) in lookups {
             session.answers.insert(lookup.clone(), to_tera(answer)?);
         }
