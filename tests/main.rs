@@ -2,5 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod architecture;
+mod cli;
+mod crds;
 mod golden;
 mod spec_edits;

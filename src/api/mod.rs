@@ -11,7 +11,11 @@ pub use cluster_stack::{ClusterStack, ClusterStackSpec, ClusterStackStatus};
 pub use cluster_stack_release::{ClusterStackRelease, ClusterStackReleaseSpec, ClusterStackReleaseStatus};
 pub use condition::{Condition, ConditionType, Reason};
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use std::collections::BTreeMap;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray,
+};
 use kube::CustomResourceExt;
 
 /// API group of our objects.
@@ -63,10 +67,28 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
     vec![finished(ClusterStack::crd()), finished(ClusterStackRelease::crd())]
 }
 
-/// Adds what the derive can't say: labels that `clusterctl move` and selectors use.
+/// Adds what the derive can't say: labels that `clusterctl move` and selectors use; and takes away formats that the API
+/// server does not know and warns of.
 fn finished(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    for schema in
+        crd.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut())
+    {
+        without_unsigned(schema);
+    }
     let labels = crd.metadata.labels.get_or_insert_default();
     labels.insert("app.kubernetes.io/name".into(), "clusterstack".into());
     labels.insert("clusterctl.cluster.x-k8s.io/move-hierarchy".into(), String::new());
     crd
+}
+
+fn without_unsigned(schema: &mut JSONSchemaProps) {
+    if schema.format.as_deref().is_some_and(|format| format.starts_with("uint")) {
+        schema.format = None;
+    }
+    for property in schema.properties.iter_mut().flat_map(BTreeMap::values_mut) {
+        without_unsigned(property);
+    }
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        without_unsigned(items);
+    }
 }

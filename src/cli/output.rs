@@ -5,7 +5,6 @@ use std::io::Write;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::core::yaml;
 
@@ -32,9 +31,9 @@ pub fn print_raw(bytes: &[u8]) -> Result<()> {
 
 /// A value in one of the forms, with a line break at its end.
 pub fn format(value: &impl Serialize, format: Format) -> Result<String> {
-    let value: Value = serde_json::to_value(value)?;
     Ok(match format {
-        Format::Yaml => yaml::to_string(&value),
-        Format::Json => format!("{value:#}\n"),
+        Format::Yaml => yaml::to_string(&serde_json::to_value(value)?),
+        // Fields in the order of their type: a name before what it names.
+        Format::Json => serde_json::to_string_pretty(value)? + "\n",
     })
 }

@@ -1,4 +1,4 @@
-//! `clusterstack template`: a chart's documents, as `helm template` prints them.
+//! `clusterstack template`: a chart's documents, as `helm template` prints them; templates in Tera too.
 
 mod chart;
 mod pattern;
@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 
 use super::output::{self, Format};
 use super::report::Hinted;
-use crate::core::chart::{Capabilities, Chart, Document, Release, RenderInput, render};
+use crate::core::chart::tera::Tera;
+use crate::core::chart::{Capabilities, Chart, Document, GoTemplate, Release, RenderInput, render_with};
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -28,6 +29,7 @@ Examples:
 
 /// Flags of `clusterstack template`.
 #[derive(Args, Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "flags")]
 pub struct TemplateArgs {
     /// Name of the release
     name: String,
@@ -92,7 +94,8 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
         include_comments: true,
         ..RenderInput::new(release, &capabilities, Timestamp::now())
     };
-    let rendered = render(&chart, &input).with_context(|| format!("{} does not render", args.chart.display()))?;
+    let rendered = render_with(&chart, &input, &[&GoTemplate, &Tera])
+        .with_context(|| format!("{} does not render", args.chart.display()))?;
     let documents: Vec<Document> =
         rendered.documents.into_iter().filter(|document| is_wanted(document, args)).collect();
     let documents = shown(documents, &args.show_only)?;
@@ -116,8 +119,11 @@ fn capabilities(args: &TemplateArgs) -> Result<Capabilities> {
 }
 
 fn is_wanted(document: &Document, args: &TemplateArgs) -> bool {
-    let Some(hook) = &document.hook else { return true };
-    !args.no_hooks && !(args.skip_tests && hook.events.iter().any(|event| event == "test"))
+    match &document.hook {
+        None => true,
+        Some(_) if args.no_hooks => false,
+        Some(hook) => !args.skip_tests || hook.events.iter().all(|event| event != "test"),
+    }
 }
 
 /// What the user's patterns name, in their order; everything without one.

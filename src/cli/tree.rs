@@ -143,18 +143,19 @@ async fn config(args: &TreeArgs) -> Result<Config> {
 
 /// What a failed list means.
 fn unlisted(error: kube::Error, server: &http::Uri) -> Hinted {
-    let (message, hint) = match &error {
-        kube::Error::Api(status) if status.code == 404 => (
-            "the API server does not serve ClusterStacks".to_owned(),
+    match error {
+        kube::Error::Api(status) if status.code == 404 => Hinted::new(
+            format!("the API server {server} does not serve ClusterStacks"),
             "install the CRDs with `clusterstack crds | kubectl apply --server-side -f -`",
         ),
-        kube::Error::Api(status) if status.code == 401 || status.code == 403 => (
-            "ClusterStacks and ClusterStackReleases can't be listed".to_owned(),
+        kube::Error::Api(status) if status.code == 401 || status.code == 403 => Hinted::new(
+            "ClusterStacks and ClusterStackReleases can't be listed",
             "ask for the right to list them, or name a namespace of yours with -n",
-        ),
-        _ => (format!("{server} can't be asked for ClusterStacks"), "check --kubeconfig and --context"),
-    };
-    Hinted::new(message, hint).because(error)
+        )
+        .because(status.message),
+        error => Hinted::new(format!("{server} can't be asked for ClusterStacks"), "check --kubeconfig and --context")
+            .because(error),
+    }
 }
 
 fn unknown(name: &str, there: &[String], place: &str) -> Hinted {

@@ -52,13 +52,12 @@ pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action,
             delete_release(&api, release, orphan).await?;
         }
     }
-    let (pause, trouble) = match trouble {
-        Some(trouble) => (retry::WAITING, trouble),
-        None => {
-            let names: Vec<String> = releases.iter().map(ResourceExt::name_any).collect();
-            let message = format!("waiting for its releases to go: {}", names.join(", "));
-            (LOOK_AGAIN, Trouble::new(ErrorClass::Waiting, Reason::Deleting, message))
-        }
+    let (pause, trouble) = if let Some(trouble) = trouble {
+        (retry::WAITING, trouble)
+    } else {
+        let names: Vec<String> = releases.iter().map(ResourceExt::name_any).collect();
+        let message = format!("waiting for its releases to go: {}", names.join(", "));
+        (LOOK_AGAIN, Trouble::new(ErrorClass::Waiting, Reason::Deleting, message))
     };
     let facts = StackFacts {
         generation: stack.metadata.generation,

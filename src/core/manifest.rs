@@ -101,7 +101,7 @@ impl Manifest {
     /// Puts it into a namespace.
     #[must_use]
     pub fn in_namespace(mut self, namespace: &str) -> Self {
-        self.key.namespace = namespace.to_owned();
+        namespace.clone_into(&mut self.key.namespace);
         if let Some(Value::Object(metadata)) = self.object.get_mut("metadata") {
             metadata.insert("namespace".into(), namespace.into());
         }
@@ -168,7 +168,7 @@ pub fn join_api_version(group: &str, version: &str) -> String {
 pub fn short_digest(value: &Value) -> String {
     // Keys of a `serde_json::Map` are sorted, so equal values print equal bytes.
     let bytes = Sha256::digest(value.to_string().as_bytes());
-    bytes[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:016x}", u64::from_be_bytes(std::array::from_fn(|i| bytes[i])))
 }
 
 /// A label value for a name: as it is where it fits (63 characters), else its start and a digest.

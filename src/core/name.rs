@@ -144,7 +144,7 @@ impl ReleaseVersion {
 }
 
 impl Ord for ReleaseVersion {
-    /// By number, then a pre-release before its release (as SemVer has it), then channel, then patch: numbers by value
+    /// By number, then a pre-release before its release (as `SemVer` has it), then channel, then patch: numbers by value
     /// and before words, words as text (CSO compares patches as text, by which `10` comes before `9`).
     fn cmp(&self, other: &Self) -> Ordering {
         self.number.cmp(&other.number).then_with(|| match (&self.pre, &other.pre) {

@@ -322,7 +322,7 @@ fn prune<'a>(input: &Input<'_>, gone: impl Iterator<Item = &'a ObjectKey>) -> Pr
             None => prune.forget.push(key.clone()),
         }
     }
-    prune.delete.sort_by(|a, b| deletion_order(a).cmp(&deletion_order(b)));
+    prune.delete.sort_by_cached_key(deletion_order);
     prune
 }
 

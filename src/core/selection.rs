@@ -78,9 +78,8 @@ pub fn offer<'a>(wish: &Wish, tags: impl IntoIterator<Item = &'a str>) -> Offer 
             Some(name) if name.kubernetes == wish.kubernetes && name.version.channel() == wish.channel => {
                 found.insert(name.version.clone(), name);
             }
-            Some(_) => {}
             None if tag.parse::<ReleaseName>().is_err() => passed_over += 1,
-            None => {}
+            _ => {}
         }
     }
     Offer { found: found.into_values().rev().collect(), passed_over }
@@ -261,6 +260,7 @@ mod tests {
     };
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "one table")]
     fn releases_are_created_kept_and_deleted() {
         let cases = [
             Case { name: "first poll", found: Some(&["v2", "v1"]), expected: "+[v2] =[] -[]", ..PLAIN },

@@ -70,7 +70,7 @@ pub async fn lead(
             }
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(%error, lease = %format!("{namespace}/{NAME}"), "the lease can't be read or written; trying again")
+                tracing::warn!(%error, lease = %format!("{namespace}/{NAME}"), "the lease can't be read or written; trying again");
             }
         }
         tokio::select! {

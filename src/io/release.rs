@@ -32,7 +32,7 @@ use crate::settings::{DEFAULT_INTERVAL, Settings};
 /// Rendered releases that are remembered.
 const REMEMBERED: usize = 512;
 /// Longest time for rendering a chart.
-const RENDER: Duration = Duration::from_secs(60);
+const RENDER: Duration = Duration::from_mins(1);
 
 /// Why releases can't be served at all.
 #[derive(Debug, Error)]

@@ -24,7 +24,7 @@ use crate::core::name::ReleaseName;
 use crate::core::source::{Allowed, candidate_paths, is_stack, redacted};
 
 /// Longest time for a listing.
-const LIST: Duration = Duration::from_secs(60);
+const LIST: Duration = Duration::from_mins(1);
 /// Longest time for a fetch.
 const FETCH: Duration = Duration::from_mins(5);
 /// Repositories talked to at once; libgit2 blocks a thread each.
@@ -243,10 +243,10 @@ impl Git {
         let candidates = candidate_paths(self.path.as_deref(), release);
         for path in &candidates {
             let Some(stack) = subtree(repository, &tree, path) else { continue };
-            let mut files = Files { repository, tag, files: FileTree::new(), bytes: 0 };
-            files.add(&stack, "", 0)?;
-            if is_stack(&files.files) {
-                return Ok(Fetched { path: path.clone(), files: files.files });
+            let mut stack_files = Collected { repository, tag, files: FileTree::new(), bytes: 0 };
+            stack_files.add(&stack, "", 0)?;
+            if is_stack(&stack_files.files) {
+                return Ok(Fetched { path: path.clone(), files: stack_files.files });
             }
         }
         Err(SourceError::NoStack {
@@ -280,7 +280,7 @@ fn subtree<'r>(repository: &'r Repository, root: &Tree<'_>, path: &str) -> Optio
 }
 
 /// Collects the files of a tree within limits.
-struct Files<'r> {
+struct Collected<'r> {
     repository: &'r Repository,
     tag: &'r Tag,
     files: FileTree,
@@ -290,7 +290,7 @@ struct Files<'r> {
 /// File mode of a symbolic link in a tree.
 const LINK: i32 = 0o120_000;
 
-impl Files<'_> {
+impl Collected<'_> {
     fn refused(&self, why: String) -> SourceError {
         SourceError::Files { tag: self.tag.name.clone(), why }
     }

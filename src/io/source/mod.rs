@@ -58,8 +58,8 @@ impl Listing {
             hash.update(tag.revision.as_bytes());
             hash.update([0]);
         }
-        let digest: String = hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        Self { revision: digest, tags }
+        let digest = format!("{:x}", hash.finalize());
+        Self { revision: digest[..32].to_owned(), tags }
     }
 
     /// The tag of a release, in either spelling of a pre-release version.

@@ -60,11 +60,8 @@ fn error(name: &str, text: &str, at: usize, message: &str) -> TeraError {
 }
 
 /// Runs `work` where the allowed nesting has room: Tera's frames are large.
-pub(super) fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, TeraError> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("tera".into()).stack_size(STACK).spawn_scoped(scope, work);
-        let thread = thread
-            .map_err(|error| TeraError::new(TeraErrorKind::Limit, "", format!("no thread to render in: {error}")))?;
-        thread.join().map_err(|_| TeraError::new(TeraErrorKind::Render, "", "internal error: the renderer panicked"))
-    })
+pub(super) fn with_room<T>(work: impl FnOnce() -> T) -> Result<T, TeraError> {
+    // A panic of Tera's is its template's error, not the end of the process.
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| stacker::grow(STACK, work)))
+        .map_err(|_| TeraError::new(TeraErrorKind::Render, "", "internal error: the renderer panicked"))
 }
