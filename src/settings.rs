@@ -220,7 +220,9 @@ mod tests {
 
     #[test]
     fn intervals_are_go_durations() {
-        for (text, seconds) in [("5m", 300), ("1h30m", 5400), ("90s", 90), ("1s", 10), ("1.5m", 90), ("x", 300), ("", 300)] {
+        for (text, seconds) in
+            [("5m", 300), ("1h30m", 5400), ("90s", 90), ("1s", 10), ("1.5m", 90), ("x", 300), ("", 300)]
+        {
             assert_eq!(interval(Some(text)), Duration::from_secs(seconds), "{text}");
         }
         assert_eq!(interval(None), DEFAULT_INTERVAL);

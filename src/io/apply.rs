@@ -135,7 +135,11 @@ mod tests {
     fn errors_are_sorted_by_what_helps() {
         let status = |code: u16, message: &str| Status { code, message: message.into(), ..Status::success() };
         let terminating = StatusDetails {
-            causes: vec![StatusCause { reason: "NamespaceTerminating".into(), message: String::new(), field: String::new() }],
+            causes: vec![StatusCause {
+                reason: "NamespaceTerminating".into(),
+                message: String::new(),
+                field: String::new(),
+            }],
             name: String::new(),
             group: String::new(),
             kind: String::new(),
@@ -144,7 +148,10 @@ mod tests {
         };
         for (status, expected) in [
             (status(422, "is invalid"), Reason::Invalid),
-            (status(500, "failed to create typed patch object (a/b): .spec.x: field not declared in schema"), Reason::Invalid),
+            (
+                status(500, "failed to create typed patch object (a/b): .spec.x: field not declared in schema"),
+                Reason::Invalid,
+            ),
             (status(500, "etcd leader changed"), Reason::ApplyFailed),
             (status(403, "forbidden"), Reason::Forbidden),
             (Status { details: Some(terminating), ..status(403, "is being terminated") }, Reason::ApplyFailed),

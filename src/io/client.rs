@@ -97,7 +97,8 @@ fn limited(config: Config, rate: Rate) -> Result<Client, ClientError> {
     if rate.qps <= 0.0 || rate.burst == 0 {
         return Client::try_from(config).map_err(ClientError::Build);
     }
-    let per = Duration::from_secs_f32(f32::max(f32::from(u16::try_from(rate.burst).unwrap_or(u16::MAX)) / rate.qps, 0.001));
+    let per =
+        Duration::from_secs_f32(f32::max(f32::from(u16::try_from(rate.burst).unwrap_or(u16::MAX)) / rate.qps, 0.001));
     let builder = ClientBuilder::try_from(config).map_err(ClientError::Build)?;
     Ok(builder.with_layer(&RateLimitLayer::new(u64::from(rate.burst), per)).with_layer(&BufferLayer::new(1024)).build())
 }

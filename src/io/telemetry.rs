@@ -127,7 +127,11 @@ impl Readiness {
     }
 
     fn answer(&self) -> (StatusCode, &'static str) {
-        if self.0.load(Ordering::Relaxed) { (StatusCode::OK, "ok") } else { (StatusCode::SERVICE_UNAVAILABLE, "starting") }
+        if self.0.load(Ordering::Relaxed) {
+            (StatusCode::OK, "ok")
+        } else {
+            (StatusCode::SERVICE_UNAVAILABLE, "starting")
+        }
     }
 }
 

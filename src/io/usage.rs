@@ -27,11 +27,7 @@ pub async fn read(client: &Client, kinds: &Kinds, templates: &BTreeSet<(String, 
     }
 }
 
-async fn world(
-    client: &Client,
-    kinds: &Kinds,
-    templates: &BTreeSet<(String, String)>,
-) -> Result<World, kube::Error> {
+async fn world(client: &Client, kinds: &Kinds, templates: &BTreeSet<(String, String)>) -> Result<World, kube::Error> {
     let clusters = clusters(client, kinds).await?;
     let mut world = World { clusters, addons: addons(client, kinds).await?, ..World::default() };
     if world.clusters.is_empty() {

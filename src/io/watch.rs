@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
+use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::WatchStreamExt;
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
@@ -70,7 +70,13 @@ impl Watches {
 
     /// Remembers an object of `owner` in the version in which it was read or written; changes to another version are
     /// noticed from now on.
-    pub fn remember(self: &Arc<Self>, owner: &ObjectRef<ClusterStackRelease>, kind: &Kind, key: &ObjectKey, version: &str) {
+    pub fn remember(
+        self: &Arc<Self>,
+        owner: &ObjectRef<ClusterStackRelease>,
+        kind: &Kind,
+        key: &ObjectKey,
+        version: &str,
+    ) {
         let is_new = {
             let mut applied = self.lock();
             applied.objects.insert(key.clone(), Known { owner: owner.clone(), resource_version: version.to_owned() });
