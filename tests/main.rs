@@ -1,1 +1,3 @@
 //! Tests that need no API server.
+
+mod source;

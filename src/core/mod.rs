@@ -7,6 +7,7 @@ pub mod fields;
 pub mod files;
 pub mod health;
 pub mod in_use;
+pub mod limits;
 pub mod manifest;
 pub mod metadata;
 pub mod name;

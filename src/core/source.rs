@@ -1,9 +1,11 @@
 //! Where releases may come from: URLs that are permitted, and the places of a stack in a repository's tree.
 
 mod allow;
+mod known_hosts;
 mod url;
 
 pub use allow::{AllowError, AllowList};
+pub use known_hosts::{HostKey, KnownHosts};
 pub use url::{Scheme, SourceUrl, redact};
 
 use thiserror::Error;

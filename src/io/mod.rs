@@ -5,6 +5,7 @@ pub mod client;
 pub mod kinds;
 pub mod observe;
 pub mod report;
+pub mod source;
 pub mod telemetry;
 pub mod usage;
 pub mod watch;

@@ -90,6 +90,12 @@ impl SourceUrl {
         Some(self.url.username()).filter(|user| !user.is_empty())
     }
 
+    /// The texts of its user part that must not appear in a message.
+    pub fn secrets(&self) -> Vec<&str> {
+        let user = self.username().filter(|_| self.scheme != Scheme::Ssh);
+        self.url.password().into_iter().chain(user).filter(|text| !text.is_empty()).collect()
+    }
+
     /// The host, normalised; empty for a local path. An IPv6 address stands in brackets.
     pub fn host(&self) -> &str {
         &self.host
