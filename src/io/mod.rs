@@ -6,6 +6,8 @@ pub mod kinds;
 pub mod observe;
 pub mod report;
 pub mod source;
+pub mod store;
 pub mod telemetry;
+pub mod unpack;
 pub mod usage;
 pub mod watch;

@@ -50,8 +50,11 @@ struct Entry {
 /// Lists sources and remembers what they offered.
 #[derive(Clone, Debug, Default)]
 pub struct Poller {
-    entries: Arc<Mutex<HashMap<String, (Arc<Entry>, Instant)>>>,
+    entries: Arc<Mutex<Entries>>,
 }
+
+/// By the source's key, with when it was last asked for.
+type Entries = HashMap<String, (Arc<Entry>, Instant)>;
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // What is behind these locks is whole after every statement.
@@ -227,8 +230,7 @@ mod tests {
     async fn who_insists_gets_a_new_list() {
         let (poller, source, cancel) = (Poller::new(), Slow::default(), CancellationToken::new());
         poller.poll(&source, AGE, &cancel).await.unwrap();
-        let polled = poller.poll(&source, Duration::ZERO, &cancel).await.unwrap();
-        assert_eq!(revision(&polled), "1");
+        assert_eq!(revision(&poller.poll(&source, Duration::ZERO, &cancel).await.unwrap()), "1");
     }
 
     #[tokio::test(start_paused = true)]

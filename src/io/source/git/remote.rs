@@ -86,7 +86,7 @@ fn fetch_once(session: &Session, name: &str, depth: i32) -> Result<Scratch, Sour
 }
 
 fn scratch(session: &Session) -> Result<Scratch, SourceError> {
-    let disk = |error: std::io::Error| session.disk(error);
+    let disk = |error: std::io::Error| session.disk(&error);
     fs::create_dir_all(&session.scratch).map_err(disk)?;
     let directory = tempfile::Builder::new().prefix("fetch-").tempdir_in(&session.scratch).map_err(disk)?;
     let mut options = RepositoryInitOptions::new();

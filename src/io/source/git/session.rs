@@ -1,6 +1,7 @@
 //! One conversation with a repository, on a thread of its own.
 
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,7 +49,7 @@ impl Session {
         let name = format!("{TAGS}{}", tag.name);
         // A name with these would be a pattern when it is fetched.
         if !Reference::is_valid_name(&name) || tag.name.contains(['*', ':']) {
-            return Err(self.layout(tag, "tag", "its name is no name of a Git tag"));
+            return Err(layout(tag, "tag", "its name is no name of a Git tag"));
         }
         if let Some(path) = self.url.local_path() {
             return self.read(&self.open(&path)?, &name, tag, places);
@@ -72,7 +73,7 @@ impl Session {
             return Err(SourceError::TagMoved { tag, expected, found });
         }
         let Ok(commit) = object.into_commit() else {
-            return Err(self.layout(tag, "tag", "it points at no commit"));
+            return Err(layout(tag, "tag", "it points at no commit"));
         };
         let tree = commit.tree().map_err(|error| self.local(&error))?;
         let reader = Reader { session: self, repository, tag: &tag.name };
@@ -129,17 +130,17 @@ impl Session {
 
     /// Trouble with what is on our own disk.
     pub(super) fn local(&self, error: &git2::Error) -> SourceError {
-        self.disk(error.message())
+        self.disk(&error.message())
     }
 
     /// Trouble with our own disk.
-    pub(super) fn disk(&self, problem: impl ToString) -> SourceError {
+    pub(super) fn disk(&self, problem: &dyn Display) -> SourceError {
         SourceError::Local { action: self.action, url: self.url.redacted(), problem: problem.to_string() }
     }
+}
 
-    fn layout(&self, tag: &Tag, path: &str, problem: &str) -> SourceError {
-        SourceError::Layout { tag: tag.name.clone(), path: path.to_owned(), problem: problem.to_owned() }
-    }
+fn layout(tag: &Tag, path: &str, problem: &str) -> SourceError {
+    SourceError::Layout { tag: tag.name.clone(), path: path.to_owned(), problem: problem.to_owned() }
 }
 
 /// References as a server lists them, an annotated tag followed by `<name>^{}` with what it points at, as tags.

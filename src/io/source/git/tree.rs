@@ -149,12 +149,11 @@ impl<'r> Reader<'r> {
         if format!("{link}/").starts_with(&format!("{from}/")) || from.is_empty() {
             return Err(self.layout(link, "it is a symbolic link to a directory that holds it"));
         }
-        let copies: FileTree = match found.files.get(from) {
-            Some(content) => BTreeMap::from([(link.to_owned(), content.clone())]),
-            None => {
-                let files = below(&found.files, from).into_iter();
-                files.map(|(path, content)| (format!("{link}/{path}"), content)).collect()
-            }
+        let copies: FileTree = if let Some(content) = found.files.get(from) {
+            BTreeMap::from([(link.to_owned(), content.clone())])
+        } else {
+            let files = below(&found.files, from).into_iter();
+            files.map(|(path, content)| (format!("{link}/{path}"), content)).collect()
         };
         for (path, content) in &copies {
             self.check(path)?;

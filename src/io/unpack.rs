@@ -1,0 +1,267 @@
+//! Archives: written so that equal files give equal bytes, read as hostile until proven otherwise.
+//!
+//! Guarantees: what is read stays in memory, within [`Limits`], at paths inside of the root; links, devices and two
+//! files at one place (also where only upper and lower case differ) are refused, whoever made the archive.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+
+use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
+use tar::{Archive, Builder, Entry, EntryType, Header};
+use thiserror::Error;
+
+use crate::core::files::FileTree;
+use crate::core::limits::{BadPath, Budget, Limits, TooLarge, check_path};
+
+/// Where a packed release holds the ids of its components.
+const COMPONENT_IDS: &str = ".clusterstack/component-ids.json";
+/// Directory of a chart with the charts it depends on.
+const CHARTS: &str = "charts/";
+
+/// Why an archive is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum UnpackError {
+    /// It is damaged, or none.
+    #[error("it is no tar or tar.gz, or damaged: {0}")]
+    Damaged(String),
+    /// A path is outside of the root, or no path.
+    #[error(transparent)]
+    Path(BadPath),
+    /// Something is neither file nor directory.
+    #[error("{path:?} is a {kind}: only files and directories may be in it")]
+    Kind {
+        /// Where.
+        path: String,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// Two entries are at one place.
+    #[error("{first:?} and {second:?} are at one place: remove one")]
+    Collision {
+        /// The earlier one.
+        first: String,
+        /// The later one.
+        second: String,
+    },
+    /// A limit was passed.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    /// An archive among the files is refused.
+    #[error("{archive}: {error}")]
+    Inner {
+        /// Where it lies.
+        archive: String,
+        /// What is wrong with it.
+        error: Box<UnpackError>,
+    },
+    /// Files can't be packed.
+    #[error("files can't be packed: {0}")]
+    Pack(String),
+}
+
+impl From<BadPath> for UnpackError {
+    fn from(error: BadPath) -> Self {
+        match error {
+            BadPath::TooLarge(limit) => Self::TooLarge(limit),
+            other => Self::Path(other),
+        }
+    }
+}
+
+/// A tar of the files: sorted, without times and owners, so that equal files give equal bytes.
+pub fn pack(files: &FileTree) -> Result<Bytes, UnpackError> {
+    let error = |error: io::Error| UnpackError::Pack(error.to_string());
+    let mut builder = Builder::new(Vec::new());
+    for (path, content) in files {
+        let mut header = Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        header.set_mtime(0);
+        builder.append_data(&mut header, path, content.as_ref()).map_err(error)?;
+    }
+    builder.into_inner().map(Bytes::from).map_err(error)
+}
+
+/// Reads a tar or tar.gz.
+pub fn unpack(archive: &[u8], limits: &Limits) -> Result<FileTree, UnpackError> {
+    let mut reader = Unpacker { limits, budget: Budget::default() };
+    reader.read(archive)
+}
+
+/// [`pack`] of a release with the ids of its components: what the store keeps.
+pub fn pack_release(files: &FileTree, component_ids: &BTreeMap<String, String>) -> Result<Bytes, UnpackError> {
+    let mut files = files.clone();
+    let ids = serde_json::to_vec(component_ids).map_err(|error| UnpackError::Pack(error.to_string()))?;
+    files.insert(COMPONENT_IDS.to_owned(), Bytes::from(ids));
+    pack(&files)
+}
+
+/// Reads what [`pack_release`] wrote.
+pub fn unpack_release(archive: &[u8], limits: &Limits) -> Result<(FileTree, BTreeMap<String, String>), UnpackError> {
+    let mut files = unpack(archive, limits)?;
+    let ids = files.remove(COMPONENT_IDS).unwrap_or_else(|| Bytes::from_static(b"{}"));
+    let ids = serde_json::from_slice(&ids).map_err(|error| UnpackError::Damaged(error.to_string()))?;
+    Ok((files, ids))
+}
+
+/// Replaces each `charts/<file>.tgz` of a chart, also of charts within it, by its files at `charts/<file>/`. Their root
+/// directory is kept: `charts/cilium-1.16.6/cilium/Chart.yaml`.
+pub fn expand_charts(mut files: FileTree, limits: &Limits) -> Result<FileTree, UnpackError> {
+    let mut reader = Unpacker { limits, budget: Budget::default() };
+    for (path, content) in &files {
+        reader.budget.add(limits, path, content.len() as u64)?;
+    }
+    let mut archives: Vec<String> = files.keys().filter(|path| is_subchart(path, &files)).cloned().collect();
+    let mut levels = 0;
+    while !archives.is_empty() {
+        levels += 1;
+        if levels > limits.depth {
+            return Err(
+                TooLarge { what: "the depth of charts in charts".to_owned(), limit: limits.depth as u64 }.into()
+            );
+        }
+        let mut next = Vec::new();
+        for path in archives {
+            let Some(archive) = files.remove(&path) else { continue };
+            let inner = |error| UnpackError::Inner { archive: path.clone(), error: Box::new(error) };
+            let root = path.strip_suffix(".tgz").unwrap_or(&path);
+            let inside = format!("{root}/");
+            if let Some((first, _)) = files.range(inside.clone()..).next().filter(|(path, _)| path.starts_with(&inside))
+            {
+                return Err(UnpackError::Collision { first: first.clone(), second: path.clone() });
+            }
+            let mut new = FileTree::new();
+            for (name, content) in reader.read(&archive).map_err(inner)? {
+                new.insert(
+                    check_path(&format!("{inside}{name}"), limits).map_err(|error| inner(error.into()))?,
+                    content,
+                );
+            }
+            next.extend(new.keys().filter(|path| is_subchart(path, &new)).cloned());
+            files.extend(new);
+        }
+        archives = next;
+    }
+    Ok(files)
+}
+
+/// Whether `path` is an archive in the `charts` directory of a chart among `files`. As in Helm, names with a leading `.`
+/// or `_` are passed over.
+fn is_subchart(path: &str, files: &FileTree) -> bool {
+    let Some((directory, name)) = path.rsplit_once('/') else { return false };
+    let chart = format!("{directory}/");
+    let Some(chart) = chart.strip_suffix(CHARTS).filter(|chart| chart.is_empty() || chart.ends_with('/')) else {
+        return false;
+    };
+    name.strip_suffix(".tgz").is_some() && !name.starts_with(['.', '_']) && files.contains_key(&format!("{chart}Chart.yaml"))
+}
+
+struct Unpacker<'l> {
+    limits: &'l Limits,
+    budget: Budget,
+}
+
+/// What is at a place, its path as the archive writes it.
+enum Place {
+    File(String),
+    Directory(String),
+}
+
+impl Unpacker<'_> {
+    fn read(&mut self, archive: &[u8]) -> Result<FileTree, UnpackError> {
+        let packed = archive.len() as u64;
+        if packed > self.limits.packed_bytes {
+            let limit = self.limits.packed_bytes;
+            return Err(TooLarge { what: "the size of the archive in bytes".to_owned(), limit }.into());
+        }
+        // Headers and padding count as well: an archive of empty entries is no way around the limit.
+        let most = self.limits.bytes.saturating_add(self.limits.entries as u64 * 4096);
+        if archive.starts_with(&[0x1f, 0x8b]) {
+            self.entries(MultiGzDecoder::new(archive).take(most), packed)
+        } else {
+            self.entries(archive.take(most), packed)
+        }
+    }
+
+    fn entries(&mut self, reader: impl Read, packed: u64) -> Result<FileTree, UnpackError> {
+        let damaged = |error: io::Error| UnpackError::Damaged(error.to_string());
+        let mut files = FileTree::new();
+        let mut places = BTreeMap::new();
+        let mut any = false;
+        for entry in Archive::new(reader).entries().map_err(damaged)? {
+            any = true;
+            let mut entry = entry.map_err(damaged)?;
+            let Some(path) = self.path(&entry)? else { continue };
+            let is_file = entry.header().entry_type() != EntryType::Directory;
+            let size = if is_file { entry.size() } else { 0 };
+            self.budget.add(self.limits, &path, size)?;
+            self.budget.check_ratio(self.limits, packed)?;
+            occupy(&mut places, &path, is_file)?;
+            if is_file {
+                let mut content = Vec::new();
+                (&mut entry).take(size).read_to_end(&mut content).map_err(damaged)?;
+                if content.len() as u64 != size {
+                    return Err(UnpackError::Damaged(format!("it ends within {path:?}")));
+                }
+                files.insert(path, Bytes::from(content));
+            }
+        }
+        // The reader takes a text for an empty archive.
+        if any || packed == 0 || packed >= 512 {
+            Ok(files)
+        } else {
+            Err(UnpackError::Damaged("it is too short".into()))
+        }
+    }
+
+    /// The path of an entry; `None` for the root and for what only describes the archive.
+    fn path<R: Read>(&self, entry: &Entry<'_, R>) -> Result<Option<String>, UnpackError> {
+        let bytes = entry.path_bytes();
+        let path = String::from_utf8_lossy(&bytes);
+        let kind = match entry.header().entry_type() {
+            EntryType::Regular | EntryType::Continuous | EntryType::Directory => None,
+            EntryType::XGlobalHeader => return Ok(None),
+            EntryType::Link => Some("hard link"),
+            EntryType::Symlink => Some("symbolic link"),
+            EntryType::Char | EntryType::Block => Some("device"),
+            EntryType::Fifo => Some("pipe"),
+            EntryType::GNUSparse => Some("sparse file"),
+            _ => Some("thing of an unknown kind"),
+        };
+        if let Some(kind) = kind {
+            return Err(UnpackError::Kind { path: path.chars().take(256).collect(), kind });
+        }
+        if std::str::from_utf8(&bytes).is_err() {
+            return Err(UnpackError::Path(BadPath::Characters(path.chars().take(256).collect())));
+        }
+        let normal = check_path(&path, self.limits)?;
+        let is_file = entry.header().entry_type() != EntryType::Directory;
+        if normal.is_empty() && is_file {
+            return Err(UnpackError::Path(BadPath::Outside(path.into_owned())));
+        }
+        Ok(Some(normal).filter(|path| !path.is_empty()))
+    }
+}
+
+/// Takes the places of a path and of the directories above it. A directory may be named again, in the same spelling.
+fn occupy(places: &mut BTreeMap<String, Place>, path: &str, is_file: bool) -> Result<(), UnpackError> {
+    let ends = path.match_indices('/').map(|(end, _)| (end, false)).chain([(path.len(), is_file)]);
+    for (end, is_file) in ends {
+        let part = &path[..end];
+        let taken = match places.get(&part.to_lowercase()) {
+            None => None,
+            Some(Place::Directory(first)) if first == part && !is_file => continue,
+            Some(Place::Directory(first) | Place::File(first)) => Some(first.clone()),
+        };
+        if let Some(first) = taken {
+            return Err(UnpackError::Collision { first, second: path.to_owned() });
+        }
+        let place = if is_file { Place::File(part.to_owned()) } else { Place::Directory(part.to_owned()) };
+        places.insert(part.to_lowercase(), place);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
