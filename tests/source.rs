@@ -1,6 +1,9 @@
 //! Releases from real Git repositories: on the disk, and behind a real server on loopback.
 
+mod local;
+mod remote;
 mod repository;
+mod server;
 mod tags;
 
 use std::path::{Path, PathBuf};

@@ -154,7 +154,9 @@ fn is_subchart(path: &str, files: &FileTree) -> bool {
     let Some(chart) = chart.strip_suffix(CHARTS).filter(|chart| chart.is_empty() || chart.ends_with('/')) else {
         return false;
     };
-    name.strip_suffix(".tgz").is_some() && !name.starts_with(['.', '_']) && files.contains_key(&format!("{chart}Chart.yaml"))
+    name.strip_suffix(".tgz").is_some()
+        && !name.starts_with(['.', '_'])
+        && files.contains_key(&format!("{chart}Chart.yaml"))
 }
 
 struct Unpacker<'l> {

@@ -3,8 +3,11 @@
 use std::fmt::Write;
 
 use clusterstack::core::bundle::{AddonCharts, Bundle};
+use clusterstack::core::files::FileTree;
+use clusterstack::core::limits::Limits;
 use clusterstack::core::name::ReleaseName;
-use clusterstack::io::source::Source;
+use clusterstack::io::source::{Fetched, Source};
+use clusterstack::io::unpack::{expand_charts, pack_release, unpack_release};
 use tokio_util::sync::CancellationToken;
 
 use super::{git, repository, shared};
@@ -23,6 +26,17 @@ fn describe(bundle: &Bundle, path: &str) -> String {
     )
 }
 
+/// The files as they come out of the store, charts expanded.
+fn stored(fetched: &Fetched) -> FileTree {
+    let limits = Limits::default();
+    let packed = pack_release(&fetched.files, &fetched.component_ids).unwrap();
+    let (files, ids) = unpack_release(&packed, &limits).unwrap();
+    assert_eq!((&files, &ids), (&fetched.files, &fetched.component_ids));
+    let files = expand_charts(files, &limits).unwrap();
+    assert!(!files.keys().any(|path| path.ends_with(".tgz")), "{:?}", files.keys());
+    files
+}
+
 #[tokio::test]
 async fn every_tag_of_the_real_repository_is_a_release_or_says_why_not() {
     let Some(shared) = shared() else { return };
@@ -39,7 +53,7 @@ async fn every_tag_of_the_real_repository_is_a_release_or_says_why_not() {
             Err(_) => "no release".to_owned(),
             Ok(name) => match source.fetch(tag, &name, &cancel).await {
                 Err(error) => format!("REFUSED {error}"),
-                Ok(fetched) => match Bundle::from_files(&name, &fetched.files, &fetched.component_ids) {
+                Ok(fetched) => match Bundle::from_files(&name, &stored(&fetched), &fetched.component_ids) {
                     Err(error) => format!("REFUSED {error}"),
                     Ok(bundle) => describe(&bundle, &fetched.path),
                 },

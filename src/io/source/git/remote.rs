@@ -133,7 +133,9 @@ fn login(
     allowed: CredentialType,
 ) -> Result<Cred, Error> {
     seen.logins.set(seen.logins.get().saturating_add(1));
-    if SourceUrl::parse(url).is_ok_and(|asking| asking.host() != session.url.host()) {
+    // A redirect may lead to another port of the host.
+    let own = |asking: &SourceUrl| (asking.host(), asking.port()) == (session.url.host(), session.url.port());
+    if !SourceUrl::parse(url).is_ok_and(|asking| own(&asking)) {
         return Err(refuse(ErrorClass::Net, "another host asks for credentials"));
     }
     let Some(credentials) = &session.credentials else {
