@@ -23,7 +23,10 @@ async fn probes_and_metrics_answer() {
     assert!(operator.metric("clusterstack_objects_total{action=\"applied\"}").await >= 1.0);
     assert!(operator.metric("clusterstack_source_polls_total").await >= 1.0);
     let metrics = operator.get("metrics", "/metrics").await;
-    assert!(metrics.contains("clusterstack_reconcile_seconds_bucket") && metrics.trim_end().ends_with("# EOF"), "{metrics}");
+    assert!(
+        metrics.contains("clusterstack_reconcile_seconds_bucket") && metrics.trim_end().ends_with("# EOF"),
+        "{metrics}"
+    );
 }
 
 #[tokio::test]
