@@ -37,8 +37,14 @@ async fn specs_that_can_never_work_are_refused_with_the_reason() {
     let template = json!({"apiVersion": "a/v1", "kind": "XTemplate", "name": "t"});
     for (n, (spec, part)) in [
         (json!({"noProvider": false}), "providerRef is needed unless noProvider is true"),
-        (json!({"noProvider": false, "providerRef": {"kind": "XTemplate", "name": "t"}}), "apiVersion, kind (one that ends in Template)"),
-        (json!({"noProvider": false, "providerRef": {"apiVersion": "a/v1", "kind": "X", "name": "t"}}), "ends in Template"),
+        (
+            json!({"noProvider": false, "providerRef": {"kind": "XTemplate", "name": "t"}}),
+            "apiVersion, kind (one that ends in Template)",
+        ),
+        (
+            json!({"noProvider": false, "providerRef": {"apiVersion": "a/v1", "kind": "X", "name": "t"}}),
+            "ends in Template",
+        ),
         (json!({"noProvider": false, "providerRef": {"apiVersion": "a/v1", "kind": "XTemplate"}}), "ends in Template"),
         (json!({"provider": ""}), "spec.provider"),
         (json!({"provider": "Docker"}), "spec.provider"),
@@ -84,13 +90,17 @@ async fn specs_that_can_never_work_are_refused_with_the_reason() {
 async fn what_names_a_stack_can_not_be_changed() {
     let t = World::new("immutable").await;
     assert_eq!(refusal(&t, stack("x", &json!({}))).await, "");
-    for (field, value) in [("provider", "other"), ("name", "other"), ("kubernetesVersion", "1.35"), ("channel", "custom")] {
+    for (field, value) in
+        [("provider", "other"), ("name", "other"), ("kubernetesVersion", "1.35"), ("channel", "custom")]
+    {
         let patch = Patch::Merge(json!({"spec": {field: value}}));
         let changed = t.stacks().patch("x", &PatchParams::default(), &patch).await;
         let said = changed.expect_err(field).to_string();
         assert!(said.contains(&format!("{field} is immutable")), "{said}");
     }
-    let patch = Patch::Merge(json!({"spec": {"versions": ["v1"], "autoSubscribe": false, "source": {"git": {"url": "https://other"}}}}));
+    let patch = Patch::Merge(
+        json!({"spec": {"versions": ["v1"], "autoSubscribe": false, "source": {"git": {"url": "https://other"}}}}),
+    );
     t.stacks().patch("x", &PatchParams::default(), &patch).await.unwrap();
 }
 
@@ -137,7 +147,8 @@ async fn objects_as_the_go_operator_wrote_them_are_taken_and_read() {
 #[tokio::test]
 async fn the_status_of_a_release_of_two_thousand_objects_fits() {
     let t = World::new("large").await;
-    let release = json!({"apiVersion": API_VERSION, "kind": "ClusterStackRelease", "metadata": {"name": "r"}, "spec": {}});
+    let release =
+        json!({"apiVersion": API_VERSION, "kind": "ClusterStackRelease", "metadata": {"name": "r"}, "spec": {}});
     t.apply(&release).await;
     let row = |n: usize| Resource {
         group: "infrastructure.cluster.x-k8s.io".into(),
@@ -151,10 +162,8 @@ async fn the_status_of_a_release_of_two_thousand_objects_fits() {
         digest: "0123456789abcdef.0123456789abcdef".into(),
         ..Resource::default()
     };
-    let facts = clusterstack::core::status::ReleaseFacts {
-        resources: (0..2000).map(row).collect(),
-        ..Default::default()
-    };
+    let facts =
+        clusterstack::core::status::ReleaseFacts { resources: (0..2000).map(row).collect(), ..Default::default() };
     let status = clusterstack::core::status::release_status(
         &ClusterStackReleaseStatus::default(),
         facts,

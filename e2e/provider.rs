@@ -16,7 +16,10 @@ async fn with_provider(t: &World, template: Option<Value>) -> (Operator, String)
     install_small_kind(t, &group, "ShopRelease").await;
     install_small_kind(t, &group, "ShopReleaseTemplate").await;
     if let Some(spec) = template {
-        t.apply(&json!({"apiVersion": api_version, "kind": "ShopReleaseTemplate", "metadata": {"name": "t"}, "spec": spec})).await;
+        t.apply(
+            &json!({"apiVersion": api_version, "kind": "ShopReleaseTemplate", "metadata": {"name": "t"}, "spec": spec}),
+        )
+        .await;
     }
     let operator = t.operator(&[]);
     let repo = t.repo();
@@ -69,7 +72,8 @@ async fn a_failure_of_the_provider_is_shown_upward_and_can_be_overcome() {
     let t = World::new("provfail").await;
     let (_operator, api_version) = with_provider(&t, Some(json!({"template": {"spec": {}}}))).await;
     t.there(&api_version, "ShopRelease", V1).await;
-    set_status(&t, &api_version, json!({"ready": false, "failureReason": "NoQuota", "failureMessage": "ask for more"})).await;
+    set_status(&t, &api_version, json!({"ready": false, "failureReason": "NoQuota", "failureMessage": "ask for more"}))
+        .await;
     let message = t.release_says(V1, STEP, "False", "ProviderFailed").await;
     assert!(message.contains("NoQuota") && message.contains("ask for more"), "{message}");
     let message = t.stack_says("x", ConditionType::Stalled, "True", "ProviderFailed").await;

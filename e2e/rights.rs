@@ -28,7 +28,8 @@ async fn service_account(t: &World, name: &str) {
 fn repo_with_a_role(t: &World) -> (Repo, String) {
     let role = format!("{}-role", t.namespace);
     t.remove_at_end("rbac.authorization.k8s.io/v1", "ClusterRole", &role);
-    let text = format!("apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {{name: {role}}}\n---\n");
+    let text =
+        format!("apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {{name: {role}}}\n---\n");
     let repo = t.repo();
     repo.release(V1, &format!("{text}{SETTINGS}"));
     (repo, role)
@@ -77,7 +78,8 @@ async fn a_service_account_reaches_as_far_as_its_rights() {
     t.release(V1, "to have one of two objects", |release| {
         let rows = release.status.clone().unwrap_or_default().resources;
         let of = |kind: &str| rows.iter().find(|row| row.kind == kind).cloned().unwrap_or_default();
-        let is = of("ClusterRole").reason == Some(Reason::Forbidden) && of("ConfigMap").status == ResourceStatus::Synced;
+        let is =
+            of("ClusterRole").reason == Some(Reason::Forbidden) && of("ConfigMap").status == ResourceStatus::Synced;
         check(is, &rows)
     })
     .await;

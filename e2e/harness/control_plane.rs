@@ -62,7 +62,9 @@ fn directory() -> PathBuf {
 fn ours() -> ControlPlane {
     let dir = directory();
     // It ends with the process of the tests.
-    run(Command::new(format!("{ROOT}/hack/controlplane/up")).args(["--owner", &std::process::id().to_string()]).arg(&dir));
+    run(Command::new(format!("{ROOT}/hack/controlplane/up"))
+        .args(["--owner", &std::process::id().to_string()])
+        .arg(&dir));
     ControlPlane { kubeconfig: dir.join("kubeconfig"), audit_log: Some(dir.join("audit.log")) }
 }
 
@@ -129,6 +131,7 @@ impl ControlPlane {
 
 pub(crate) async fn client_of(kubeconfig: &Path) -> Client {
     let read = Kubeconfig::read_from(kubeconfig).expect("unreadable kubeconfig");
-    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.expect("unusable kubeconfig");
+    let config =
+        Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.expect("unusable kubeconfig");
     Client::try_from(config).expect("no client")
 }

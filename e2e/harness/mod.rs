@@ -13,12 +13,12 @@ mod stacks;
 mod wait;
 mod world;
 
-pub(crate) use git::Repo;
 pub(crate) use audit::Request;
+pub(crate) use git::Repo;
 pub(crate) use git_server::{GitServer, Mood};
 pub(crate) use leftovers::{install_small_kind, leave_behind, small_kind};
 pub(crate) use operator::Operator;
 pub(crate) use proxy::{Proxy, Weather};
 pub(crate) use stacks::{CLASS, CLUSTER_API, INFRASTRUCTURE, SETTINGS, cluster, cluster_of};
-pub(crate) use wait::{LONG, QUICK, check, wait_for, wait_within};
+pub(crate) use wait::{QUICK, check, wait_for, wait_within};
 pub(crate) use world::{World, unique};
