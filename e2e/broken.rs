@@ -179,9 +179,15 @@ async fn a_chart_that_renders_nothing_any_more_is_held() {
     let repo = t.repo();
     repo.release(V1, "# nothing\n");
     // As an older renderer left it: an object is applied and stands in the inventory.
-    leave_behind(&t, "x", &repo.url(), V1, &[json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "old"}, "data": {"color": "blue"},
-    })])
+    leave_behind(
+        &t,
+        "x",
+        &repo.url(),
+        V1,
+        &[json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "old"}, "data": {"color": "blue"},
+        })],
+    )
     .await;
     let _operator = t.operator(&[]);
     t.release_says(V1, ConditionType::Stalled, "True", "EmptyRender").await;

@@ -138,7 +138,8 @@ async fn what_helm_would_keep_is_kept() {
     let t = World::new("keep").await;
     let _operator = t.operator(&[]);
     let repo = t.repo();
-    let kept = "apiVersion: v1\nkind: Secret\nmetadata:\n  name: kept\n  annotations: {helm.sh/resource-policy: keep}\n---\n";
+    let kept =
+        "apiVersion: v1\nkind: Secret\nmetadata:\n  name: kept\n  annotations: {helm.sh/resource-policy: keep}\n---\n";
     repo.release(V1, &format!("{kept}{SETTINGS}"));
     t.create_stack("x", &repo.url(), json!({})).await;
     t.ready("x", "v1").await;

@@ -67,7 +67,9 @@ async fn a_change_made_by_kubectl_apply_is_undone() {
 async fn what_is_deleted_by_hand_comes_back_within_seconds() {
     let t = World::new("deleted").await;
     let _operator = ready(&t, json!({})).await;
-    for (version, kind) in [("v1", "ConfigMap"), (INFRASTRUCTURE, "DockerMachineTemplate"), (CLUSTER_API, "ClusterClass")] {
+    for (version, kind) in
+        [("v1", "ConfigMap"), (INFRASTRUCTURE, "DockerMachineTemplate"), (CLUSTER_API, "ClusterClass")]
+    {
         let before = t.get(version, kind, V1).await.unwrap();
         t.delete(version, kind, V1).await;
         wait_within(QUICK, format!("{kind} to come back"), || async {

@@ -46,10 +46,12 @@ async fn a_source_that_is_down_says_so_keeps_what_is_there_and_recovers() {
         let message = t.stack_says("x", type_, "False", "SourceUnreachable").await;
         assert!(message.contains(server.host()) && message.contains("503"), "{message}");
     }
-    let (stack, ()) = t.stack("x", "to list v1 as usable", |stack| {
-        let status = stack.status.clone().unwrap_or_default();
-        check(status.usable_versions == "v1", status)
-    }).await;
+    let (stack, ()) = t
+        .stack("x", "to list v1 as usable", |stack| {
+            let status = stack.status.clone().unwrap_or_default();
+            check(status.usable_versions == "v1", status)
+        })
+        .await;
     assert_eq!(stack.status.unwrap().latest_release, "docker-x-1-34-v1 | v1.34.7");
     t.release_ready(V1).await;
     assert!(t.config_map(V1).await.is_some());
@@ -138,7 +140,8 @@ async fn a_password_in_the_url_is_shown_nowhere() {
     t.look_again("x").await;
     t.stack_says("x", ConditionType::Ready, "False", "SourceUnreachable").await;
     let stack = t.stacks().get("x").await.unwrap();
-    let shown = serde_json::to_string(&stack.status).unwrap() + &serde_json::to_string(&t.release_ready(V1).await).unwrap();
+    let shown =
+        serde_json::to_string(&stack.status).unwrap() + &serde_json::to_string(&t.release_ready(V1).await).unwrap();
     assert!(!shown.contains("swordfish") && !operator.log().contains("swordfish"), "the password is shown");
 }
 

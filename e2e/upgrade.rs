@@ -39,7 +39,9 @@ async fn a_new_tag_is_noticed_applied_and_the_old_release_collected() {
     // Nobody asks: the interval of 10 s brings it.
     t.ready("x", "v2").await;
     t.release_gone(V1).await;
-    for (version, kind) in [(CLUSTER_API, "ClusterClass"), (INFRASTRUCTURE, "DockerMachineTemplate"), ("v1", "ConfigMap")] {
+    for (version, kind) in
+        [(CLUSTER_API, "ClusterClass"), (INFRASTRUCTURE, "DockerMachineTemplate"), ("v1", "ConfigMap")]
+    {
         assert!(t.get(version, kind, V1).await.is_none(), "{kind} of v1 is left");
         assert!(t.get(version, kind, V2).await.is_some(), "{kind} of v2 is missing");
     }

@@ -33,7 +33,9 @@ impl World {
         let _ = api.get_opt(&marker).await.expect("no API server");
         let at = wait_for("the audit log", || async {
             let text = read(path);
-            text.find(&marker).map(|at| at + text[at..].find('\n').unwrap_or_default()).ok_or("not there yet".to_owned())
+            text.find(&marker)
+                .map(|at| at + text[at..].find('\n').unwrap_or_default())
+                .ok_or("not there yet".to_owned())
         });
         Some(at.await)
     }

@@ -62,18 +62,19 @@ fn directory() -> PathBuf {
 fn ours() -> ControlPlane {
     let dir = directory();
     // It ends with the process of the tests.
-    run(Command::new(format!("{ROOT}/hack/controlplane/up")).args(["--owner", &std::process::id().to_string()]).arg(&dir));
+    run(Command::new(format!("{ROOT}/hack/controlplane/up"))
+        .args(["--owner", &std::process::id().to_string()])
+        .arg(&dir));
     ControlPlane { kubeconfig: dir.join("kubeconfig"), audit_log: Some(dir.join("audit.log")) }
 }
 
-/// etcd and kube-apiserver as envtest has them; `envtest.sh` ends them with the process of the tests.
+/// etcd and kube-apiserver as envtest has them; they end with the process of the tests.
 fn envtest(assets: &Path) -> ControlPlane {
     let dir = directory();
-    run(Command::new("bash")
-        .arg(format!("{ROOT}/e2e/harness/envtest.sh"))
+    run(Command::new(format!("{ROOT}/hack/envtest"))
+        .args(["--owner", &std::process::id().to_string()])
         .arg(assets)
-        .arg(&dir)
-        .arg(std::process::id().to_string()));
+        .arg(&dir));
     ControlPlane { kubeconfig: dir.join("kubeconfig"), audit_log: None }
 }
 
@@ -129,6 +130,7 @@ impl ControlPlane {
 
 pub(crate) async fn client_of(kubeconfig: &Path) -> Client {
     let read = Kubeconfig::read_from(kubeconfig).expect("unreadable kubeconfig");
-    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.expect("unusable kubeconfig");
+    let config =
+        Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.expect("unusable kubeconfig");
     Client::try_from(config).expect("no client")
 }

@@ -90,7 +90,9 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         Mood::Good => {}
         Mood::Slow(pause) => tokio::time::sleep(pause).await,
         Mood::Down => return (StatusCode::SERVICE_UNAVAILABLE, "down for maintenance").into_response(),
-        Mood::Lying => return ([(header::CONTENT_TYPE, "text/html")], "<html>Welcome to the guest network").into_response(),
+        Mood::Lying => {
+            return ([(header::CONTENT_TYPE, "text/html")], "<html>Welcome to the guest network").into_response();
+        }
         Mood::Wants(user, password) => {
             use base64::Engine;
             let token = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
@@ -101,9 +103,9 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
             }
         }
     }
-    backend(&shared.root, request).await.unwrap_or_else(|error| {
-        (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response()
-    })
+    backend(&shared.root, request)
+        .await
+        .unwrap_or_else(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response())
 }
 
 /// Asks `git http-backend`, a CGI program.

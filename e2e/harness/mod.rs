@@ -13,8 +13,8 @@ mod stacks;
 mod wait;
 mod world;
 
-pub(crate) use git::Repo;
 pub(crate) use audit::Request;
+pub(crate) use git::Repo;
 pub(crate) use git_server::{GitServer, Mood};
 pub(crate) use leftovers::{install_small_kind, leave_behind, small_kind};
 pub(crate) use operator::Operator;

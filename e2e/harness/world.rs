@@ -301,7 +301,8 @@ impl World {
         let api: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
         wait_for(format!("an event {reason} with {part:?}"), || async {
             let events = api.list(&ListParams::default()).await.map_err(debug)?.items;
-            let told = |event: &Event| (event.reason.clone().unwrap_or_default(), event.message.clone().unwrap_or_default());
+            let told =
+                |event: &Event| (event.reason.clone().unwrap_or_default(), event.message.clone().unwrap_or_default());
             let is = events.iter().map(told).any(|(r, note)| r == reason && note.contains(part));
             check(is, events.iter().map(told).collect::<Vec<_>>())
         })
