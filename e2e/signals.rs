@@ -1,1 +1,103 @@
-//! To come.
+//! The process: probes, metrics, signals, and one active replica.
+
+use serde_json::json;
+
+use crate::harness::{SETTINGS, World, check, wait_for};
+
+const V1: &str = "docker-x-1-34-v1";
+
+#[tokio::test]
+async fn probes_and_metrics_answer() {
+    let t = World::new("probes").await;
+    let operator = t.operator(&[]);
+    wait_for("/readyz", || async {
+        let answer = operator.get("probes", "/readyz").await;
+        check(answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200"), answer)
+    })
+    .await;
+    assert!(operator.get("probes", "/healthz").await.contains(" 200 "));
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    assert!(operator.metric("clusterstack_objects_total{action=\"applied\"}").await >= 1.0);
+    assert!(operator.metric("clusterstack_source_polls_total").await >= 1.0);
+    let metrics = operator.get("metrics", "/metrics").await;
+    assert!(
+        metrics.contains("clusterstack_reconcile_seconds_bucket") && metrics.trim_end().ends_with("# EOF"),
+        "{metrics}"
+    );
+}
+
+#[tokio::test]
+async fn sigterm_ends_it_with_success() {
+    let t = World::new("term").await;
+    let operator = t.operator(&[]);
+    operator.address("probes").await;
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    let status = operator.terminate().await;
+    assert!(status.success(), "{status}");
+}
+
+#[tokio::test]
+async fn sigterm_in_the_middle_of_work_ends_it_with_success() {
+    let t = World::new("termwork").await;
+    let repo = t.repo();
+    for n in 0..8 {
+        repo.release(&format!("docker-x-1-{n}-v1"), SETTINGS);
+    }
+    let operator = t.operator(&[]);
+    for n in 0..8 {
+        let version = json!({"kubernetesVersion": format!("1.{n}")});
+        t.create_stack(&format!("x-{n}"), &repo.url(), version).await;
+    }
+    t.there("v1", "ConfigMap", "docker-x-1-0-v1").await;
+    let status = operator.terminate().await;
+    assert!(status.success(), "{status}");
+    let _operator = t.operator(&[]);
+    for n in 0..8 {
+        t.ready(&format!("x-{n}"), "v1").await;
+    }
+}
+
+#[tokio::test]
+async fn a_follower_takes_over_when_the_leader_goes() {
+    let t = World::new("leader").await;
+    let flags = ["--leader-elect=true", "--leader-elect-namespace", &t.namespace];
+    let is_leader = "clusterstack_leader";
+    let first = t.operator(&flags);
+    wait_for("the first to lead", || async { check(first.metric(is_leader).await > 0.5, "it does not") }).await;
+    let second = t.operator(&flags);
+    wait_for("the second to be ready", || async {
+        check(second.get("probes", "/readyz").await.contains(" 200 "), "it is not")
+    })
+    .await;
+    assert!(second.metric(is_leader).await < 0.5);
+    assert!(first.terminate().await.success());
+    wait_for("the second to lead", || async { check(second.metric(is_leader).await > 0.5, "it does not") }).await;
+    // A leader that is killed does not give its lease back: it has to run out.
+    let third = t.operator(&flags);
+    second.kill();
+    wait_for("the third to lead", || async { check(third.metric(is_leader).await > 0.5, "it does not") }).await;
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+}
+
+#[tokio::test]
+async fn the_watch_filter_leaves_other_objects_alone() {
+    let t = World::new("filter").await;
+    let repo = t.repo();
+    repo.release(V1, SETTINGS).release("docker-y-1-34-v1", SETTINGS);
+    let _operator = t.operator(&["--watch-filter", "mine"]);
+    t.create_stack("other", &repo.url(), json!({})).await;
+    t.create_stack("mine", &repo.url(), json!({"name": "y"})).await;
+    t.change_stack("mine", json!({"metadata": {"labels": {"cluster.x-k8s.io/watch-filter": "mine"}}})).await;
+    t.ready("mine", "v1").await;
+    let other = t.stacks().get("other").await.unwrap();
+    assert!(other.status.is_none() && other.metadata.finalizers.is_none(), "{other:?}");
+}

@@ -5,4 +5,5 @@ mod architecture;
 mod cli;
 mod crds;
 mod golden;
+mod source;
 mod spec_edits;

@@ -16,8 +16,7 @@ use serde_json::{Value, json};
 
 use super::output::{self, Format};
 use super::report::Hinted;
-use crate::core::chart::tera::Tera;
-use crate::core::chart::{Capabilities, Chart, Document, GoTemplate, Release, RenderInput, render_with};
+use crate::core::chart::{Capabilities, Chart, Document, GoTemplate, Release, RenderInput, Tera, render_with};
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\

@@ -308,6 +308,10 @@ async fn ensure_finalizer(stack: &ClusterStack, ctx: &Context) -> Result<(), Err
 
 /// Writes the status if it says something new, and an event where readiness changed.
 pub(super) async fn write_status(stack: &ClusterStack, ctx: &Context, facts: &StackFacts) -> Result<(), Error> {
+    if ctx.cancel.is_cancelled() {
+        // What a pass found that was ended from outside says nothing.
+        return Ok(());
+    }
     let previous = stack.status.clone().unwrap_or_default();
     let status = status::stack_status(&previous, facts, Timestamp::now());
     let written = report::status(&ctx.clients.own(), stack, stack.status.as_ref(), &status)

@@ -51,7 +51,7 @@ pub async fn reconcile(seen: Arc<ClusterStackRelease>, ctx: Arc<Context>) -> Res
         write_status(&release, &ctx, facts).await?;
         return Ok(spread(retry::WAITING));
     };
-    if stack.spec.suspend || stack.metadata.deletion_timestamp.is_some() {
+    if stack.spec.suspend {
         return Ok(Action::await_change());
     }
     let pass = Pass { release: &release, stack: &stack, ctx: &ctx, asked: asked(&release, &stack) };
@@ -475,6 +475,10 @@ fn next(facts: &ReleaseFacts, stack: &ClusterStack, release: &ClusterStackReleas
 
 /// Writes the status if it says something new, and an event where readiness changed.
 async fn write_status(release: &ClusterStackRelease, ctx: &Context, facts: ReleaseFacts) -> Result<(), Error> {
+    if ctx.cancel.is_cancelled() {
+        // What a pass found that was ended from outside says nothing.
+        return Ok(());
+    }
     let previous = release.status.clone().unwrap_or_default();
     let status = status::release_status(&previous, facts, Timestamp::now());
     let written = report::status(&ctx.clients.own(), release, release.status.as_ref(), &status)

@@ -19,7 +19,7 @@ struct Entry {
     failures: u32,
     corrections: BTreeMap<ObjectKey, Correction>,
     sent_refused: Option<Instant>,
-    definitions: u64,
+    definition_changed: bool,
     rebuilt: bool,
 }
 
@@ -54,19 +54,17 @@ impl Memory {
         self.lock().remove(uid);
     }
 
-    /// A CustomResourceDefinition changed: what was refused may be taken now.
-    pub fn definitions_changed(&self) {
-        for entry in self.lock().values_mut() {
-            entry.definitions += 1;
-        }
+    /// A CustomResourceDefinition of what was refused changed: it may be taken now.
+    pub fn definition_changed(&self, uid: &str) {
+        self.lock().entry(uid.to_owned()).or_default().definition_changed = true;
     }
 
     /// Whether what was refused before is to be sent again: a definition changed since, or it is long ago.
     pub fn retries_refused(&self, uid: &str) -> bool {
         let mut memory = self.lock();
         let entry = memory.entry(uid.to_owned()).or_default();
-        let due = entry.definitions > 0 || entry.sent_refused.is_some_and(|at| at.elapsed() > STALLED);
-        entry.definitions = 0;
+        let due = std::mem::take(&mut entry.definition_changed)
+            || entry.sent_refused.is_some_and(|at| at.elapsed() > STALLED);
         if due || entry.sent_refused.is_none() {
             entry.sent_refused = Some(Instant::now());
         }
@@ -170,7 +168,7 @@ mod tests {
     fn a_changed_definition_lets_refused_objects_be_sent_once() {
         let memory = Memory::default();
         assert!(!memory.retries_refused("u"));
-        memory.definitions_changed();
+        memory.definition_changed("u");
         assert!(memory.retries_refused("u"));
         assert!(!memory.retries_refused("u"));
     }

@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::channel::mpsc::{self, UnboundedSender};
 use futures::future::ready;
@@ -55,6 +55,9 @@ pub enum RunError {
     LeaseLost,
 }
 
+/// How long passes may go on after the intake ended.
+const DRAIN: Duration = Duration::from_secs(20);
+
 /// Runs the operator until `stop`; then takes in nothing new, finishes what is under way and returns.
 ///
 /// # Errors
@@ -83,8 +86,11 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), RunE
     let tasks = TaskTracker::new();
     let (notices, noticed) = unbounded_channel();
     let watches = Watches::new(clients.watching(), notices, work.clone(), tasks.clone());
-    let releases = Releases::open(&settings)?;
-    let parts = Parts { clients, kinds, watches, metrics, releases, settings, instance, cancel: work.clone() };
+    let releases = Releases::open(&settings).await?;
+    // Passes under way may end by themselves for a while after the intake ended.
+    let abort = CancellationToken::new();
+    let (intake, cancel) = (work.clone(), abort.clone());
+    let parts = Parts { clients, kinds, watches, metrics, releases, settings, instance, intake, cancel };
     let drained = controllers(parts, noticed, &tasks);
     tokio::pin!(drained);
     let result = tokio::select! {
@@ -97,11 +103,15 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), RunE
         () = stop.cancelled() => {
             tracing::info!("stopping: taking in nothing new, finishing what is under way");
             readiness.set(false);
-            drained.await;
+            if tokio::time::timeout(DRAIN, &mut drained).await.is_err() {
+                tracing::warn!("passes are still under way after {} s: ending them", DRAIN.as_secs());
+                abort.cancel();
+            }
             Ok(())
         }
     };
     work.cancel();
+    abort.cancel();
     tasks.close();
     tasks.wait().await;
     lost.release().await;
@@ -145,7 +155,7 @@ async fn wait_for_kind(
         kinds.forget(crate::api::GROUP);
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            () = tokio::time::sleep(std::time::Duration::from_secs(1)) => {}
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
         }
     }
 }
@@ -158,6 +168,9 @@ struct Parts {
     releases: Releases,
     settings: Settings,
     instance: String,
+    /// Ends the intake of work.
+    intake: CancellationToken,
+    /// Ends work.
     cancel: CancellationToken,
 }
 
@@ -183,7 +196,7 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
         cancel: parts.cancel.clone(),
     });
     parts.watches.watch_definitions(parts.kinds);
-    tasks.spawn(route(noticed, Arc::clone(&context), to_stacks.clone(), to_releases.clone()));
+    tasks.spawn(route(noticed, Arc::clone(&context), parts.intake.clone(), to_stacks.clone(), to_releases.clone()));
 
     let mut edited = Edits::default();
     let of_stack = Arc::clone(&context);
@@ -218,13 +231,13 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
     let stacks = Controller::for_stream(stack_events.predicate_filter(stack_edit, once.clone()), stack_reader)
         .with_config(Config::default().concurrency(context.settings.stack_concurrency))
         .reconcile_on(stack_triggers)
-        .graceful_shutdown_on(parts.cancel.clone().cancelled_owned())
+        .graceful_shutdown_on(parts.intake.clone().cancelled_owned())
         .run(timed_stack, |object, error, ctx| ctx.on_error(&*object, error), Arc::clone(&context))
         .for_each(|_| ready(()));
     let releases = Controller::for_stream(release_events.predicate_filter(release_edit, once), release_reader)
         .with_config(Config::default().concurrency(context.settings.release_concurrency))
         .reconcile_on(release_triggers)
-        .graceful_shutdown_on(parts.cancel.cancelled_owned())
+        .graceful_shutdown_on(parts.intake.cancelled_owned())
         .run(timed_release, |object, error, ctx| ctx.on_error(&*object, error), context)
         .for_each(|_| ready(()));
     tokio::join!(stacks, releases);
@@ -271,12 +284,13 @@ impl Edits {
 async fn route(
     mut noticed: UnboundedReceiver<Notice>,
     ctx: Arc<Context>,
+    intake: CancellationToken,
     to_stacks: UnboundedSender<ObjectRef<ClusterStack>>,
     to_releases: UnboundedSender<ObjectRef<ClusterStackRelease>>,
 ) {
     loop {
         let notice = tokio::select! {
-            () = ctx.cancel.cancelled() => return,
+            () = intake.cancelled() => return,
             notice = noticed.recv() => notice,
         };
         match notice {
@@ -285,12 +299,12 @@ async fn route(
                 let _ = to_releases.unbounded_send(release);
             }
             Some(Notice::Definition(group)) => {
-                ctx.memory.definitions_changed();
                 let waits = |release: &ClusterStackRelease| {
                     let rows = release.status.iter().flat_map(|status| &status.resources);
                     rows.into_iter().any(|row| row.group == group && row.reason.is_some())
                 };
                 for release in ctx.stack_releases.state().iter().filter(|release| waits(release)) {
+                    ctx.memory.definition_changed(&release.uid().unwrap_or_default());
                     let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
                 }
             }

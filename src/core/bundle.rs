@@ -1,200 +1,280 @@
-//! A release's files, understood: which Kubernetes version, which charts, in which version.
+//! A release's files, checked and versioned: what is rendered.
+//!
+//! The files are the directory of a stack as it lies in Git. A release made of them is what `csctl create` makes of the
+//! directory: `<< .ClusterClassVersion >>` and its kin are filled in, the cluster-class chart gets the release's
+//! version, the addon chart the addon's. With the Helm release name `<provider>-<name>-<major>-<minor>` the ClusterClass
+//! is so called by the release's own name, whatever version the sources carry.
+//!
+//! Rules where sources contradict each other, read from the tags of the repository of cluster-stacks:
+//! - The Kubernetes minor in `metadata.yaml` and in `csctl.yaml`, and the version in `metadata.yaml`, must be the tag's.
+//!   Such a release was tagged in the wrong place or the file was forgotten; clusters would get another Kubernetes than
+//!   its name says, so that it is refused rather than guessed about.
+//! - Names in `csctl.yaml` and in `Chart.yaml` need not be the tag's: stacks are copied and renamed, the directory says
+//!   which stack it is, and nothing is built from these names. It is remarked.
 
-use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::Value;
+mod version;
+
+use std::collections::BTreeMap;
+
 use thiserror::Error;
 
-use crate::core::files::{self, FileTree};
-use crate::core::name::{KubernetesMinor, ReleaseName, ReleaseVersion};
-use crate::core::yaml;
+use crate::core::addon_config::{AddonConfig, AddonConfigError};
+use crate::core::files::{FileTree, below};
+use crate::core::metadata::{Csctl, KubernetesVersion, Metadata, MetadataError};
+use crate::core::name::ReleaseName;
+use crate::core::node_images::{self, NodeImages, NodeImagesError};
 
-/// A release, ready to render.
+/// Directory of the chart with the ClusterClass.
+pub const CLUSTER_CLASS: &str = "cluster-class";
+/// Directory of the addon charts.
+pub const CLUSTER_ADDON: &str = "cluster-addon";
+const METADATA: &str = "metadata.yaml";
+const CSCTL: &str = "csctl.yaml";
+const ADDON_CONFIG: &str = "clusteraddon.yaml";
+const ADDON_VALUES: &str = "cluster-addon-values.yaml";
+const CHART: &str = "Chart.yaml";
+
+/// A release ready to be rendered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bundle {
     /// Its name.
     pub name: ReleaseName,
-    /// Kubernetes version with its patch where the release tells it: `v1.34.7`, else the minor: `v1.34`.
+    /// Full version of Kubernetes as the Go operator shows it: `v1.34.7`.
     pub kubernetes_version: String,
-    /// The class chart; its version is the release's.
+    /// Files of the cluster-class chart from its root, `Chart.yaml` carrying [`Bundle::class_version`].
     pub class_chart: FileTree,
+    /// Version of the cluster-class chart: the release's, for example `v3` or `v0-sha.e21ba15`.
+    pub class_version: String,
+    /// The addon charts, if the release has any.
+    pub addon: Option<AddonCharts>,
+    /// Version of the addon charts with their values: from `metadata.yaml`, or made of the tree's object id, so that it
+    /// changes when they do.
+    pub addon_version: Option<String>,
+    /// `cluster-addon-values.yaml`: a template of values for a single addon chart.
+    pub addon_values: Option<String>,
+    /// The node images.
+    pub node_images: NodeImages,
+    /// What is odd but does no harm, for a human.
+    pub remarks: Vec<String>,
 }
 
-/// Why files are no release.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+/// The addon charts of a release.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AddonCharts {
+    /// One chart for everything.
+    Single(FileTree),
+    /// A chart per stage.
+    Stages {
+        /// What runs when.
+        config: AddonConfig,
+        /// The charts by the name of their stage. A stage's `overwrite.yaml` is among its files.
+        charts: BTreeMap<String, FileTree>,
+    },
+}
+
+/// Why files are no release of that name.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BundleError {
-    /// There is no class chart.
-    #[error("the release has no cluster-class/Chart.yaml")]
-    NoClassChart,
-    /// A file can't be read.
-    #[error("{file} can't be read: {error}")]
-    File {
+    /// A file must be there.
+    #[error("the stack has no {0}: add it and publish a new version")]
+    Missing(String),
+    /// A file is no text.
+    #[error("{0} is not valid UTF-8: save it as UTF-8 and publish a new version")]
+    NoText(String),
+    /// `metadata.yaml` or `csctl.yaml` can't be read.
+    #[error("{file} can't be used: {error}")]
+    Metadata {
         /// The file.
         file: &'static str,
-        /// Why.
-        error: String,
+        /// What is wrong.
+        error: MetadataError,
     },
-    /// metadata.yaml says another thing than the tag.
+    /// A version contradicts the tag.
     #[error(
-        "metadata.yaml contradicts the tag: it says {field} {found}, the tag {name} says {wanted}; tag a corrected release"
+        "{file} says {field} {found}, but the release is named {release}: publish it under the name that fits, or correct the file and publish a new version"
     )]
     Contradiction {
-        /// The field.
+        /// The file.
+        file: &'static str,
+        /// Where in it.
         field: &'static str,
-        /// What metadata.yaml says.
+        /// What stands there.
         found: String,
-        /// What the tag says.
-        wanted: String,
         /// The release.
-        name: String,
+        release: String,
     },
-}
-
-/// `metadata.yaml` of a release.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-struct Metadata {
-    versions: Versions,
-}
-
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-struct Versions {
-    cluster_stack: String,
-    kubernetes: String,
-}
-
-/// `csctl.yaml` of a stack's source.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-struct Csctl {
-    config: CsctlConfig,
-}
-
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-struct CsctlConfig {
-    #[serde(default)]
-    kubernetes_version: String,
+    /// No file says which Kubernetes it is.
+    #[error(
+        "the stack has neither metadata.yaml nor csctl.yaml, so its full Kubernetes version is unknown: add csctl.yaml with config.kubernetesVersion {example}"
+    )]
+    NoKubernetesVersion {
+        /// How it may be written.
+        example: String,
+    },
+    /// A chart can't be versioned.
+    #[error("{file} can't be given the version {version}: {problem}")]
+    ChartVersion {
+        /// The chart's `Chart.yaml`.
+        file: String,
+        /// The version.
+        version: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// `clusteraddon.yaml` can't be used.
+    #[error("clusteraddon.yaml can't be used: {0}")]
+    AddonConfig(#[from] AddonConfigError),
+    /// A stage has no chart.
+    #[error(
+        "clusteraddon.yaml names the stage {0:?}, but there is no cluster-addon/{0}/Chart.yaml: add the chart or remove the stage"
+    )]
+    StageWithoutChart(String),
+    /// The list of node images can't be used.
+    #[error("{file} can't be used: {error}")]
+    NodeImages {
+        /// The file.
+        file: &'static str,
+        /// What is wrong.
+        error: NodeImagesError,
+    },
 }
 
 impl Bundle {
-    /// Understands the files of a stack at its tag. `metadata.yaml`, where there is one, has to agree with the tag;
-    /// without it the version is the tag's and `csctl.yaml` tells the Kubernetes patch version where it is one of the
-    /// tag's minor (in real repositories it is at times behind: the tag wins).
-    ///
-    /// # Errors
-    /// Files that are missing, can't be read or contradict the tag.
-    pub fn from_files(name: &ReleaseName, files: &FileTree) -> Result<Self, BundleError> {
-        let kubernetes_version = kubernetes_version(name, files)?;
-        let class_chart = class_chart(name, files)?;
-        Ok(Self { name: name.clone(), kubernetes_version, class_chart })
-    }
-}
-
-fn kubernetes_version(name: &ReleaseName, files: &FileTree) -> Result<String, BundleError> {
-    if let Some(metadata) = read::<Metadata>(files, "metadata.yaml")? {
-        let Versions { cluster_stack, kubernetes } = metadata.versions;
-        let contradiction = |field, found: &str, wanted: String| BundleError::Contradiction {
-            field,
-            found: found.to_owned(),
-            wanted,
-            name: name.object_name(),
+    /// Makes a release of the files of a stack's directory. `component_ids` holds the object ids of `cluster-class` and
+    /// `cluster-addon` where the source knows them; where not, their contents take the ids' place.
+    pub fn from_files(
+        name: &ReleaseName,
+        files: &FileTree,
+        component_ids: &BTreeMap<String, String>,
+    ) -> Result<Self, BundleError> {
+        let metadata = read(files, METADATA, Metadata::parse)?;
+        let csctl = read(files, CSCTL, Csctl::parse)?;
+        let kubernetes = kubernetes_version(name, metadata.as_ref(), csctl.as_ref())?;
+        let class_version = name.version.to_string();
+        let addon_version = if below(files, CLUSTER_ADDON).is_empty() && !files.contains_key(ADDON_CONFIG) {
+            None
+        } else {
+            let given = metadata.as_ref().and_then(|metadata| metadata.cluster_addon.as_ref()).map(ToString::to_string);
+            let values = [ADDON_CONFIG, ADDON_VALUES];
+            Some(given.unwrap_or_else(|| version::of_component(files, CLUSTER_ADDON, &values, component_ids)))
         };
-        if cluster_stack.parse::<ReleaseVersion>().ok().as_ref() != Some(&name.version) {
-            return Err(contradiction("clusterStack", &cluster_stack, name.version.to_string()));
-        }
-        if minor_of(&kubernetes) != Some(name.kubernetes) {
-            return Err(contradiction("kubernetes", &kubernetes, name.kubernetes.to_string()));
-        }
-        return Ok(with_v(&kubernetes));
+        let node_image = metadata.as_ref().and_then(|metadata| metadata.node_image.as_ref()).map(ToString::to_string);
+        let filled = version::fill_in(
+            files,
+            &[
+                (".ClusterClassVersion", Some(&class_version)),
+                (".ClusterAddonVersion", addon_version.as_ref()),
+                (".NodeImageVersion", node_image.as_ref()),
+            ],
+        );
+        let files = filled.as_ref().unwrap_or(files);
+
+        let mut class_chart = below(files, CLUSTER_CLASS);
+        version::set(&mut class_chart, CLUSTER_CLASS, &class_version)?;
+        let addon = addon_version.as_ref().map(|version| addon_charts(files, version)).transpose()?;
+        Ok(Self {
+            remarks: remarks(name, csctl.as_ref(), &class_chart, addon.as_ref()),
+            name: name.clone(),
+            kubernetes_version: kubernetes.to_string(),
+            class_chart,
+            class_version,
+            addon,
+            addon_version,
+            addon_values: text(files, ADDON_VALUES)?.map(ToOwned::to_owned),
+            node_images: images(files)?,
+        })
     }
-    let told = read::<Csctl>(files, "csctl.yaml")?.map(|csctl| csctl.config.kubernetes_version);
-    let told = told.filter(|version| minor_of(version) == Some(name.kubernetes));
-    Ok(told.map_or_else(|| format!("v{}", name.kubernetes), |version| with_v(&version)))
 }
 
-fn with_v(version: &str) -> String {
-    if version.starts_with('v') { version.to_owned() } else { format!("v{version}") }
+fn text<'a>(files: &'a FileTree, file: &str) -> Result<Option<&'a str>, BundleError> {
+    let decode = |bytes| std::str::from_utf8(bytes).map_err(|_| BundleError::NoText(file.to_owned()));
+    files.get(file).map(|bytes| decode(bytes)).transpose()
 }
 
-fn minor_of(version: &str) -> Option<KubernetesMinor> {
-    let mut parts = version.trim_start_matches('v').splitn(3, '.');
-    format!("{}.{}", parts.next()?, parts.next()?).parse().ok()
+fn read<T>(
+    files: &FileTree,
+    file: &'static str,
+    parse: impl FnOnce(&str) -> Result<T, MetadataError>,
+) -> Result<Option<T>, BundleError> {
+    text(files, file)?.map(parse).transpose().map_err(|error| BundleError::Metadata { file, error })
 }
 
-/// The class chart in the version of the release, as CSO's packaging writes it, so that with the release name
-/// `<provider>-<name>-<major>-<minor>` a ClusterClass is called like the release.
-fn class_chart(name: &ReleaseName, files: &FileTree) -> Result<FileTree, BundleError> {
-    const FILE: &str = "cluster-class/Chart.yaml";
-    let mut chart = files::below(files, "cluster-class");
-    let Some(mut metadata) = read::<Value>(files, FILE)? else { return Err(BundleError::NoClassChart) };
-    let Some(map) = metadata.as_object_mut() else {
-        return Err(BundleError::File { file: FILE, error: "it is no mapping".into() });
+/// The version of Kubernetes; nothing that says one may contradict the release's name.
+fn kubernetes_version(
+    name: &ReleaseName,
+    metadata: Option<&Metadata>,
+    csctl: Option<&Csctl>,
+) -> Result<KubernetesVersion, BundleError> {
+    let contradiction =
+        |file, field, found: String| Err(BundleError::Contradiction { file, field, found, release: name.to_string() });
+    if let Some(metadata) = metadata {
+        if metadata.cluster_stack != name.version {
+            return contradiction(METADATA, "versions.clusterStack", metadata.cluster_stack.to_string());
+        }
+        if metadata.kubernetes.minor != name.kubernetes {
+            return contradiction(METADATA, "versions.kubernetes", metadata.kubernetes.to_string());
+        }
+    }
+    if let Some(csctl) = csctl
+        && csctl.kubernetes.minor != name.kubernetes
+    {
+        return contradiction(CSCTL, "config.kubernetesVersion", csctl.kubernetes.to_string());
+    }
+    let version = metadata.map(|metadata| &metadata.kubernetes).or(csctl.map(|csctl| &csctl.kubernetes));
+    let missing = || BundleError::NoKubernetesVersion { example: format!("v{}.<patch>", name.kubernetes) };
+    version.cloned().ok_or_else(missing)
+}
+
+fn addon_charts(files: &FileTree, version: &str) -> Result<AddonCharts, BundleError> {
+    let mut all = below(files, CLUSTER_ADDON);
+    let Some(config) = text(files, ADDON_CONFIG)? else {
+        version::set(&mut all, CLUSTER_ADDON, version)?;
+        return Ok(AddonCharts::Single(all));
     };
-    map.insert("version".into(), name.version.to_string().into());
-    chart.insert("Chart.yaml".into(), Bytes::from(yaml::to_string(&metadata)));
-    Ok(chart)
+    let config = AddonConfig::parse(config)?;
+    let mut charts = BTreeMap::new();
+    for stage in config.charts() {
+        let chart = below(&all, stage);
+        if !chart.contains_key(CHART) {
+            return Err(BundleError::StageWithoutChart(stage.to_owned()));
+        }
+        charts.insert(stage.to_owned(), chart);
+    }
+    Ok(AddonCharts::Stages { config, charts })
 }
 
-fn read<T: serde::de::DeserializeOwned>(files: &FileTree, file: &'static str) -> Result<Option<T>, BundleError> {
-    let Some(content) = files.get(file) else { return Ok(None) };
-    let error = |error: String| BundleError::File { file, error };
-    let text = std::str::from_utf8(content).map_err(|_| error("it is no UTF-8".into()))?;
-    let value = yaml::parse(text).map_err(|e| error(e.to_string()))?;
-    serde_json::from_value(value).map(Some).map_err(|e| error(e.to_string()))
+fn images(files: &FileTree) -> Result<NodeImages, BundleError> {
+    for file in node_images::FILES {
+        if let Some(text) = text(files, file)? {
+            return NodeImages::parse(text).map_err(|error| BundleError::NodeImages { file, error });
+        }
+    }
+    Ok(NodeImages::default())
+}
+
+fn remarks(
+    name: &ReleaseName,
+    csctl: Option<&Csctl>,
+    class_chart: &FileTree,
+    addon: Option<&AddonCharts>,
+) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let mut differs = |what: &str, found: Option<&str>, expected: &str| {
+        if let Some(found) = found
+            && found != expected
+        {
+            remarks.push(format!("{what} is {found:?}, the release's is {expected:?}"));
+        }
+    };
+    differs("csctl.yaml: provider.type", csctl.and_then(|csctl| csctl.provider.as_deref()), &name.provider);
+    differs("csctl.yaml: clusterStackName", csctl.and_then(|csctl| csctl.cluster_stack.as_deref()), &name.stack);
+    let chart = format!("{}-{CLUSTER_CLASS}", name.stem());
+    differs("cluster-class/Chart.yaml: name", version::chart_name(class_chart).as_deref(), &chart);
+    if addon.is_none() {
+        remarks.push("the release has no cluster-addon: its clusters get no addons".to_owned());
+    }
+    remarks
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn files(list: &[(&str, &str)]) -> FileTree {
-        let chart = [("cluster-class/Chart.yaml", "apiVersion: v2\nname: docker-x-1-34-cluster-class\nversion: v1\n")];
-        chart.iter().chain(list).map(|(path, text)| ((*path).to_owned(), Bytes::from((*text).to_owned()))).collect()
-    }
-
-    fn read(tag: &str, list: &[(&str, &str)]) -> Result<Bundle, BundleError> {
-        Bundle::from_files(&tag.parse().unwrap(), &files(list))
-    }
-
-    #[test]
-    fn versions_come_from_metadata_csctl_or_the_tag() {
-        let metadata =
-            |stack: &str, kubernetes: &str| format!("versions:\n  clusterStack: {stack}\n  kubernetes: {kubernetes}\n");
-        let csctl = |version: &str| format!("config:\n  kubernetesVersion: {version}\n");
-        for (name, file, text, expected) in [
-            ("metadata", "metadata.yaml", metadata("v2", "v1.34.7"), Ok("v1.34.7")),
-            (
-                "metadata of another version",
-                "metadata.yaml",
-                metadata("v1", "v1.34.7"),
-                Err("says clusterStack v1, the tag docker-x-1-34-v2 says v2"),
-            ),
-            ("metadata of another minor", "metadata.yaml", metadata("v2", "v1.33.1"), Err("says kubernetes v1.33.1")),
-            ("metadata that is none", "metadata.yaml", "x: [".to_owned(), Err("metadata.yaml can't be read")),
-            ("csctl", "csctl.yaml", csctl("v1.34.3"), Ok("v1.34.3")),
-            ("csctl without a v", "csctl.yaml", csctl("1.34.3"), Ok("v1.34.3")),
-            ("csctl left behind", "csctl.yaml", csctl("v1.3"), Ok("v1.34")),
-            ("neither", "README.md", String::new(), Ok("v1.34")),
-        ] {
-            match (read("docker-x-1-34-v2", &[(file, &text)]), expected) {
-                (Ok(bundle), Ok(version)) => assert_eq!(bundle.kubernetes_version, version, "{name}"),
-                (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{name}: {error}"),
-                (found, _) => panic!("{name}: {found:?}"),
-            }
-        }
-    }
-
-    #[test]
-    fn the_class_chart_is_versioned_like_the_release() {
-        for (tag, version) in
-            [("docker-x-1-34-v2", "version: v2\n"), ("docker-x-1-34-v0-sha-abc", "version: v0-sha.abc\n")]
-        {
-            let bundle = read(tag, &[]).unwrap();
-            assert!(String::from_utf8_lossy(&bundle.class_chart["Chart.yaml"]).contains(version));
-        }
-        assert_eq!(
-            Bundle::from_files(&"docker-x-1-34-v2".parse().unwrap(), &FileTree::new()),
-            Err(BundleError::NoClassChart)
-        );
-    }
-}
+mod tests;

@@ -1,13 +1,17 @@
 //! Decisions: pure functions over plain data. No client, no clock, no file system, no logging.
 
+pub mod addon_config;
 pub mod bundle;
 pub mod chart;
 pub mod fields;
 pub mod files;
 pub mod health;
 pub mod in_use;
+pub mod limits;
 pub mod manifest;
+pub mod metadata;
 pub mod name;
+pub mod node_images;
 pub mod ownership;
 pub mod plan;
 pub mod retry;

@@ -1,244 +1,240 @@
-//! Sources as plain data: which are allowed, and where a stack lies in a tree.
+//! Where releases may come from: URLs that are permitted, and the places of a stack in a repository's tree.
 
-use std::net::IpAddr;
+mod allow;
+mod known_hosts;
+mod url;
+
+pub use allow::{AllowError, AllowList};
+pub use known_hosts::{HostKey, KnownHosts};
+pub use url::{Scheme, SourceUrl, redact};
 
 use thiserror::Error;
-use url::{Host, Url};
 
-use crate::core::files::FileTree;
 use crate::core::name::ReleaseName;
 
-/// What the operator's flags allow of local sources.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Allowed {
-    roots: Vec<String>,
-    hosts: Vec<String>,
-}
-
-/// Why a source is not used.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+/// Why a URL is not used as a source.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refused {
     /// It is no URL.
-    #[error("{0:?} is no URL: write https://…, ssh://… or file://…")]
-    NoUrl(String),
-    /// A scheme that is not served.
-    #[error("{0}:// is not allowed for a Git source: use https or ssh")]
-    Scheme(String),
-    /// Unencrypted and not local.
-    #[error("http:// to {0} is not encrypted: use https")]
-    Unencrypted(String),
-    /// A local file outside the allowed roots.
-    #[error("file source {0} lies under no root that the operator allows: start it with --allow-source={0}")]
-    Root(String),
-    /// A local host that is not allowed.
     #[error(
-        "{0} is a loopback or link-local address, which the operator does not allow: start it with --allow-source={0}"
+        "source URL {url:?} can't be read: {problem}; write https://host/path, ssh://git@host/path or file:///path"
     )]
-    LocalHost(String),
+    NoUrl {
+        /// The URL without user and password.
+        url: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Its scheme is none of ours.
+    #[error("source URL {url:?} has the scheme {scheme:?}, which is not supported: use https, ssh or file")]
+    Scheme {
+        /// The URL without user and password.
+        url: String,
+        /// Its scheme.
+        scheme: String,
+    },
+    /// It holds `..`.
+    #[error("source URL {url:?} holds a \"..\": write the path without it")]
+    Traversal {
+        /// The URL.
+        url: String,
+    },
+    /// It is a path outside of the permitted roots.
+    #[error(
+        "source {url:?} is a local path, and the operator runs without --allow-source for a root that holds it: use a remote repository, or ask who runs the operator"
+    )]
+    Root {
+        /// The URL.
+        url: String,
+    },
+    /// It is the machine of the operator or its link.
+    #[error(
+        "source host {host:?} is a loopback, link-local or unspecified address, and the operator runs without --allow-source {host}: use a public name, or ask who runs the operator"
+    )]
+    Host {
+        /// Host and port.
+        host: String,
+    },
+    /// It would be read in the clear.
+    #[error(
+        "source {url:?} is plain http, which anybody on the way can change: use https, or ask who runs the operator for --allow-source {host}"
+    )]
+    Plain {
+        /// The URL without user and password.
+        url: String,
+        /// Host and port.
+        host: String,
+    },
 }
 
-impl Allowed {
-    /// From the values of `--allow-source`: paths or `file://` URLs are roots, the rest `host[:port]`.
-    pub fn new(values: &[String]) -> Self {
-        let mut allowed = Self::default();
-        for value in values {
-            let path = value.strip_prefix("file://").unwrap_or(value);
-            if path.starts_with('/') {
-                allowed.roots.push(path.trim_end_matches('/').to_owned());
-            } else {
-                allowed.hosts.push(value.clone());
-            }
-        }
-        allowed
+/// Reads a source's URL and says whether the operator may use it.
+///
+/// `file` is for paths under a root that `--allow-source` names; loopback, link-local and unspecified hosts, and plain
+/// `http`, are for hosts that it names. Symbolic links are the caller's matter: it resolves the path and asks again.
+pub fn permitted(url: &str, allow: &AllowList) -> Result<SourceUrl, Refused> {
+    let url = SourceUrl::parse(url)?;
+    if let Some(path) = url.local_path() {
+        return if allow.holds_path(&path) { Ok(url) } else { Err(Refused::Root { url: url.redacted() }) };
     }
-
-    /// Checks the URL of a source and gives it in its full form (`git@host:path` becomes `ssh://git@host/path`).
-    ///
-    /// # Errors
-    /// Why it is not used.
-    pub fn check(&self, text: &str) -> Result<Url, Refused> {
-        let url = parse(text)?;
-        match url.scheme() {
-            "file" => {
-                let path = url.path().trim_end_matches('/');
-                let inside = |root: &String| path == root || path.starts_with(&format!("{root}/"));
-                // `Url` has resolved `..` already; an encoded one is refused as well.
-                if !self.roots.iter().any(inside) || path.contains("%2e") || path.contains("%2E") {
-                    return Err(Refused::Root(path.to_owned()));
-                }
-                Ok(url)
-            }
-            "https" | "ssh" | "http" => {
-                let host = host_and_port(&url);
-                let named =
-                    self.hosts.iter().any(|allowed| *allowed == host || Some(allowed.as_str()) == url.host_str());
-                if named {
-                    Ok(url)
-                } else if is_local(&url) {
-                    Err(Refused::LocalHost(host))
-                } else if url.scheme() == "http" {
-                    Err(Refused::Unencrypted(host))
-                } else {
-                    Ok(url)
-                }
-            }
-            other => Err(Refused::Scheme(other.to_owned())),
-        }
-    }
-
-    /// Whether an address that a host name resolves to may be used by that name.
-    pub fn allows_address(&self, url: &Url, address: IpAddr) -> bool {
-        let host = host_and_port(url);
-        !is_local_address(address) || self.hosts.iter().any(|a| *a == host || Some(a.as_str()) == url.host_str())
-    }
-}
-
-fn parse(text: &str) -> Result<Url, Refused> {
-    if let Ok(url) = Url::parse(text) {
+    if allow.holds_host(url.host(), url.port()) {
         return Ok(url);
     }
-    // scp-like: [user@]host:path
-    let scp =
-        text.split_once(':').filter(|(host, path)| !host.is_empty() && !host.contains('/') && !path.starts_with("//"));
-    scp.and_then(|(host, path)| Url::parse(&format!("ssh://{host}/{}", path.trim_start_matches('/'))).ok())
-        .ok_or_else(|| Refused::NoUrl(redacted(text)))
+    if url.is_local_host() {
+        return Err(Refused::Host { host: url.host_and_port() });
+    }
+    if url.scheme() == Scheme::Http {
+        return Err(Refused::Plain { url: url.redacted(), host: url.host_and_port() });
+    }
+    Ok(url)
 }
 
-fn host_and_port(url: &Url) -> String {
-    let host = url.host_str().unwrap_or_default();
-    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
-}
-
-fn is_local(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Ipv4(address)) => is_local_address(address.into()),
-        Some(Host::Ipv6(address)) => is_local_address(address.into()),
-        Some(Host::Domain(name)) => {
-            let name = name.trim_end_matches('.').to_ascii_lowercase();
-            name.parse::<IpAddr>().map_or(name == "localhost" || name.ends_with(".localhost"), is_local_address)
+/// The directories of a tree in which the stack of a release may lie, the one to prefer first; the empty path is the
+/// root. A directory counts if it holds `cluster-class/Chart.yaml`; the first that counts is the stack.
+///
+/// A template is the only place. It may hold `{provider}`, `{name}` and `{kubernetesVersion}` (as `1-30`). Without one,
+/// the places in use are tried: today's layout before the older ones, and of those the directory of the Kubernetes
+/// minor before the one of all minors.
+pub fn candidate_paths(path_template: Option<&str>, release: &ReleaseName) -> Vec<String> {
+    let (provider, stack, minor) = (&release.provider, &release.stack, release.kubernetes.dashed());
+    match path_template {
+        Some(template) => {
+            let path = template
+                .replace("{provider}", provider)
+                .replace("{name}", stack)
+                .replace("{kubernetesVersion}", &minor);
+            vec![normal(&path)]
         }
-        None => true,
+        None => vec![
+            format!("stacks/{provider}/{stack}"),
+            format!("providers/{provider}/{stack}/{minor}"),
+            format!("providers/{provider}/{stack}"),
+        ],
     }
 }
 
-/// Loopback, link-local and unspecified addresses: what only the operator's own machine reaches.
-fn is_local_address(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => v4.is_loopback() || v4.is_link_local() || v4.is_unspecified(),
-        IpAddr::V6(v6) => {
-            let link_local = (v6.segments()[0] & 0xffc0) == 0xfe80;
-            v6.is_loopback()
-                || v6.is_unspecified()
-                || link_local
-                || v6.to_ipv4_mapped().is_some_and(|v4| is_local_address(v4.into()))
-        }
-    }
-}
-
-/// A URL without what may be a secret: user and password, query and fragment.
-pub fn redacted(text: &str) -> String {
-    match Url::parse(text) {
-        Ok(mut url) => {
-            // Fails only for URLs that can't have them.
-            let _ = url.set_password(None);
-            if url.scheme() != "ssh" {
-                let _ = url.set_username("");
-            }
-            url.set_query(None);
-            url.set_fragment(None);
-            url.to_string()
-        }
-        Err(_) => text.rsplit_once('@').map_or_else(|| text.to_owned(), |(_, rest)| rest.to_owned()),
-    }
-}
-
-/// Where a release's stack may lie in the tree of its tag, best first. `path` may hold `{provider}`, `{name}` and
-/// `{kubernetesVersion}` (as `1-30`); without it the places in use are tried.
-pub fn candidate_paths(path: Option<&str>, release: &ReleaseName) -> Vec<String> {
-    let minor = release.kubernetes.dashed();
-    let filled = |template: &str| {
-        template
-            .replace("{provider}", &release.provider)
-            .replace("{name}", &release.stack)
-            .replace("{kubernetesVersion}", &minor)
-            .trim_matches('/')
-            .to_owned()
-    };
-    match path.filter(|path| !path.is_empty()) {
-        Some(path) => vec![filled(path)],
-        None => [
-            "stacks/{provider}/{name}",
-            "providers/{provider}/{name}/{kubernetesVersion}",
-            "providers/{provider}/{name}",
-        ]
-        .into_iter()
-        .map(filled)
-        .collect(),
-    }
-}
-
-/// Whether files are those of a stack: they hold the class chart.
-pub fn is_stack(files: &FileTree) -> bool {
-    files.contains_key("cluster-class/Chart.yaml")
+/// A path without empty parts and `.`.
+fn normal(path: &str) -> String {
+    path.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn allow(flags: &[&str]) -> AllowList {
+        AllowList::parse(flags.iter().copied()).unwrap()
+    }
+
     #[test]
-    fn local_sources_need_a_flag() {
-        let allowed = Allowed::new(&["/srv/git".into(), "127.0.0.1:8080".into(), "file:///data/".into()]);
-        for (url, expected) in [
-            ("https://example.com/a.git", Ok("https://example.com/a.git")),
-            ("git@example.com:group/a.git", Ok("ssh://git@example.com/group/a.git")),
-            ("file:///srv/git/a.git", Ok("file:///srv/git/a.git")),
-            ("file:///data/x", Ok("file:///data/x")),
-            ("http://127.0.0.1:8080/a", Ok("http://127.0.0.1:8080/a")),
-            ("file:///srv/gitx", Err("--allow-source=/srv/gitx")),
-            ("file:///srv/git/../secret", Err("--allow-source=/srv/secret")),
-            ("file:///srv/git/%2e%2e/secret", Err("no root")),
-            ("http://127.0.0.1:9090/a", Err("--allow-source=127.0.0.1:9090")),
-            ("https://localhost/a", Err("loopback")),
-            ("https://[::1]/a", Err("loopback")),
-            ("https://[::ffff:127.0.0.1]/a", Err("loopback")),
-            ("https://169.254.169.254/a", Err("link-local")),
-            ("https://2130706433/a", Err("loopback")),
-            ("ssh://0.0.0.0/a", Err("loopback")),
-            ("http://example.com/a", Err("not encrypted")),
-            ("ext::sh -c touch", Err("")),
-            ("git://example.com/a", Err("git:// is not allowed")),
-            ("nonsense", Err("no URL")),
+    fn public_hosts_are_permitted_without_a_flag() {
+        for url in [
+            "https://github.com/SovereignCloudStack/cluster-stacks",
+            "https://github.com:8443/x.git",
+            "https://10.1.2.3/x.git",
+            "ssh://git@gitlab.example.com:2222/group/repo.git",
+            "git@github.com:group/repo.git",
+            "https://user:secret@example.com/x",
+            "https://[2001:db8::1]/x",
         ] {
-            match (allowed.check(url), expected) {
-                (Ok(found), Ok(wanted)) => assert_eq!(found.as_str(), wanted),
-                (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{url}: {error}"),
-                (found, _) => panic!("{url}: {found:?}"),
-            }
+            assert!(permitted(url, &AllowList::default()).is_ok(), "{url}");
         }
     }
 
     #[test]
-    fn secrets_leave_no_trace() {
-        for (text, shown) in [
-            ("https://user:token@example.com/a.git", "https://example.com/a.git"),
-            ("https://token@example.com/a.git?private_token=x#y", "https://example.com/a.git"),
-            ("ssh://git:pw@example.com/a", "ssh://git@example.com/a"),
+    fn local_hosts_need_a_flag() {
+        for url in [
+            "https://localhost/x",
+            "https://LOCALHOST./x",
+            "https://foo.localhost/x",
+            "https://ip6-loopback/x",
+            "https://127.0.0.1/x",
+            "https://127.9.9.9:8443/x",
+            "https://2130706433/x",
+            "https://0x7f.1/x",
+            "ssh://git@0x7f.1/x",
+            "ssh://git@2130706433/x",
+            "git@localhost:x",
+            "https://0.0.0.0/x",
+            "https://0.1.2.3/x",
+            "https://169.254.169.254/latest",
+            "https://[::1]/x",
+            "https://[::]/x",
+            "https://[fe80::1]/x",
+            "https://[::ffff:127.0.0.1]/x",
+            "https://[::127.0.0.1]/x",
+            "ssh://[::ffff:169.254.169.254]/x",
         ] {
-            assert_eq!(redacted(text), shown);
+            let refused = permitted(url, &allow(&["other.example.com", "/srv"]));
+            assert!(matches!(refused, Err(Refused::Host { .. })), "{url}: {refused:?}");
+        }
+        assert!(permitted("http://127.0.0.1:8080/x", &allow(&["127.0.0.1"])).is_ok());
+        assert!(permitted("http://127.0.0.1:8080/x", &allow(&["127.0.0.1:8080"])).is_ok());
+        assert!(permitted("https://[::1]:8080/x", &allow(&["[::1]:8080"])).is_ok());
+        assert!(permitted("https://[::1]/x", &allow(&["::1"])).is_ok());
+        assert!(permitted("git@localhost:x", &allow(&["Localhost:22"])).is_ok());
+        assert!(permitted("http://127.0.0.1:8081/x", &allow(&["127.0.0.1:8080"])).is_err());
+        assert!(permitted("http://127.0.0.2:8080/x", &allow(&["127.0.0.1"])).is_err());
+    }
+
+    #[test]
+    fn plain_http_needs_a_flag() {
+        let refused = permitted("http://git.example.com/x", &AllowList::default()).unwrap_err();
+        assert!(matches!(refused, Refused::Plain { .. }), "{refused:?}");
+        assert!(permitted("http://git.example.com/x", &allow(&["git.example.com"])).is_ok());
+    }
+
+    #[test]
+    fn local_paths_need_a_root_that_holds_them() {
+        let roots = allow(&["file:///srv/git", "/data/repos/"]);
+        for url in ["file:///srv/git/a.git", "file:///srv/git", "file:///data/repos/x/y", "file://localhost/srv/git/a"]
+        {
+            assert!(permitted(url, &roots).is_ok(), "{url}");
+        }
+        for url in ["file:///srv/gitter/a", "file:///srv", "file:///etc/passwd", "file:///data/repos2/x"] {
+            let refused = permitted(url, &roots);
+            assert!(matches!(refused, Err(Refused::Root { .. })), "{url}: {refused:?}");
+        }
+        for url in ["file:///srv/git/../../etc", "file:///srv/git/%2e%2E/x", "file:///srv/git/.%2e"] {
+            let refused = permitted(url, &roots);
+            assert!(matches!(refused, Err(Refused::Traversal { .. })), "{url}: {refused:?}");
+        }
+        assert!(matches!(permitted("file://fileserver/srv/git/a", &roots), Err(Refused::NoUrl { .. })));
+        assert!(permitted("file:///", &allow(&["/"])).is_ok());
+    }
+
+    #[test]
+    fn other_schemes_and_no_urls_are_refused() {
+        for url in ["git://example.com/x", "ftp://example.com/x", "ext::sh -c id", "javascript:alert(1)"] {
+            assert!(permitted(url, &AllowList::default()).is_err(), "{url}");
+        }
+        for url in ["", "   ", "/srv/git", "relative/path", "https://", "https://exa\tmple.com/x", "ssh://-oProxy/x"] {
+            assert!(matches!(permitted(url, &AllowList::default()), Err(Refused::NoUrl { .. })), "{url:?}");
         }
     }
 
     #[test]
-    fn a_stack_lies_where_the_path_says_or_in_a_usual_place() {
+    fn a_refusal_holds_no_secret() {
+        for url in [
+            "http://user:hunter2@example.com/x",
+            "ftp://hunter2@example.com",
+            "https://user:hunter2@127.0.0.1",
+            "https://user:hunter2@exa mple/x",
+            "https://user:hun/ter@2@/hunter2@x",
+        ] {
+            let message = permitted(url, &AllowList::default()).unwrap_err().to_string();
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+    }
+
+    #[test]
+    fn the_places_of_a_stack_are_tried_in_order() {
         let release: ReleaseName = "openstack-scs-1-30-v3".parse().unwrap();
         assert_eq!(
             candidate_paths(None, &release),
             ["stacks/openstack/scs", "providers/openstack/scs/1-30", "providers/openstack/scs"]
         );
-        assert_eq!(
-            candidate_paths(Some("/x/{provider}-{name}/{kubernetesVersion}/"), &release),
-            ["x/openstack-scs/1-30"]
-        );
+        let template = "./clouds/{provider}//{name}-{kubernetesVersion}/";
+        assert_eq!(candidate_paths(Some(template), &release), ["clouds/openstack/scs-1-30"]);
+        assert_eq!(candidate_paths(Some("/"), &release), [""]);
     }
 }

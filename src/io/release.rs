@@ -11,22 +11,22 @@ use kube::{Api, Client};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::cluster_stack::{GitSource, Source as Spec};
+use crate::api::cluster_stack::{GitSource as GitSpec, Source as Spec};
 use crate::api::cluster_stack_release::Artifact;
 use crate::api::condition::Reason;
-use crate::core::bundle::Bundle;
-use crate::core::files::FileTree;
+use crate::core::bundle::{Bundle, BundleError};
+use crate::core::limits::Limits;
 use crate::core::manifest::{Manifest, manifests};
 use crate::core::name::ReleaseName;
 use crate::core::retry::ErrorClass;
-use crate::core::source::Allowed;
+use crate::core::source::{AllowError, AllowList};
 use crate::core::status::Trouble;
 use crate::io::render::{self, Subject};
-use crate::io::source::git::{Credentials, Git};
+use crate::io::source::git::{Git, GitSource};
 use crate::io::source::poller::Poller;
-use crate::io::source::{Listing, Source, SourceError, Tag};
-use crate::io::store::Store;
-use crate::io::unpack::{self, Limits};
+use crate::io::source::{Credentials, Listing, Source, SourceError, Tag};
+use crate::io::store::{Digest, Store, StoreError};
+use crate::io::unpack;
 use crate::settings::{DEFAULT_INTERVAL, Settings};
 
 /// Rendered releases that are remembered.
@@ -34,17 +34,18 @@ const REMEMBERED: usize = 512;
 /// Longest time for rendering a chart.
 const RENDER: Duration = Duration::from_mins(1);
 
+/// Repositories talked to at once; libgit2 blocks a thread each.
+const GIT_THREADS: usize = 8;
+
 /// Why releases can't be served at all.
 #[derive(Debug, Error)]
 pub enum ReleasesError {
     /// The store's directory is unusable.
-    #[error("--release-dir {dir} can't be used: {error}; name a directory that the operator can write")]
-    Dir {
-        /// The directory.
-        dir: String,
-        /// Why.
-        error: std::io::Error,
-    },
+    #[error("--release-dir can't be used: {0}")]
+    Store(#[from] StoreError),
+    /// A flag is wrong.
+    #[error("--allow-source: {0}")]
+    Allow(#[from] AllowError),
 }
 
 /// A release that was fetched and understood.
@@ -62,9 +63,9 @@ type Rendered = Arc<Result<Vec<Manifest>, Trouble>>;
 
 /// Sources, the store and what was rendered.
 pub struct Releases {
+    git: Git,
     poller: Poller,
     store: Store,
-    allowed: Arc<Allowed>,
     bundles: Mutex<HashMap<(String, String), Arc<Bundle>>>,
     rendered: Mutex<HashMap<(String, String, String), Rendered>>,
 }
@@ -73,15 +74,14 @@ impl Releases {
     /// Opens the store.
     ///
     /// # Errors
-    /// The directory can't be used.
-    pub fn open(settings: &Settings) -> Result<Self, ReleasesError> {
+    /// The directory can't be used, or a flag is wrong.
+    pub async fn open(settings: &Settings) -> Result<Self, ReleasesError> {
+        let allow = AllowList::parse(settings.allow_source.iter().map(String::as_str))?;
         let dir = &settings.release_dir;
-        let store = Store::open(dir, settings.release_dir_size)
-            .map_err(|error| ReleasesError::Dir { dir: dir.display().to_string(), error })?;
         Ok(Self {
-            poller: Poller::default(),
-            store,
-            allowed: Arc::new(Allowed::new(&settings.allow_source)),
+            git: Git::new(allow, dir.join("scratch"), GIT_THREADS),
+            poller: Poller::new(),
+            store: Store::open(dir.join("sha256"), settings.release_dir_size).await?,
             bundles: Mutex::default(),
             rendered: Mutex::default(),
         })
@@ -99,8 +99,9 @@ impl Releases {
         max_age: Duration,
         cancel: &CancellationToken,
     ) -> Result<Arc<Listing>, Trouble> {
-        let source = self.source(client, namespace, spec).await.map_err(|error| error.trouble())?;
-        self.poller.list(&source, max_age, cancel).await.map_err(|error| error.trouble())
+        let source = self.source(client, namespace, spec).await?;
+        let polled = self.poller.poll(&source, max_age, cancel).await.map_err(|error| trouble(&error))?;
+        Ok(polled.listing)
     }
 
     /// The files of a release: from the store if `had` is still there, else from the source. A tag that moved since is
@@ -119,21 +120,22 @@ impl Releases {
     ) -> Result<FetchedRelease, Trouble> {
         let source = self.source(client, namespace, spec).await;
         let listing = match &source {
-            Ok(source) => self.poller.list(source, DEFAULT_INTERVAL, cancel).await,
-            Err(error) => Err(error.clone()),
+            Ok(source) => self.poller.poll(source, DEFAULT_INTERVAL, cancel).await.map_err(|error| trouble(&error)),
+            Err(trouble) => Err(trouble.clone()),
         };
-        let tag = listing.as_ref().ok().map(|listing| listing.tag_of(name).cloned());
+        let tag = listing.as_ref().ok().map(|polled| tag_of(&polled.listing, name).cloned());
         if let Some(artifact) = had
             && let Some(bundle) = self.stored(artifact, name).await?
         {
             let changed_upstream = tag.and_then(|tag| changed(artifact, tag.as_ref()));
             return Ok(FetchedRelease { artifact: artifact.clone(), bundle, changed_upstream });
         }
-        let source = source.map_err(|error| error.trouble())?;
-        listing.map_err(|error| error.trouble())?;
+        let source = source?;
+        listing?;
         let Some(tag) = tag.flatten() else {
-            let error = SourceError::NoTag { url: source.shown(), release: name.object_name() };
-            return Err(error.trouble());
+            let message =
+                format!("the source has no tag of release {name}: publish it, or take it out of spec.versions");
+            return Err(Trouble::new(ErrorClass::Waiting, Reason::ReleaseNotFound, message));
         };
         if let Some(had) = had.filter(|had| had.revision != tag.revision && !had.revision.is_empty()) {
             let message = format!(
@@ -148,25 +150,22 @@ impl Releases {
 
     async fn fetch_now(
         &self,
-        source: &Git,
+        source: &GitSource,
         tag: &Tag,
         name: &ReleaseName,
         cancel: &CancellationToken,
     ) -> Result<FetchedRelease, Trouble> {
-        tracing::info!(release = %name, url = source.shown(), revision = tag.revision, "fetching");
-        let fetched = source.fetch(tag, name, cancel).await.map_err(|error| error.trouble())?;
-        let store = self.store.clone();
-        let (digest, files) = blocking(move || {
-            let packed = unpack::pack(&fetched.files)?;
-            Ok::<_, std::io::Error>((store.put(&packed)?, fetched.files))
-        })
-        .await?
-        .map_err(|error| {
-            let message = format!("the release can't be stored: {error}; look at the disk behind --release-dir");
-            Trouble::new(ErrorClass::Transient, Reason::FetchFailed, message)
-        })?;
-        let artifact = Artifact { revision: tag.revision.clone(), digest, url: source.shown() };
-        let bundle = self.understand(&artifact, name, &files)?;
+        tracing::info!(release = %name, tag = tag.name, revision = tag.revision, "fetching");
+        let fetched = source.fetch(tag, name, cancel).await.map_err(|error| trouble(&error))?;
+        let not_stored = |error: String| {
+            Trouble::new(ErrorClass::Transient, Reason::FetchFailed, format!("the release can't be stored: {error}"))
+        };
+        let packed = unpack::pack_release(&fetched.files, &fetched.component_ids);
+        let packed = packed.map_err(|error| not_stored(error.to_string()))?;
+        let digest = self.store.put(packed).await.map_err(|error| not_stored(error.to_string()))?;
+        let artifact = Artifact { revision: fetched.revision, digest: digest.to_string(), url: fetched.url };
+        let bundle = Bundle::from_files(name, &fetched.files, &fetched.component_ids);
+        let bundle = self.understood(&artifact, name, bundle)?;
         Ok(FetchedRelease { artifact, bundle, changed_upstream: None })
     }
 
@@ -176,19 +175,25 @@ impl Releases {
         if let Some(bundle) = lock(&self.bundles).get(&key) {
             return Ok(Some(Arc::clone(bundle)));
         }
-        let (store, digest) = (self.store.clone(), artifact.digest.clone());
-        let files: Option<FileTree> = blocking(move || {
-            let packed = store.get(&digest)?;
-            // What we packed ourselves and whose digest was checked: no limit of ours refuses it.
-            unpack::untar(&digest, &packed, &Limits { ratio: u64::MAX, ..Limits::default() }).ok()
-        })
-        .await?;
-        files.map(|files| self.understand(artifact, name, &files)).transpose()
+        let Ok(digest) = artifact.digest.parse::<Digest>() else { return Ok(None) };
+        let packed = self.store.get(&digest).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the store can't be read: fetching again");
+            None
+        });
+        let Some(packed) = packed else { return Ok(None) };
+        // What we packed ourselves and whose digest was checked; should it be refused, it is fetched again.
+        let Ok((files, ids)) = unpack::unpack_release(&packed, &Limits::default()) else { return Ok(None) };
+        self.understood(artifact, name, Bundle::from_files(name, &files, &ids)).map(Some)
     }
 
-    fn understand(&self, artifact: &Artifact, name: &ReleaseName, files: &FileTree) -> Result<Arc<Bundle>, Trouble> {
-        let bundle = Bundle::from_files(name, files)
-            .map_err(|error| Trouble::new(ErrorClass::Invalid, Reason::ReleaseInvalid, error.to_string()))?;
+    fn understood(
+        &self,
+        artifact: &Artifact,
+        name: &ReleaseName,
+        bundle: Result<Bundle, BundleError>,
+    ) -> Result<Arc<Bundle>, Trouble> {
+        let bundle =
+            bundle.map_err(|error| Trouble::new(ErrorClass::Invalid, Reason::ReleaseInvalid, error.to_string()))?;
         let bundle = Arc::new(bundle);
         let mut bundles = lock(&self.bundles);
         if bundles.len() >= REMEMBERED {
@@ -232,22 +237,46 @@ impl Releases {
         (*rendered).clone()
     }
 
-    async fn source(&self, client: &Client, namespace: &str, spec: Option<&Spec>) -> Result<Git, SourceError> {
+    async fn source(&self, client: &Client, namespace: &str, spec: Option<&Spec>) -> Result<GitSource, Trouble> {
+        let invalid = |message: &str| Err(Trouble::new(ErrorClass::Invalid, Reason::SourceInvalid, message));
         let Some(spec) = spec else {
-            return Err(SourceError::Spec(
-                "spec.source is missing: say where releases come from, for example spec.source.git.url".into(),
-            ));
+            return invalid("spec.source is missing: say where releases come from, for example spec.source.git.url");
         };
-        match spec {
-            Spec { git: Some(git), github: None, gitlab: None, oci: None, directory: None } => {
-                let credentials = credentials(client, namespace, git).await?;
-                Git::new(&git.url, git.path.clone(), credentials, &self.allowed)
-            }
-            _ => {
-                Err(SourceError::Spec("this version of the operator reads releases from spec.source.git alone".into()))
-            }
-        }
+        let Spec { git: Some(git), github: None, gitlab: None, oci: None, directory: None } = spec else {
+            return invalid("this version of the operator reads releases from spec.source.git alone");
+        };
+        let credentials = credentials(client, namespace, git).await?;
+        self.git.source(&git.url, git.path.clone(), credentials).map_err(|error| trouble(&error.into()))
     }
+}
+
+/// What stands in the way, for a condition.
+fn trouble(error: &SourceError) -> Trouble {
+    let (class, reason) = match error {
+        SourceError::Refused(_) => (ErrorClass::Invalid, Reason::SourceRefused),
+        SourceError::Unreachable { .. }
+        | SourceError::Local { .. }
+        | SourceError::TimedOut { .. }
+        | SourceError::Cancelled { .. } => (ErrorClass::Transient, Reason::SourceUnreachable),
+        // A Secret or the server may be mended without an edit of the spec.
+        SourceError::Unauthorized { .. } | SourceError::Untrusted { .. } => {
+            (ErrorClass::Waiting, Reason::SourceUnauthorized)
+        }
+        SourceError::NoRepository { .. } => (ErrorClass::Waiting, Reason::SourceUnreachable),
+        SourceError::NotFound { .. } => (ErrorClass::Waiting, Reason::ReleaseNotFound),
+        SourceError::TagMoved { .. } => (ErrorClass::Transient, Reason::FetchFailed),
+        SourceError::NoStack { .. } | SourceError::TooLarge { .. } | SourceError::Layout { .. } => {
+            (ErrorClass::Invalid, Reason::ReleaseInvalid)
+        }
+    };
+    Trouble::new(class, reason, error.to_string())
+}
+
+/// The tag of a release, in either spelling of a pre-release version.
+fn tag_of<'a>(listing: &'a Listing, release: &ReleaseName) -> Option<&'a Tag> {
+    let is_it =
+        |tag: &&Tag| ReleaseName::of_stack(&tag.name, &release.provider, &release.stack).as_ref() == Some(release);
+    listing.tags.iter().find(is_it)
 }
 
 fn changed(artifact: &Artifact, tag: Option<&Tag>) -> Option<String> {
@@ -279,38 +308,23 @@ fn render_bundle(bundle: &Bundle, subject: &Subject) -> Result<Vec<Manifest>, Tr
     manifests(documents).map_err(|error| failed(error.to_string()))
 }
 
-/// The credentials in the Secret that a Git source names.
-async fn credentials(client: &Client, namespace: &str, git: &GitSource) -> Result<Credentials, SourceError> {
-    let Some(reference) = &git.secret_ref else { return Ok(Credentials::default()) };
+/// The credentials in the Secret that a Git source names, always of the object's own namespace.
+async fn credentials(client: &Client, namespace: &str, git: &GitSpec) -> Result<Option<Credentials>, Trouble> {
+    let Some(reference) = &git.secret_ref else { return Ok(None) };
     let name = format!("{namespace}/{}", reference.name);
+    let invalid = |message: String| Trouble::new(ErrorClass::Waiting, Reason::SecretInvalid, message);
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let secret = match api.get_opt(&reference.name).await {
         Ok(Some(secret)) => secret,
-        Ok(None) => {
-            return Err(SourceError::Secret(format!("Secret {name} does not exist; create it or correct secretRef")));
-        }
+        Ok(None) => return Err(invalid(format!("Secret {name} does not exist: create it or correct secretRef"))),
         Err(error) => {
-            return Err(SourceError::Unreachable { url: format!("Secret {name}"), error: error.to_string() });
+            let message = format!("Secret {name} can't be read: {error}");
+            return Err(Trouble::new(ErrorClass::Transient, Reason::SourceUnreachable, message));
         }
     };
-    let data = secret.data.unwrap_or_default();
-    let get = |key: &str| {
-        data.get(key)
-            .and_then(|value| String::from_utf8(value.0.clone()).ok())
-            .map(|text| text.trim_end_matches('\n').to_owned())
-    };
-    let found = Credentials {
-        username: get("username"),
-        password: get("password").or_else(|| get("token")),
-        // A private key needs its last newline.
-        identity: get("identity").or_else(|| get("ssh-privatekey")).map(|key| key + "\n"),
-        known_hosts: get("known_hosts"),
-    };
-    if found.password.is_none() && found.identity.is_none() {
-        let message = format!("Secret {name} holds neither password, token nor identity");
-        return Err(SourceError::Secret(message));
-    }
-    Ok(found)
+    let data = secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect();
+    let credentials = Credentials::from_secret(&data);
+    credentials.map(Some).map_err(|error| invalid(format!("Secret {name} can't be used: {error}")))
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Trouble> {

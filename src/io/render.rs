@@ -9,10 +9,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::core::chart::tera::Tera;
-use crate::core::chart::{
-    Capabilities, Chart, ChartError, Document, GoTemplate, Release, RenderError, RenderInput, render_with,
-};
+use crate::core::chart::{Capabilities, Chart, ChartError, Document, Release, RenderError, RenderInput, render};
 use crate::core::files::FileTree;
 
 /// Why a chart gives no documents.
@@ -53,7 +50,7 @@ pub fn class_chart(files: &FileTree, subject: &Subject) -> Result<Vec<Value>, Ch
         stop: subject.stop.clone(),
         ..RenderInput::new(release, &capabilities, subject.since)
     };
-    let rendered = render_with(&chart, &input, &[&GoTemplate, &Tera])?;
+    let rendered = render(&chart, &input)?;
     Ok(rendered.documents.into_iter().filter(|document| !is_test(document)).map(|document| document.object).collect())
 }
 

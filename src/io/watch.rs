@@ -158,12 +158,17 @@ impl Watches {
         let api: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(self.client.clone());
         let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
         let mut settled: HashMap<String, String> = HashMap::new();
+        let mut all_known = false;
         let mut clusters: Option<CancellationToken> = None;
         while let Some(event) = self.next(&mut events, "CustomResourceDefinition").await {
             let (object, deleted) = match event {
                 Event::InitApply(object) | Event::Apply(object) => (object, false),
                 Event::Delete(object) => (object, true),
-                Event::Init | Event::InitDone => continue,
+                Event::Init => continue,
+                Event::InitDone => {
+                    all_known = true;
+                    continue;
+                }
             };
             let name = object.name_any();
             let version = if deleted { "deleted".to_owned() } else { object.resource_version().unwrap_or_default() };
@@ -172,7 +177,10 @@ impl Watches {
             }
             let Some((plural, group)) = name.split_once('.') else { continue };
             kinds.forget(group);
-            self.tell(Notice::Definition(group.to_owned()));
+            // What was there before us is no news.
+            if all_known {
+                self.tell(Notice::Definition(group.to_owned()));
+            }
             if group == CLUSTER_API && plural == "clusters" {
                 // Also when its versions changed: the one that is preferred may be another now.
                 if let Some(running) = clusters.take() {

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use crate::cli::report::Hinted;
 use crate::core::chart::Chart;
 use crate::core::files::{FileTree, below};
-use crate::io::unpack::{self, Limits};
+use crate::core::limits::Limits;
+use crate::io::unpack;
 
 /// Reads a chart, its vendored subcharts unpacked.
 ///
@@ -43,7 +44,7 @@ fn hint(path: &Path) -> String {
 /// The files of an archive, without the folder that holds them all.
 fn archive(path: &Path, limits: &Limits) -> Result<FileTree> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let files = unpack::untar_gz(&path.display().to_string(), &bytes, limits)?;
+    let files = unpack::unpack(&bytes, limits).with_context(|| format!("cannot unpack {}", path.display()))?;
     let root = files.keys().find_map(|path| path.strip_suffix("/Chart.yaml").filter(|root| !root.contains('/')));
     Ok(root.map(|root| below(&files, root)).unwrap_or(files))
 }

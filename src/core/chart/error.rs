@@ -95,7 +95,7 @@ pub struct Location {
     pub file: String,
     /// The template that was executed: the file itself or what `define` named.
     pub template: String,
-    /// From 1.
+    /// From 1; 0 if only the file is known.
     pub line: usize,
     /// From 1, in characters.
     pub column: usize,
@@ -105,7 +105,10 @@ pub struct Location {
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.file, self.line, self.column)?;
+        f.write_str(&self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}:{}", self.line, self.column)?;
+        }
         if self.template != self.file {
             write!(f, " in {:?}", self.template)?;
         }
@@ -131,6 +134,9 @@ const SHOWN: usize = 12;
 
 impl fmt::Display for TemplateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.location.line == 0 {
+            return write!(f, "{}: {}", self.location, self.message);
+        }
         let text = self.location.text.trim_end();
         let indent = text.len() - text.trim_start().len();
         let text = &text[indent..];

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::{Map, Value as Json};
 
+use super::engine::Engine as _;
 use super::error::ChartError;
 use super::go_template::ast::File;
 use super::go_template::parse::{ParseError, parse};
 use super::ignore;
 use super::metadata::Metadata;
+use super::tera::{Tera, TeraError, TeraTemplates};
 use crate::core::files::{FileTree, below};
 use crate::core::yaml;
 
@@ -23,6 +25,8 @@ pub struct Chart {
     pub(crate) templates: Vec<Template>,
     pub(crate) files: BTreeMap<Arc<str>, Bytes>,
     pub(crate) dependencies: Vec<Arc<Chart>>,
+    /// Its Tera templates, if it has any. An error counts only when the chart is enabled.
+    pub(crate) tera: Option<Arc<Result<TeraTemplates, TeraError>>>,
 }
 
 /// A file below `templates/`.
@@ -95,6 +99,7 @@ impl Chart {
             templates: Vec::new(),
             files: BTreeMap::new(),
             dependencies: Vec::new(),
+            tera: None,
             metadata: Arc::new(metadata),
         };
         if let Some(data) = files.get("values.yaml") {
@@ -119,12 +124,14 @@ impl Chart {
                 path if path.starts_with("templates/") => chart.templates.push(Template {
                     path: path.to_owned(),
                     data: data.clone(),
-                    parsed: parse(&String::from_utf8_lossy(data)).map(Arc::new),
+                    // Tera's are no Go templates: an empty one stands in.
+                    parsed: parse(&String::from_utf8_lossy(if Tera.handles(path) { &[] } else { data })).map(Arc::new),
                 }),
                 path if path.starts_with("charts/") && path.strip_suffix(".prov").is_none() => {}
                 path => _ = chart.files.insert(path.into(), data.clone()),
             }
         }
+        chart.tera = tera(&chart.templates);
         chart.load_dependencies(files, depth)?;
         Ok(chart)
     }
@@ -163,6 +170,15 @@ impl Chart {
     fn bad_subchart(&self, name: &str, source: ChartError) -> ChartError {
         ChartError::Subchart { name: name.into(), parent: self.name().into(), source: Box::new(source) }
     }
+}
+
+/// The Tera templates among a chart's templates, if there are any.
+fn tera(templates: &[Template]) -> Option<Arc<Result<TeraTemplates, TeraError>>> {
+    let tera = templates.iter().filter(|template| Tera.handles(&template.path));
+    let texts: Vec<_> =
+        tera.map(|template| (template.path.as_str(), String::from_utf8_lossy(&template.data))).collect();
+    let texts = texts.iter().map(|(path, text)| (*path, text.as_ref()));
+    (texts.len() > 0).then(|| Arc::new(TeraTemplates::parse(texts)))
 }
 
 /// The only folder of an unpacked archive.

@@ -16,16 +16,17 @@ use super::load::Chart;
 use super::manifests::{self, Document};
 use super::schema;
 use super::scope::Tree;
+use super::tera::Tera;
 use super::values::new_map;
 use super::version::is_compatible;
 use super::{RenderInput, Rendered};
 
-/// Renders a chart's Go templates, as `helm template` does.
+/// Renders a chart: Go templates as `helm template` does, and Tera's.
 ///
 /// # Errors
 /// What Helm refuses, and what exceeds the input's limits.
 pub fn render(chart: &Chart, input: &RenderInput<'_>) -> Result<Rendered, RenderError> {
-    render_with(chart, input, &[&GoTemplate])
+    render_with(chart, input, &[&GoTemplate, &Tera])
 }
 
 /// Renders a chart with several engines, each of which takes its own templates.

@@ -17,13 +17,17 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use bytes::Bytes;
 use serde_json::Value;
 
+use super::engine::Texts;
+use super::{Limits, Lookup};
 pub use engine::Tera;
 pub use error::{TeraError, TeraErrorKind};
 use session::Session;
@@ -44,56 +48,16 @@ pub struct TeraContext {
     pub release: Value,
     /// `Chart.yaml`, its fields as they are written there.
     pub chart: Value,
-    /// `kube_version {version, major, minor}`, `api_versions`.
+    /// `kube_version {version, major, minor}`, `api_versions`, `helm_version`.
     pub capabilities: Value,
-    /// The chart's other files: path to text.
-    pub files: Value,
+    /// The chart's other files by their path: texts, or bytes for `b64enc`.
+    pub files: BTreeMap<Arc<str>, Bytes>,
     /// The Cluster of an addon.
     pub cluster: Value,
     /// The Cluster's control plane.
     pub control_plane: Value,
     /// The Cluster's infrastructure.
     pub infra_cluster: Value,
-}
-
-/// What a template asks the API server for; a name that is empty asks for a list.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TeraLookup {
-    /// `v1`, `apps/v1`
-    pub api_version: String,
-    /// `Secret`
-    pub kind: String,
-    /// Empty for cluster-scoped objects or all namespaces.
-    pub namespace: String,
-    /// Empty for a list.
-    pub name: String,
-}
-
-/// What a rendering may use.
-#[derive(Debug, Clone)]
-pub struct TeraLimits {
-    /// Bytes that all templates together may write.
-    pub output: usize,
-    /// Writes, and calls of filters and functions.
-    pub steps: u64,
-    /// Set from outside to stop.
-    pub stop: Option<Arc<AtomicBool>>,
-}
-
-impl Default for TeraLimits {
-    /// 64 MiB and ten million steps.
-    fn default() -> Self {
-        Self { output: 64 << 20, steps: 10_000_000, stop: None }
-    }
-}
-
-/// What templates rendered to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TeraTexts {
-    /// The template's path and its text, sorted by path.
-    pub files: Vec<(String, String)>,
-    /// Lookups that had no answer: with answers the templates may render otherwise.
-    pub missing_lookups: BTreeSet<TeraLookup>,
 }
 
 impl TeraTemplates {
@@ -124,32 +88,42 @@ impl TeraTemplates {
     /// # Errors
     /// The first failure, with file, line and column; a limit that was reached.
     pub fn render(&self, context: &TeraContext) -> Result<Vec<(String, String)>, TeraError> {
-        self.render_with(context, &BTreeMap::new(), &TeraLimits::default()).map(|texts| texts.files)
+        let texts = self.render_with(context, &BTreeMap::new(), &Limits::default(), None)?;
+        Ok(texts.files.into_iter().collect())
     }
 
-    /// [`render`](Self::render) with answers to lookups and limits of one's own.
+    /// [`render`](Self::render) with answers to lookups, with limits (output counts for all templates together, a step
+    /// is a write or the call of a filter), and with a flag to stop it.
     ///
     /// # Errors
     /// As [`render`](Self::render).
     pub fn render_with(
         &self,
         context: &TeraContext,
-        lookups: &BTreeMap<TeraLookup, Value>,
-        limits: &TeraLimits,
-    ) -> Result<TeraTexts, TeraError> {
+        lookups: &BTreeMap<Lookup, Value>,
+        limits: &Limits,
+        stop: Option<&Arc<AtomicBool>>,
+    ) -> Result<Texts, TeraError> {
         let context = context.to_tera()?;
-        let mut session = Session { output: limits.output, steps: limits.steps, ..Session::default() };
-        session.stop.clone_from(&limits.stop);
+        let (output, steps, stop) = (limits.output, limits.steps, stop.cloned());
+        let mut session = Session { steps, output, stop, ..Session::default() };
         for (lookup, answer) in lookups {
             session.answers.insert(lookup.clone(), to_tera(answer)?);
         }
-        let (result, session) = nesting::with_room(|| {
-            session.run(|| self.names.iter().map(|name| self.render_one(name, &context)).collect::<Result<Vec<_>, _>>())
-        })?;
-        match (result, session.limit) {
-            (Ok(files), _) => Ok(TeraTexts { files, missing_lookups: session.missing }),
-            (Err(error), None) => Err(TeraError { missing_lookups: session.missing, ..error }),
-            (Err(error), Some(limit)) => Err(TeraError { kind: TeraErrorKind::Limit, message: limit.into(), ..error }),
+        let render_all = || self.names.iter().map(|name| self.render_one(name, &context)).collect();
+        let (result, session) = nesting::with_room(|| session.run(render_all))?;
+        let missing_lookups = session.missing;
+        match result {
+            Ok(files) => Ok(Texts { files, missing_lookups }),
+            Err(error) => {
+                let mut error: TeraError = error;
+                error.details.missing_lookups = missing_lookups;
+                if let Some(limit) = session.limit {
+                    error.kind = TeraErrorKind::Limit;
+                    limit.clone_into(&mut error.details.message);
+                }
+                Err(error)
+            }
         }
     }
 
@@ -161,6 +135,12 @@ impl TeraTemplates {
             Ok(text) => Ok((name.to_owned(), text)),
             Err(_) => Err(TeraError::new(TeraErrorKind::Render, name, "writes bytes that are no text")),
         }
+    }
+}
+
+impl fmt::Debug for TeraTemplates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TeraTemplates").field("names", &self.names).finish_non_exhaustive()
     }
 }
 
@@ -176,7 +156,6 @@ impl TeraContext {
             ("release", &self.release),
             ("chart", &self.chart),
             ("capabilities", &self.capabilities),
-            ("files", &self.files),
             ("cluster", &self.cluster),
             ("control_plane", &self.control_plane),
             ("infra_cluster", &self.infra_cluster),
@@ -187,6 +166,12 @@ impl TeraContext {
                 context.insert_value(name, to_tera(value)?);
             }
         }
+        let files = self.files.iter().map(|(path, data)| {
+            let text = std::str::from_utf8(data);
+            (path.to_string(), text.map_or_else(|_| tera::Value::bytes(data.to_vec()), tera::Value::from))
+        });
+        let files: BTreeMap<String, tera::Value> = files.collect();
+        context.insert_value("files", tera::Value::from(files));
         Ok(context)
     }
 }

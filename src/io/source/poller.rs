@@ -1,4 +1,11 @@
 //! One poll per source and interval, however many ask.
+//!
+//! Guarantees: of callers that ask for the same source at the same time, one lists and all get its result; a listing
+//! that is young enough is given without asking; a failure is given for a few seconds, so that many who try again don't
+//! hammer what is down, and leaves the last good listing where it was.
+//!
+//! Caveats: a caller that is the one to list and is dropped or cancelled takes its list along; the next caller lists
+//! anew.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,129 +16,260 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Listing, Source, SourceError};
 
-/// How long a failure answers for everybody who asks.
-const FAILURE: Duration = Duration::from_secs(2);
-/// Sources that nobody asked for this long are forgotten.
-const IDLE: Duration = Duration::from_hours(2);
+/// For how long a source that nobody asks for is remembered.
+const FORGET: Duration = Duration::from_hours(24);
+/// For how long a failure answers for the source, unless a caller insists.
+const FAILED: Duration = Duration::from_secs(10);
 
-type Slot = Arc<tokio::sync::Mutex<Last>>;
-
-#[derive(Default)]
-struct Last {
-    listing: Option<(Arc<Listing>, Instant)>,
-    failure: Option<(SourceError, Instant)>,
+/// A listing and when it was made.
+#[derive(Clone, Debug)]
+pub struct Polled {
+    /// What the source offered.
+    pub listing: Arc<Listing>,
+    /// When it was asked.
+    pub at: Instant,
 }
 
-/// Remembers the last listing of each source.
-#[derive(Default)]
-pub struct Poller(Mutex<HashMap<String, (Slot, Instant)>>);
+/// What is known of one source.
+#[derive(Debug, Default)]
+struct Known {
+    good: Option<Polled>,
+    /// The last attempt, if it failed, and when it ended.
+    failed: Option<(SourceError, Instant)>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// Held while the source is listed.
+    flight: tokio::sync::Mutex<()>,
+    known: Mutex<Known>,
+    /// Lists that were started.
+    polls: std::sync::atomic::AtomicU64,
+}
+
+/// Lists sources and remembers what they offered.
+#[derive(Clone, Debug, Default)]
+pub struct Poller {
+    entries: Arc<Mutex<Entries>>,
+}
+
+/// By the source's key, with when it was last asked for.
+type Entries = HashMap<String, (Arc<Entry>, Instant)>;
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // What is behind these locks is whole after every statement.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Poller {
-    /// The source's listing, not older than `max_age`. Whoever asks while it is being read waits for that reading.
-    ///
-    /// # Errors
-    /// Why the source could not be read; for a moment the same answer for all.
-    pub async fn list(
+    /// A poller that knows nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What `source` offers, not older than `max_age`; zero asks it in any case, and shares a list only with those that
+    /// insisted before it started.
+    pub async fn poll(
         &self,
         source: &dyn Source,
         max_age: Duration,
         cancel: &CancellationToken,
-    ) -> Result<Arc<Listing>, SourceError> {
+    ) -> Result<Polled, SourceError> {
+        let entry = self.entry(&source.key());
         let asked = Instant::now();
-        let slot = self.slot(&source.key());
-        let mut last = slot.lock().await;
-        if let Some((listing, at)) = &last.listing {
-            // A reading that began after we asked is fresh enough for any age.
-            if at.elapsed() <= max_age || *at >= asked {
-                return Ok(Arc::clone(listing));
+        if let Some(result) = entry.young(asked, max_age) {
+            return result;
+        }
+        let _flight = tokio::select! {
+            flight = entry.flight.lock() => flight,
+            () = cancel.cancelled() => {
+                return Err(SourceError::Cancelled { action: "waiting for the list of", url: source.key() });
             }
+        };
+        // What was found out while this one waited.
+        if let Some(result) = entry.since(asked).or_else(|| entry.young(Instant::now(), max_age)) {
+            return result;
         }
-        if let Some((error, at)) = &last.failure
-            && at.elapsed() < FAILURE
-        {
-            return Err(error.clone());
-        }
-        let began = Instant::now();
-        match source.list(cancel).await {
+        entry.polls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let at = Instant::now();
+        let result = source.list(cancel).await;
+        let mut known = lock(&entry.known);
+        match result {
             Ok(listing) => {
-                let listing = Arc::new(listing);
-                *last = Last { listing: Some((Arc::clone(&listing), began)), failure: None };
-                Ok(listing)
+                // The listing that is known already, if nothing changed: memory is shared.
+                let listing = match &known.good {
+                    Some(good) if *good.listing == listing => Arc::clone(&good.listing),
+                    _ => Arc::new(listing),
+                };
+                let polled = Polled { listing, at };
+                *known = Known { good: Some(polled.clone()), failed: None };
+                Ok(polled)
             }
+            // Called off by the one who asked: nothing is known by it.
+            Err(error @ SourceError::Cancelled { .. }) => Err(error),
             Err(error) => {
-                last.failure = Some((error.clone(), Instant::now()));
+                known.failed = Some((error.clone(), Instant::now()));
                 Err(error)
             }
         }
     }
 
-    fn slot(&self, key: &str) -> Slot {
-        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The last good listing, however old; also while the source fails.
+    pub fn last_good(&self, source: &dyn Source) -> Option<Polled> {
+        let entry = self.entry(&source.key());
+        let known = lock(&entry.known);
+        known.good.clone()
+    }
+
+    /// How many lists of `source` were started.
+    pub fn polls(&self, source: &dyn Source) -> u64 {
+        self.entry(&source.key()).polls.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn entry(&self, key: &str) -> Arc<Entry> {
         let now = Instant::now();
-        slots.retain(|_, (_, used)| now.duration_since(*used) < IDLE);
-        let (slot, used) = slots.entry(key.to_owned()).or_insert_with(|| (Slot::default(), now));
+        let mut entries = lock(&self.entries);
+        entries.retain(|_, (entry, used)| Arc::strong_count(entry) > 1 || now - *used < FORGET);
+        let (entry, used) = entries.entry(key.to_owned()).or_insert_with(|| (Arc::default(), now));
         *used = now;
-        Arc::clone(slot)
+        Arc::clone(entry)
+    }
+}
+
+impl Entry {
+    fn young(&self, now: Instant, max_age: Duration) -> Option<Result<Polled, SourceError>> {
+        let known = lock(&self.known);
+        if let Some((error, at)) = &known.failed {
+            let young = now.saturating_duration_since(*at) < max_age.min(FAILED);
+            return young.then(|| Err(error.clone()));
+        }
+        known.good.clone().filter(|polled| now.saturating_duration_since(polled.at) < max_age).map(Ok)
+    }
+
+    /// What was found out by a list that started at `asked` or later, or failed since then.
+    fn since(&self, asked: Instant) -> Option<Result<Polled, SourceError>> {
+        let known = lock(&self.known);
+        if let Some((error, _)) = known.failed.as_ref().filter(|(_, at)| *at >= asked) {
+            return Some(Err(error.clone()));
+        }
+        known.good.clone().filter(|polled| polled.at >= asked).map(Ok)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    use async_trait::async_trait;
+
+    use super::super::{Fetched, Tag};
     use super::*;
     use crate::core::name::ReleaseName;
-    use crate::io::source::{Fetched, Tag};
-    use async_trait::async_trait;
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
+    /// A source whose lists take a second and count up.
     #[derive(Default)]
-    struct Counting {
-        lists: AtomicUsize,
-        fails: bool,
+    struct Slow {
+        lists: AtomicU64,
+        down: AtomicBool,
+    }
+
+    fn down() -> SourceError {
+        SourceError::Unreachable { action: "listing", url: "x".into(), problem: "down".into() }
     }
 
     #[async_trait]
-    impl Source for Counting {
+    impl Source for Slow {
         fn key(&self) -> String {
-            "one".into()
+            "slow".to_owned()
         }
 
         async fn list(&self, _: &CancellationToken) -> Result<Listing, SourceError> {
-            self.lists.fetch_add(1, Ordering::SeqCst);
+            let revision = self.lists.fetch_add(1, Ordering::SeqCst).to_string();
             tokio::time::sleep(Duration::from_secs(1)).await;
-            if self.fails { Err(SourceError::Cancelled) } else { Ok(Listing::default()) }
+            if self.down.load(Ordering::SeqCst) {
+                return Err(down());
+            }
+            Ok(Listing::new(vec![Tag { name: "v".to_owned(), revision }]))
         }
 
         async fn fetch(&self, _: &Tag, _: &ReleaseName, _: &CancellationToken) -> Result<Fetched, SourceError> {
-            Err(SourceError::Cancelled)
+            Err(down())
         }
     }
 
-    async fn ask(poller: &Poller, source: &Counting, times: usize, max_age: u64) {
-        let cancel = CancellationToken::new();
-        let asks = (0..times).map(|_| poller.list(source, Duration::from_secs(max_age), &cancel));
-        futures::future::join_all(asks).await;
+    const AGE: Duration = Duration::from_mins(5);
+
+    fn revision(polled: &Polled) -> &str {
+        &polled.listing.tags[0].revision
     }
 
     #[tokio::test(start_paused = true)]
-    async fn two_hundred_that_ask_at_once_cost_one_poll() {
-        let (poller, source) = (Poller::default(), Counting::default());
-        ask(&poller, &source, 200, 300).await;
-        assert_eq!(source.lists.load(Ordering::SeqCst), 1);
-        tokio::time::advance(Duration::from_secs(299)).await;
-        ask(&poller, &source, 200, 300).await;
-        assert_eq!(source.lists.load(Ordering::SeqCst), 1);
-        tokio::time::advance(Duration::from_secs(2)).await;
-        ask(&poller, &source, 200, 300).await;
-        assert_eq!(source.lists.load(Ordering::SeqCst), 2);
+    async fn a_hundred_callers_share_one_list_per_interval() {
+        let (poller, source, cancel) = (Poller::new(), Slow::default(), CancellationToken::new());
+        for round in 1..=3 {
+            let all = futures::future::join_all((0..100).map(|_| poller.poll(&source, AGE, &cancel))).await;
+            assert!(all.iter().all(|polled| revision(polled.as_ref().unwrap()) == (round - 1).to_string()));
+            assert_eq!(poller.polls(&source), round);
+            tokio::time::advance(AGE).await;
+        }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_dead_source_is_asked_once_in_a_while() {
-        let (poller, source) = (Poller::default(), Counting { fails: true, ..Counting::default() });
-        ask(&poller, &source, 200, 300).await;
-        assert_eq!(source.lists.load(Ordering::SeqCst), 1);
-        tokio::time::advance(FAILURE).await;
-        ask(&poller, &source, 1, 300).await;
-        assert_eq!(source.lists.load(Ordering::SeqCst), 2);
+    async fn who_joins_a_list_under_way_shares_it() {
+        let (poller, source, cancel) = (Poller::new(), Slow::default(), CancellationToken::new());
+        let late = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            poller.poll(&source, AGE, &cancel).await
+        };
+        let (first, late) = tokio::join!(poller.poll(&source, AGE, &cancel), late);
+        assert_eq!(first.unwrap().at, late.unwrap().at);
+        assert_eq!(poller.polls(&source), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_insists_gets_a_new_list() {
+        let (poller, source, cancel) = (Poller::new(), Slow::default(), CancellationToken::new());
+        poller.poll(&source, AGE, &cancel).await.unwrap();
+        assert_eq!(revision(&poller.poll(&source, Duration::ZERO, &cancel).await.unwrap()), "1");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_shared_and_leaves_the_last_good_list() {
+        let (poller, source, cancel) = (Poller::new(), Slow::default(), CancellationToken::new());
+        assert!(poller.last_good(&source).is_none());
+        poller.poll(&source, AGE, &cancel).await.unwrap();
+        tokio::time::advance(AGE).await;
+        source.down.store(true, Ordering::SeqCst);
+        let all = futures::future::join_all((0..100).map(|_| poller.poll(&source, AGE, &cancel))).await;
+        assert!(all.iter().all(|result| result.as_ref().is_err_and(|error| *error == down())));
+        poller.poll(&source, AGE, &cancel).await.unwrap_err();
+        assert_eq!(poller.polls(&source), 2);
+        assert_eq!(revision(&poller.last_good(&source).unwrap()), "0");
+        tokio::time::advance(FAILED).await;
+        source.down.store(false, Ordering::SeqCst);
+        assert_eq!(revision(&poller.poll(&source, AGE, &cancel).await.unwrap()), "2");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_that_goes_leaves_the_list_to_the_next() {
+        let (poller, source, cancel) = (Poller::new(), Slow::default(), CancellationToken::new());
+        let gone = tokio::time::timeout(Duration::from_millis(100), poller.poll(&source, AGE, &cancel));
+        let (gone, next) = tokio::join!(gone, poller.poll(&source, AGE, &cancel));
+        assert!(gone.is_err());
+        assert_eq!(revision(&next.unwrap()), "1");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_ends_when_it_is_cancelled() {
+        let (poller, source, cancel) = (Poller::new(), Slow::default(), CancellationToken::new());
+        let other = CancellationToken::new();
+        let waiting = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            other.cancel();
+        };
+        let (first, second, ()) =
+            tokio::join!(poller.poll(&source, AGE, &cancel), poller.poll(&source, AGE, &other), waiting);
+        first.unwrap();
+        assert!(matches!(second, Err(SourceError::Cancelled { .. })));
     }
 }

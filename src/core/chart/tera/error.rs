@@ -1,29 +1,18 @@
 //! What is wrong with a template, and where.
 
-use std::collections::BTreeSet;
 use std::fmt;
 
 use tera::ErrorKind;
 
-use super::TeraLookup;
+use crate::core::chart::{Location, RenderError, TemplateError};
 
 /// Why templates can't be parsed or rendered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TeraError {
     /// When it was noticed.
     pub kind: TeraErrorKind,
-    /// The template's path; empty if the failure belongs to none.
-    pub file: String,
-    /// From 1; 0 if it isn't known.
-    pub line: usize,
-    /// From 1, in characters; 0 if it isn't known.
-    pub column: usize,
-    /// What is wrong, in Tera's words.
-    pub message: String,
-    /// The line of the template, with what is wrong in it underlined, and the places it was called from.
-    pub report: String,
-    /// Lookups that had no answer up to then: with answers the template may render.
-    pub missing_lookups: BTreeSet<TeraLookup>,
+    /// What and where, the message in Tera's words. Without a place the line is 0.
+    pub details: Box<TemplateError>,
 }
 
 /// When a failure was noticed.
@@ -39,63 +28,95 @@ pub enum TeraErrorKind {
 
 impl TeraError {
     pub(super) fn new(kind: TeraErrorKind, file: &str, message: impl Into<String>) -> Self {
-        let (file, message) = (file.to_owned(), message.into());
-        Self { kind, file, line: 0, column: 0, message, report: String::new(), missing_lookups: BTreeSet::new() }
+        let location = location(file, 0, 0, "");
+        let (included_from, missing_lookups) = Default::default();
+        Self {
+            kind,
+            details: Box::new(TemplateError { message: message.into(), location, included_from, missing_lookups }),
+        }
     }
 
     /// Takes Tera's error apart. `file` counts where Tera tells none.
     pub(super) fn from_tera(kind: TeraErrorKind, error: &tera::Error, file: &str) -> Self {
-        match error.kind() {
-            ErrorKind::SyntaxError(report) | ErrorKind::RenderingError(report) => {
-                let span = report.span();
-                let mut located = Self::new(kind, report.filename(), report.message());
-                // Lines count from 1 there, columns from 0.
-                (located.line, located.column) = (span.start_line, span.start_col + 1);
-                located.report = excerpt(&error.to_string());
-                located
-            }
-            _ => Self::from_report(kind, &error.to_string(), file),
+        let mut located = Self::from_report(kind, &error.to_string(), file);
+        if let ErrorKind::SyntaxError(report) | ErrorKind::RenderingError(report) = error.kind() {
+            report.message().clone_into(&mut located.details.message);
         }
+        located
     }
 
-    /// What Tera finds when it joins templates it tells in text only: the first of several reports.
-    fn from_report(kind: TeraErrorKind, text: &str, file: &str) -> Self {
-        let mut lines = text.lines();
+    /// Most errors Tera tells in text only. Its reports look like this; of several the first counts.
+    ///
+    /// ```text
+    /// error: Unknown filter `nope`
+    ///  --> templates/x.yaml.tera:1:10
+    ///   |
+    /// 1 | {{ 'x' | nope }}
+    ///   |          ^^^^
+    ///
+    /// note: called from templates/y.yaml.tera:2:6
+    ///   |
+    /// 2 | ...
+    /// ```
+    fn from_report(kind: TeraErrorKind, report: &str, file: &str) -> Self {
+        let mut places = Vec::new();
+        let mut lines = report.lines();
         let message = lines.next().unwrap_or_default();
-        let place = lines.next().and_then(|line| line.trim_start().strip_prefix("--> "));
-        let place = place.and_then(|place| {
-            let (place, column) = place.rsplit_once(':')?;
-            let (file, line) = place.rsplit_once(':')?;
-            Some((file, line.parse().ok()?, column.parse().ok()?))
-        });
-        let Some((file, line, column)) = place else { return Self::new(kind, file, text) };
-        let mut located = Self::new(kind, file, message.strip_prefix("error: ").unwrap_or(message));
-        (located.line, located.column) = (line, column);
-        located.report = excerpt(text);
+        while let Some(line) = lines.next() {
+            if line.starts_with("error: ") {
+                break;
+            }
+            let place = line.trim_start().strip_prefix("--> ").or_else(|| line.strip_prefix("note: "));
+            let Some((name, line, column)) = place.and_then(place_of) else { continue };
+            let text = lines.nth(1).and_then(|text| text.split_once(" | ")).map_or("", |(_, text)| text);
+            places.push(location(name.rsplit(' ').next().unwrap_or(name), line, column, text));
+        }
+        if places.is_empty() {
+            return Self::new(kind, file, report);
+        }
+        let mut located = Self::new(kind, "", message.strip_prefix("error: ").unwrap_or(message));
+        located.details.location = places.remove(0);
+        located.details.included_from = places;
         located
+    }
+
+    /// Names the files as they are called in the whole chart.
+    pub(super) fn in_chart(mut self, path: &str) -> Self {
+        let details = &mut self.details;
+        for location in std::iter::once(&mut details.location).chain(&mut details.included_from) {
+            if !location.file.is_empty() {
+                location.file = format!("{path}/{}", location.file);
+                location.template.clone_from(&location.file);
+            }
+        }
+        self
     }
 }
 
-/// A report of Tera's without its first two lines, the message and the place.
-fn excerpt(report: &str) -> String {
-    report.lines().skip(2).collect::<Vec<_>>().join("\n")
+/// `file:line:column`
+fn place_of(text: &str) -> Option<(&str, usize, usize)> {
+    let (text, column) = text.rsplit_once(':')?;
+    let (file, line) = text.rsplit_once(':')?;
+    Some((file, line.parse().ok()?, column.parse().ok()?))
+}
+
+fn location(file: &str, line: usize, column: usize, text: &str) -> Location {
+    Location { file: file.to_owned(), template: file.to_owned(), line, column, text: text.to_owned() }
 }
 
 impl fmt::Display for TeraError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.file.is_empty() {
-            f.write_str(&self.file)?;
-            if self.line > 0 {
-                write!(f, ":{}:{}", self.line, self.column)?;
-            }
-            f.write_str(": ")?;
-        }
-        f.write_str(&self.message)?;
-        if !self.report.is_empty() {
-            write!(f, "\n{}", self.report)?;
-        }
-        Ok(())
+        self.details.fmt(f)
     }
 }
 
 impl std::error::Error for TeraError {}
+
+impl From<TeraError> for RenderError {
+    fn from(error: TeraError) -> Self {
+        match error.kind {
+            TeraErrorKind::Parse => Self::Parse(error.details),
+            TeraErrorKind::Render | TeraErrorKind::Limit => Self::Template(error.details),
+        }
+    }
+}

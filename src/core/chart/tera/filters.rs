@@ -10,7 +10,9 @@ use serde_json::Value as Json;
 use sha2::{Digest as _, Sha256};
 use tera::{Error, Kwargs, State, Tera, TeraResult, Value};
 
-use super::{TeraLookup, session};
+use super::session;
+use crate::core::chart::Lookup;
+use crate::core::chart::version::{Constraint, Version};
 use crate::core::yaml;
 
 /// How far `indent` may indent.
@@ -55,6 +57,7 @@ pub(super) fn register(tera: &mut Tera) {
     filter("trim_prefix", &["pat"], |value, kwargs| trim(value, kwargs, |text, pat| text.strip_prefix(pat)));
     filter("trim_suffix", &["pat"], |value, kwargs| trim(value, kwargs, |text, pat| text.strip_suffix(pat)));
     filter("merge", &["with"], merge);
+    filter("semver_compare", &["constraint"], semver_compare);
     tera.register_function("fail", |kwargs: Kwargs, _: &State| -> TeraResult<Value> {
         check(&kwargs, &["message"])?;
         Err(Error::message(kwargs.must_get::<&str>("message")?))
@@ -248,12 +251,19 @@ fn merge(value: &Value, kwargs: &Kwargs) -> TeraResult<Value> {
     }
 }
 
+/// Whether a version satisfies a constraint such as `>=1.30-0`, in the syntax of Helm's `kubeVersion`.
+fn semver_compare(value: &Value, kwargs: &Kwargs) -> TeraResult<Value> {
+    let version = Version::parse(&text(value)?).map_err(Error::message)?;
+    let constraint = Constraint::parse(kwargs.must_get::<&str>("constraint")?).map_err(Error::message)?;
+    Ok(Value::from(constraint.allows(&version)))
+}
+
 /// The object in the cluster, or an empty map: `lookup(api_version="v1", kind="Secret", namespace="x", name="y")`.
 fn lookup(kwargs: &Kwargs) -> TeraResult<Value> {
     session::step().map_err(Error::message)?;
     check(kwargs, &["api_version", "kind", "namespace", "name"])?;
     let optional = |name| kwargs.get::<&str>(name).map(Option::unwrap_or_default).map(str::to_owned);
-    let wanted = TeraLookup {
+    let wanted = Lookup {
         api_version: kwargs.must_get::<&str>("api_version")?.to_owned(),
         kind: kwargs.must_get::<&str>("kind")?.to_owned(),
         namespace: optional("namespace")?,

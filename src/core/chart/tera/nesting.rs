@@ -54,8 +54,10 @@ fn includes(text: &str) -> impl Iterator<Item = &str> {
 fn error(name: &str, text: &str, at: usize, message: &str) -> TeraError {
     let before = &text[..at];
     let mut error = TeraError::new(TeraErrorKind::Parse, name, message);
-    error.line = before.matches('\n').count() + 1;
-    error.column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    let location = &mut error.details.location;
+    location.line = before.matches('\n').count() + 1;
+    location.column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    text.lines().nth(location.line - 1).unwrap_or_default().clone_into(&mut location.text);
     error
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::TeraLookup;
+use crate::core::chart::Lookup;
 
 /// What a rendering has at its disposal and what it leaves behind.
 #[derive(Default)]
@@ -16,8 +16,8 @@ pub(super) struct Session {
     pub(super) steps: u64,
     pub(super) output: usize,
     pub(super) stop: Option<Arc<AtomicBool>>,
-    pub(super) answers: BTreeMap<TeraLookup, tera::Value>,
-    pub(super) missing: BTreeSet<TeraLookup>,
+    pub(super) answers: BTreeMap<Lookup, tera::Value>,
+    pub(super) missing: BTreeSet<Lookup>,
     /// The limit that was reached. Tera passes errors of writers on without their text.
     pub(super) limit: Option<&'static str>,
 }
@@ -73,7 +73,7 @@ pub(super) fn write(bytes: usize) -> Result<(), &'static str> {
 }
 
 /// The answer to a lookup; an unanswered one is remembered.
-pub(super) fn answer(lookup: TeraLookup) -> Option<tera::Value> {
+pub(super) fn answer(lookup: Lookup) -> Option<tera::Value> {
     SESSION.with_borrow_mut(|session| {
         let answer = session.answers.get(&lookup).cloned();
         if answer.is_none() {

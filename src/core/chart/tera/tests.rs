@@ -1,4 +1,4 @@
-use std::sync::atomic::Ordering;
+use std::collections::BTreeSet;
 
 use serde_json::json;
 
@@ -15,7 +15,10 @@ fn context() -> TeraContext {
         }),
         release: json!({"name": "docker-hello-1-34", "namespace": "org"}),
         chart: json!({"name": "class", "version": "v1"}),
-        files: json!({"config/a.txt": "text\n"}),
+        files: BTreeMap::from([
+            ("config/a.txt".into(), "text\n".into()),
+            ("logo".into(), Bytes::from_static(b"\xff\x00")),
+        ]),
         ..TeraContext::default()
     }
 }
@@ -36,8 +39,12 @@ fn check(table: &[(&str, &str)]) {
 fn check_errors(table: &[(&str, usize, usize, &str)]) {
     for (template, line, column, message) in table {
         let error = render(template).unwrap_err();
-        assert_eq!((error.file.as_str(), error.line, error.column), (FILE, *line, *column), "{template}: {error}");
-        assert!(error.message.contains(message), "{template}: {error}");
+        assert_eq!(
+            (error.details.location.file.as_str(), error.details.location.line, error.details.location.column),
+            (FILE, *line, *column),
+            "{template}: {error}"
+        );
+        assert!(error.details.message.contains(message), "{template}: {error}");
     }
 }
 
@@ -49,7 +56,7 @@ fn values_are_printed_as_they_are() {
             "demo-3 1.5 1000000 false",
         ),
         ("{{ release.name }}-{{ chart.version }}", "docker-hello-1-34-v1"),
-        ("{{ files['config/a.txt'] }}", "text\n"),
+        ("{{ files['config/a.txt'] }}{{ files['logo'] | b64enc }}", "text\n/wA="),
         ("{{ '<a href=\"b\">&' }}", "<a href=\"b\">&"),
         ("{% for key, value in values.map %}{{ key }} {% endfor %}", "a a10 a2 b "),
         ("{{ values.null }}|{{ values.empty }}|", "||"),
@@ -81,6 +88,8 @@ fn filters_do_what_helm_s_functions_do() {
             r#"{"a":{"c":[1,2],"d":1},"a10":1,"a2":2,"b":1}"#,
         ),
         ("{{ lookup(api_version='v1', kind='Secret') | to_json }}", "{}"),
+        ("{{ 'v1.34.2' | semver_compare(constraint='>=1.30-0') }}", "true"),
+        ("{% if '1.29.9' | semver_compare(constraint='~1.30 || ^2') %}a{% else %}b{% endif %}", "b"),
         ("{{ values.n | str ~ 'x' }}", "3x"),
     ]);
 }
@@ -170,8 +179,8 @@ fn what_is_undefined_is_an_error_with_its_place() {
     ];
     for filter in filters {
         let error = render(&format!("{{{{ values.nope | {filter} }}}}")).unwrap_err();
-        assert_eq!((error.kind, error.line), (TeraErrorKind::Render, 1), "{filter}");
-        assert!(error.message.contains("undefined"), "{filter}: {error}");
+        assert_eq!((error.kind, error.details.location.line), (TeraErrorKind::Render, 1), "{filter}");
+        assert!(error.details.message.contains("undefined"), "{filter}: {error}");
     }
 }
 
@@ -222,14 +231,9 @@ fn an_error_shows_the_line_and_the_way_to_it() {
     let error = templates.unwrap().render(&context()).unwrap_err();
     insta::assert_snapshot!(error, @r"
     templates/_labels.tera:2:9: Invalid type for the value, expected `i64` but got `string`
-      |
-    2 | app: {{ name | trunc(n=name) }}
-      |         ^^^^
-
-    note: called from templates/x.yaml.tera:2:6
-      |
-    2 |   {{ <labels name={values.name} /> | indent(n=2) }}
-      |      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+      | app: {{ name | trunc(n=name) }}
+      |         ^
+      included from templates/x.yaml.tera:2:6
     ");
 }
 
@@ -254,7 +258,7 @@ fn partial_templates_are_used_but_not_rendered() {
 
 #[test]
 fn lookups_are_answered_or_remembered() {
-    let secret = |name: &str| TeraLookup {
+    let secret = |name: &str| Lookup {
         api_version: "v1".into(),
         kind: "Secret".into(),
         namespace: "org".into(),
@@ -265,11 +269,11 @@ fn lookups_are_answered_or_remembered() {
                     {{ a.data.key }}{{ b.data?.key | default(value='none') }}";
     let templates = TeraTemplates::parse([(FILE, template)]).unwrap();
     let answers = BTreeMap::from([(secret("a"), json!({"data": {"key": "x"}}))]);
-    let texts = templates.render_with(&context(), &answers, &TeraLimits::default()).unwrap();
-    assert_eq!(texts.files[0].1, "xnone");
+    let texts = templates.render_with(&context(), &answers, &Limits::default(), None).unwrap();
+    assert_eq!(texts.files[FILE], "xnone");
     assert_eq!(texts.missing_lookups, BTreeSet::from([secret("b")]));
-    let error = templates.render_with(&context(), &BTreeMap::new(), &TeraLimits::default()).unwrap_err();
-    assert_eq!(error.missing_lookups, BTreeSet::from([secret("a"), secret("b")]));
+    let error = templates.render_with(&context(), &BTreeMap::new(), &Limits::default(), None).unwrap_err();
+    assert_eq!(error.details.missing_lookups, BTreeSet::from([secret("a"), secret("b")]));
 }
 
 #[test]
@@ -277,20 +281,19 @@ fn a_rendering_that_wants_too_much_ends() {
     let endless = "{% for a in range(end=100000) %}{% for b in range(end=100000) %}x{% endfor %}{% endfor %}";
     let silent = "{% for a in range(end=100000) %}{% for b in range(end=100000) %}\
                   {%- set x = b | str -%}{% endfor %}{% endfor %}";
-    let limits = TeraLimits { output: 1000, ..TeraLimits::default() };
-    let stopped = TeraLimits { stop: Some(Arc::default()), ..TeraLimits::default() };
-    stopped.stop.as_ref().unwrap().store(true, Ordering::Relaxed);
-    let few = TeraLimits { steps: 1000, ..TeraLimits::default() };
-    for (template, limits, message) in [
-        (endless, &limits, "writes more than allowed"),
-        (endless, &few, "takes more steps than allowed"),
-        (silent, &few, "takes more steps than allowed"),
-        (endless, &stopped, "stopped: it took too long"),
+    let stop = Arc::new(AtomicBool::new(true));
+    let little = Limits { output: 1000, ..Limits::default() };
+    let few = Limits { steps: 1000, ..Limits::default() };
+    for (template, limits, stop, message) in [
+        (endless, &little, None, "writes more than allowed"),
+        (endless, &few, None, "takes more steps than allowed"),
+        (silent, &few, None, "takes more steps than allowed"),
+        (endless, &Limits::default(), Some(&stop), "stopped: it took too long"),
     ] {
         let templates = TeraTemplates::parse([(FILE, template)]).unwrap();
-        let error = templates.render_with(&context(), &BTreeMap::new(), limits).unwrap_err();
-        assert_eq!((error.kind, error.message.as_str()), (TeraErrorKind::Limit, message));
-        assert_eq!(error.file, FILE);
+        let error = templates.render_with(&context(), &BTreeMap::new(), limits, stop).unwrap_err();
+        assert_eq!((error.kind, error.details.message.as_str()), (TeraErrorKind::Limit, message));
+        assert_eq!(error.details.location.file, FILE);
         // The next one starts afresh.
         assert!(render("{{ 'x' | str }}").is_ok());
     }
@@ -300,14 +303,17 @@ fn a_rendering_that_wants_too_much_ends() {
 fn recursion_ends() {
     let component = "{% component a(n: integer) %}{{ <a n={n + 1} /> }}{% endcomponent a %}{{ <a n={1} /> }}";
     let error = render(component).unwrap_err();
-    assert!(error.message.contains("recursion"), "{error}");
+    assert!(error.details.message.contains("recursion"), "{error}");
     let circular = TeraTemplates::parse([
         ("templates/a.tera", "{% include 'templates/b.tera' %}"),
         ("templates/b.tera", "{% include 'templates/a.tera' %}"),
     ]);
     let error = circular.err().unwrap();
-    assert_eq!((error.file.as_str(), error.line, error.column), ("templates/a.tera", 1, 4));
-    assert_eq!(error.message, "templates include each other in a circle, or more than 16 deep");
+    assert_eq!(
+        (error.details.location.file.as_str(), error.details.location.line, error.details.location.column),
+        ("templates/a.tera", 1, 4)
+    );
+    assert_eq!(error.details.message, "templates include each other in a circle, or more than 16 deep");
     let deep = 100_000;
     for template in [
         format!("{{{{ {}1{} }}}}", "(".repeat(deep), ")".repeat(deep)),
@@ -322,7 +328,7 @@ fn recursion_ends() {
         "{% if a %}".to_owned() + &"{% elif b %}".repeat(deep),
     ] {
         let error = render(&template).unwrap_err();
-        assert_eq!(error.kind, TeraErrorKind::Parse, "{}", error.message);
+        assert_eq!(error.kind, TeraErrorKind::Parse, "{}", error.details.message);
     }
 }
 
@@ -354,4 +360,90 @@ fn templates_are_shared_between_threads() {
             scope.spawn(|| assert_eq!(templates.render(&context).unwrap(), expected));
         }
     });
+}
+
+mod in_charts {
+    use super::*;
+    use crate::core::chart::{Capabilities, Chart, Release, RenderError, RenderInput, render};
+    use crate::core::files::FileTree;
+
+    fn rendered(files: &[(&str, &str)]) -> Result<Vec<(String, Value)>, RenderError> {
+        let files: FileTree =
+            files.iter().map(|(path, text)| ((*path).to_owned(), Bytes::copy_from_slice(text.as_bytes()))).collect();
+        let chart = Chart::load(&files).unwrap();
+        let capabilities = Capabilities::for_kube_version("v1.34.2").unwrap();
+        let release = Release::new("docker-hello-1-34", "org");
+        let mut input = RenderInput::new(release, &capabilities, jiff::Timestamp::UNIX_EPOCH);
+        input.extra.insert("Cluster".into(), json!({"metadata": {"name": "demo"}}));
+        let rendered = render(&chart, &input)?;
+        assert_eq!(rendered.notes.as_deref(), Some("Thanks for docker-hello-1-34"));
+        Ok(rendered.documents.into_iter().map(|document| (document.source, document.object)).collect())
+    }
+
+    const CHART: (&str, &str) = ("Chart.yaml", "apiVersion: v2\nname: class\nversion: 1.2.3\nappVersion: v1\n");
+    const NOTES: (&str, &str) = ("templates/NOTES.txt.tera", "Thanks for {{ release.name }}");
+    const MAP: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n";
+
+    #[test]
+    fn a_chart_may_hold_templates_of_both_kinds() {
+        let go = format!("{MAP}  name: go-{{{{ .Release.Name }}}}-{{{{ .Values.size }}}}\n");
+        let both = format!(
+            "{MAP}  name: tera-{{{{ release.name }}}}-{{{{ chart.appVersion }}}}\n  labels:\n\
+             {{{{ <labels cluster={{cluster.metadata.name}} /> | indent(n=4) }}}}\n\
+             data:\n  {{{{ values.data | to_yaml | indent(n=2) | trim }}}}\n\
+             {{% if 'v1' in capabilities.api_versions and \
+                capabilities.kube_version.version | semver_compare(constraint='>=1.34') %}}\
+             \n  new: \"true\"\n{{% endif %}}",
+        );
+        let documents = rendered(&[
+            CHART,
+            NOTES,
+            ("values.yaml", "size: 1\ndata: {a10: \"1\", a2: \"yes\"}\nsub: {size: 2}\n"),
+            ("templates/a.yaml", &go),
+            ("templates/b.yaml.tera", &both),
+            (
+                "templates/_labels.tera",
+                "{% component labels(cluster: string) %}cluster: {{ cluster }}{% endcomponent labels %}",
+            ),
+            ("charts/sub/Chart.yaml", "apiVersion: v2\nname: sub\nversion: 0.1.0\n"),
+            ("charts/sub/templates/c.yaml.tera", &format!("{MAP}  name: sub-{{{{ values.size }}}}\n")),
+        ]);
+        let map = |rest: Value| {
+            let mut map = json!({"apiVersion": "v1", "kind": "ConfigMap"});
+            map.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+            map
+        };
+        let expected = [
+            ("class/charts/sub/templates/c.yaml.tera", map(json!({"metadata": {"name": "sub-2"}}))),
+            ("class/templates/a.yaml", map(json!({"metadata": {"name": "go-docker-hello-1-34-1"}}))),
+            (
+                "class/templates/b.yaml.tera",
+                map(json!({
+                    "metadata": {"name": "tera-docker-hello-1-34-v1", "labels": {"cluster": "demo"}},
+                    "data": {"a2": "yes", "a10": "1", "new": "true"},
+                })),
+            ),
+        ];
+        let mut documents = documents.unwrap();
+        documents.sort_by(|(a, _), (b, _)| a.cmp(b));
+        assert_eq!(documents, expected.map(|(source, object)| (source.to_owned(), object)));
+    }
+
+    #[test]
+    fn errors_name_the_file_in_the_whole_chart() {
+        let error = rendered(&[CHART, NOTES, ("templates/b.tera", "{% if %}")]).unwrap_err();
+        assert!(matches!(&error, RenderError::Parse(_)), "{error}");
+        insta::assert_snapshot!(error, @r"
+        parse error at class/templates/b.tera:1:7: Found `%}` but expected one of: integer, float, string, bool, ident, `-`, `not`, `<`, `{`, `[` or `(`
+          | {% if %}
+          |       ^
+        ");
+        let error = rendered(&[CHART, NOTES, ("templates/b.tera", "a\n  {{ values.nope }}")]).unwrap_err();
+        assert!(matches!(&error, RenderError::Template(_)), "{error}");
+        insta::assert_snapshot!(error, @r"
+        class/templates/b.tera:2:13: Field `nope` is not defined.
+          | {{ values.nope }}
+          |           ^
+        ");
+    }
 }

@@ -1,0 +1,113 @@
+//! `node-images.yaml`: the images that nodes of a release boot, in the forms that cluster stacks hold.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use crate::core::yaml;
+
+/// The files that hold the list, the one that counts first.
+pub const FILES: [&str; 2] = ["node-images.yaml", "node-images/config.yaml"];
+
+/// One image.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeImage {
+    /// What it is called.
+    pub name: String,
+    /// Where its file is downloaded; `None` for an image known by its name only.
+    pub url: Option<String>,
+    /// What else is said of it, for the provider.
+    pub options: Map<String, Value>,
+}
+
+/// The list of images.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeImages {
+    /// The group and version of the provider whose form it is, for example
+    /// `openstack.infrastructure.clusterstack.x-k8s.io/v1alpha1`.
+    pub api_version: String,
+    /// The images.
+    pub images: Vec<NodeImage>,
+}
+
+/// The list is no YAML, or not of a known form.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct NodeImagesError(String);
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Raw {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    docker_images: Option<Vec<String>>,
+    #[serde(default, rename = "openStackNodeImages")]
+    openstack: Option<Vec<RawOpenStack>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawOpenStack {
+    url: String,
+    create_opts: RawCreateOptions,
+}
+
+#[derive(Deserialize)]
+struct RawCreateOptions {
+    name: String,
+    #[serde(flatten)]
+    options: Map<String, Value>,
+}
+
+impl NodeImages {
+    /// Reads the text of such a file. A list in a form of another provider is left to that provider and read as empty.
+    pub fn parse(text: &str) -> Result<Self, NodeImagesError> {
+        let raw: Raw = yaml::from_str(text).map_err(|error| NodeImagesError(error.to_string()))?;
+        let docker = raw.docker_images.unwrap_or_default().into_iter();
+        let docker = docker.map(|name| NodeImage { name, url: None, options: Map::new() });
+        let openstack = raw.openstack.unwrap_or_default().into_iter().map(|image| NodeImage {
+            name: image.create_opts.name,
+            url: Some(image.url),
+            options: image.create_opts.options,
+        });
+        Ok(Self { api_version: raw.api_version, images: docker.chain(openstack).collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_of_docker_are_names() {
+        let list = NodeImages::parse("apiVersion: docker/v1\ndockerImages: [controlplaneamd64, workeramd64]").unwrap();
+        assert_eq!(
+            list.images.iter().map(|i| i.name.as_str()).collect::<Vec<_>>(),
+            ["controlplaneamd64", "workeramd64"]
+        );
+        assert_eq!(list.images[0].url, None);
+    }
+
+    #[test]
+    fn images_of_openstack_are_downloads() {
+        let list = NodeImages::parse(
+            "openStackNodeImages:\n- url: https://x/y.qcow2\n  createOpts: {name: ubuntu, disk_format: qcow2}",
+        )
+        .unwrap();
+        assert_eq!(list.images[0].name, "ubuntu");
+        assert_eq!(list.images[0].url.as_deref(), Some("https://x/y.qcow2"));
+        assert_eq!(list.images[0].options["disk_format"], "qcow2");
+    }
+
+    #[test]
+    fn an_image_without_url_is_an_error() {
+        let error = NodeImages::parse("openStackNodeImages: [{createOpts: {name: x}}]").unwrap_err().to_string();
+        assert!(error.contains("url"), "{error}");
+    }
+
+    #[test]
+    fn another_providers_form_is_left_to_it() {
+        assert_eq!(NodeImages::parse("apiVersion: other/v1\nimages: [{a: b}]").unwrap().images, []);
+    }
+}

@@ -1,0 +1,156 @@
+//! What goes wrong with a source.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::core::limits::TooLarge;
+use crate::core::retry::ErrorClass;
+use crate::core::source::Refused;
+
+/// Why a source could not be listed or a release not be fetched. Holds no secret.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SourceError {
+    /// The operator may not use it.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// It does not answer, or breaks off.
+    #[error("{action} {url} failed: {problem}; it is tried again")]
+    Unreachable {
+        /// What was tried.
+        action: &'static str,
+        /// The source.
+        url: String,
+        /// What happened.
+        problem: String,
+    },
+    /// It does not let us in.
+    #[error("{action} {url} is not permitted: {problem}; check the Secret that secretRef names, and its rights")]
+    Unauthorized {
+        /// What was tried.
+        action: &'static str,
+        /// The source.
+        url: String,
+        /// What happened.
+        problem: String,
+    },
+    /// It is not who it says it is.
+    #[error("{url} is not trusted: {problem}")]
+    Untrusted {
+        /// The source.
+        url: String,
+        /// Why, and what to do.
+        problem: String,
+    },
+    /// There is no repository.
+    #[error("there is no Git repository at {url}: {problem}; check the URL, and whether it needs a secretRef")]
+    NoRepository {
+        /// The source.
+        url: String,
+        /// What happened.
+        problem: String,
+    },
+    /// The tag was deleted.
+    #[error("tag {tag} is not in {url} any more")]
+    NotFound {
+        /// The tag.
+        tag: String,
+        /// The source.
+        url: String,
+    },
+    /// The tree holds no such stack.
+    #[error(
+        "the tree of tag {tag} holds no such stack: there is no cluster-class/Chart.yaml in {}; set source.git.path, or publish a new version with the stack in one of these places",
+        .tried.join(", ")
+    )]
+    NoStack {
+        /// The tag.
+        tag: String,
+        /// The directories that were looked at.
+        tried: Vec<String>,
+    },
+    /// It is larger than a release may be.
+    #[error("{of} is too large: {limit}")]
+    TooLarge {
+        /// What is too large: a tag's tree, or the repository.
+        of: String,
+        /// The limit that was passed.
+        limit: TooLarge,
+    },
+    /// The tag points at another commit than when it was listed.
+    #[error("tag {tag} was moved: it pointed at {expected}, now it points at {found}")]
+    TagMoved {
+        /// The tag.
+        tag: String,
+        /// The commit in the listing.
+        expected: String,
+        /// The commit that was found.
+        found: String,
+    },
+    /// The tree holds what a release may not hold.
+    #[error("the tree of tag {tag} can't be used: {path}: {problem}; publish a new version without it")]
+    Layout {
+        /// The tag.
+        tag: String,
+        /// Where.
+        path: String,
+        /// What.
+        problem: String,
+    },
+    /// The operator's own disk, or the like.
+    #[error("{action} {url} failed on the operator's side: {problem}; it is tried again")]
+    Local {
+        /// What was tried.
+        action: &'static str,
+        /// The source.
+        url: String,
+        /// What happened.
+        problem: String,
+    },
+    /// It was called off.
+    #[error("{action} {url} was cancelled")]
+    Cancelled {
+        /// What was called off.
+        action: &'static str,
+        /// The source.
+        url: String,
+    },
+    /// It took too long.
+    #[error("{action} {url} took longer than {} s and was given up; it is tried again", .after.as_secs())]
+    TimedOut {
+        /// What was tried.
+        action: &'static str,
+        /// The source.
+        url: String,
+        /// How long was waited.
+        after: Duration,
+    },
+}
+
+impl SourceError {
+    /// Whether it may go away by itself.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Local { .. } | Self::Cancelled { .. } | Self::TimedOut { .. } => true,
+            Self::Refused(_)
+            | Self::Unauthorized { .. }
+            | Self::Untrusted { .. }
+            | Self::NoRepository { .. }
+            | Self::NotFound { .. }
+            | Self::NoStack { .. }
+            | Self::TooLarge { .. }
+            | Self::TagMoved { .. }
+            | Self::Layout { .. } => false,
+        }
+    }
+
+    /// What to do about it: a tag that moved or went is settled by the next listing, everything else that is not
+    /// transient by a human.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::NotFound { .. } | Self::TagMoved { .. } => ErrorClass::Waiting,
+            _ if self.is_transient() => ErrorClass::Transient,
+            _ => ErrorClass::Invalid,
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! One conversation with a repository, on a thread of its own.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use git2::{ErrorCode, ObjectType, Reference, Repository, RepositoryOpenFlags};
+use tokio_util::sync::CancellationToken;
+
+use super::super::{Credentials, Fetched, SourceError, Tag};
+use super::remote;
+use super::tree::Reader;
+use crate::core::limits::{Limits, TooLarge};
+use crate::core::source::{AllowList, Refused, SourceUrl};
+
+const TAGS: &str = "refs/tags/";
+/// How many tags a repository may have.
+const MAX_TAGS: usize = 200_000;
+
+/// What a conversation needs.
+pub(super) struct Session {
+    pub(super) action: &'static str,
+    pub(super) url: SourceUrl,
+    pub(super) credentials: Option<Arc<Credentials>>,
+    pub(super) allow: AllowList,
+    pub(super) scratch: PathBuf,
+    pub(super) limits: Limits,
+    pub(super) stop: CancellationToken,
+}
+
+impl Session {
+    /// The tags, peeled.
+    pub(super) fn list(&self) -> Result<Vec<Tag>, SourceError> {
+        let tags = match self.url.local_path() {
+            Some(path) => self.local_tags(&self.open(&path)?)?,
+            None => peeled(remote::list(self)?),
+        };
+        if tags.len() > MAX_TAGS {
+            let limit = TooLarge { what: "the number of tags".to_owned(), limit: MAX_TAGS as u64 };
+            return Err(SourceError::TooLarge { of: self.url.redacted(), limit });
+        }
+        Ok(tags)
+    }
+
+    /// The stack at a tag, in the first of `places` that holds one.
+    pub(super) fn fetch(&self, tag: &Tag, places: &[String]) -> Result<Fetched, SourceError> {
+        let name = format!("{TAGS}{}", tag.name);
+        // A name with these would be a pattern when it is fetched.
+        if !Reference::is_valid_name(&name) || tag.name.contains(['*', ':']) {
+            return Err(layout(tag, "tag", "its name is no name of a Git tag"));
+        }
+        if let Some(path) = self.url.local_path() {
+            return self.read(&self.open(&path)?, &name, tag, places);
+        }
+        let scratch = remote::fetch(self, &name)?;
+        self.read(&scratch.repository, &name, tag, places)
+    }
+
+    fn read(&self, repository: &Repository, name: &str, tag: &Tag, places: &[String]) -> Result<Fetched, SourceError> {
+        let reference = match repository.find_reference(name) {
+            Ok(reference) => reference,
+            Err(error) if error.code() == ErrorCode::NotFound => {
+                return Err(SourceError::NotFound { tag: tag.name.clone(), url: self.url.redacted() });
+            }
+            Err(error) => return Err(self.local(&error)),
+        };
+        let object = reference.peel(ObjectType::Any).map_err(|error| self.local(&error))?;
+        let found = object.id().to_string();
+        if found != tag.revision {
+            let (tag, expected) = (tag.name.clone(), tag.revision.clone());
+            return Err(SourceError::TagMoved { tag, expected, found });
+        }
+        let Ok(commit) = object.into_commit() else {
+            return Err(layout(tag, "tag", "it points at no commit"));
+        };
+        let tree = commit.tree().map_err(|error| self.local(&error))?;
+        let reader = Reader { session: self, repository, tag: &tag.name };
+        let stack = reader.stack(&tree, places)?;
+        Ok(Fetched {
+            url: self.url.redacted(),
+            revision: found,
+            path: stack.path,
+            files: reader.files(&stack.tree)?,
+            component_ids: stack.component_ids,
+        })
+    }
+
+    /// Opens a repository on our own disk. Its path was found to be under a permitted root as it is written; here that
+    /// is asked again without symbolic links.
+    fn open(&self, path: &Path) -> Result<Repository, SourceError> {
+        let missing = |problem: String| SourceError::NoRepository { url: self.url.redacted(), problem };
+        let path = fs::canonicalize(path).map_err(|error| missing(error.to_string()))?;
+        let roots = self.allow.roots().iter().filter_map(|root| fs::canonicalize(root).ok()).collect();
+        let allow = self.allow.with_roots(roots);
+        let refused = || SourceError::Refused(Refused::Root { url: self.url.redacted() });
+        if !allow.holds_path(&path) {
+            return Err(refused());
+        }
+        let flags = RepositoryOpenFlags::NO_SEARCH;
+        let repository = Repository::open_ext(&path, flags, &[] as &[&OsStr]).map_err(|error| match error.code() {
+            ErrorCode::Owner => missing("it belongs to another user of the operator's machine".to_owned()),
+            _ => missing(error.message().to_owned()),
+        })?;
+        // A work tree's `.git` may be a file that points elsewhere.
+        let inside = |path: &Path| fs::canonicalize(path).is_ok_and(|path| allow.holds_path(&path));
+        if inside(repository.path()) && inside(repository.commondir()) { Ok(repository) } else { Err(refused()) }
+    }
+
+    fn local_tags(&self, repository: &Repository) -> Result<Vec<Tag>, SourceError> {
+        let mut tags = Vec::new();
+        for reference in repository.references_glob("refs/tags/*").map_err(|error| self.local(&error))? {
+            self.go_on()?;
+            let reference = reference.map_err(|error| self.local(&error))?;
+            let Ok(Some(name)) = reference.name().map(|name| name.strip_prefix(TAGS)) else { continue };
+            let object = reference.peel(ObjectType::Any).map_err(|error| self.local(&error))?;
+            tags.push(Tag { name: name.to_owned(), revision: object.id().to_string() });
+        }
+        Ok(tags)
+    }
+
+    /// An error if the conversation was called off.
+    pub(super) fn go_on(&self) -> Result<(), SourceError> {
+        if self.stop.is_cancelled() {
+            return Err(SourceError::Cancelled { action: self.action, url: self.url.redacted() });
+        }
+        Ok(())
+    }
+
+    /// Trouble with what is on our own disk.
+    pub(super) fn local(&self, error: &git2::Error) -> SourceError {
+        self.disk(&error.message())
+    }
+
+    /// Trouble with our own disk.
+    pub(super) fn disk(&self, problem: &dyn Display) -> SourceError {
+        SourceError::Local { action: self.action, url: self.url.redacted(), problem: problem.to_string() }
+    }
+}
+
+fn layout(tag: &Tag, path: &str, problem: &str) -> SourceError {
+    SourceError::Layout { tag: tag.name.clone(), path: path.to_owned(), problem: problem.to_owned() }
+}
+
+/// References as a server lists them, an annotated tag followed by `<name>^{}` with what it points at, as tags.
+fn peeled(references: Vec<(String, String)>) -> Vec<Tag> {
+    let mut tags = std::collections::BTreeMap::new();
+    for (name, revision) in references {
+        let Some(name) = name.strip_prefix(TAGS) else { continue };
+        match name.strip_suffix("^{}") {
+            Some(name) => tags.insert(name.to_owned(), revision),
+            None => Some(tags.entry(name.to_owned()).or_insert(revision).clone()),
+        };
+    }
+    tags.into_iter().map(|(name, revision)| Tag { name, revision }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn annotated_tags_are_peeled_in_either_order() {
+        let list = |names: &[(&str, &str)]| {
+            peeled(names.iter().map(|(name, id)| ((*name).to_owned(), (*id).to_owned())).collect())
+        };
+        let tag = |name: &str, revision: &str| Tag { name: name.to_owned(), revision: revision.to_owned() };
+        let tags = list(&[
+            ("HEAD", "0"),
+            ("refs/heads/main", "0"),
+            ("refs/tags/a", "1"),
+            ("refs/tags/a^{}", "2"),
+            ("refs/tags/b", "3"),
+        ]);
+        assert_eq!(tags, [tag("a", "2"), tag("b", "3")]);
+        assert_eq!(list(&[("refs/tags/a^{}", "2"), ("refs/tags/a", "1")]), [tag("a", "2")]);
+    }
+}

@@ -1,0 +1,214 @@
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::*;
+
+fn tree(files: &[(&str, &[u8])]) -> FileTree {
+    files.iter().map(|(path, content)| ((*path).to_owned(), Bytes::copy_from_slice(content))).collect()
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// A tar with names as given, which a builder would not write.
+fn raw(entries: &[(&[u8], EntryType, &[u8])]) -> Vec<u8> {
+    let mut builder = Builder::new(Vec::new());
+    for (name, kind, content) in entries {
+        let mut header = Header::new_gnu();
+        header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name);
+        header.set_entry_type(*kind);
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        if matches!(kind, EntryType::Link | EntryType::Symlink) {
+            header.set_link_name("target").unwrap();
+        }
+        if *kind == EntryType::GNUSparse {
+            header.as_gnu_mut().unwrap().set_real_size(0);
+        }
+        header.set_cksum();
+        builder.append(&header, *content).unwrap();
+    }
+    builder.into_inner().unwrap()
+}
+
+fn file(name: &str) -> (&[u8], EntryType, &[u8]) {
+    (name.as_bytes(), EntryType::Regular, b"x")
+}
+
+#[test]
+fn equal_files_give_equal_bytes_and_come_back() {
+    let long = format!("a/{}/file", "d".repeat(150));
+    let files = tree(&[("b", b"2"), ("a/c", b""), (long.as_str(), b"3")]);
+    let packed = pack(&files).unwrap();
+    assert_eq!(packed, pack(&files.clone()).unwrap());
+    assert_eq!(unpack(&packed, &Limits::default()).unwrap(), files);
+    assert_eq!(unpack(&gzip(&packed), &Limits::default()).unwrap(), files);
+    assert_eq!(unpack(&pack(&FileTree::new()).unwrap(), &Limits::default()).unwrap(), FileTree::new());
+}
+
+#[test]
+fn a_release_comes_back_with_the_ids_of_its_components() {
+    let files = tree(&[("cluster-class/Chart.yaml", b"x")]);
+    let ids = BTreeMap::from([("cluster-class".to_owned(), "abc".to_owned())]);
+    let packed = pack_release(&files, &ids).unwrap();
+    assert_eq!(unpack_release(&packed, &Limits::default()).unwrap(), (files.clone(), ids));
+    let plain = pack(&files).unwrap();
+    assert_eq!(unpack_release(&plain, &Limits::default()).unwrap(), (files, BTreeMap::new()));
+}
+
+#[test]
+fn hostile_archives_are_refused() {
+    let limits =
+        Limits { entries: 50, bytes: 10_000, file_bytes: 9_000, packed_bytes: 100_000, depth: 4, ..Limits::default() };
+    let many: Vec<String> = (0..60).map(|n| format!("f{n}")).collect();
+    let many: Vec<_> = many.iter().map(|name| file(name)).collect();
+    let big = vec![0; 9_001];
+    let half = vec![0; 6_000];
+    let cases: Vec<(&str, Vec<u8>, &str)> = vec![
+        ("absolute", raw(&[file("/etc/passwd")]), "not inside of the root"),
+        ("parent", raw(&[file("../x")]), "not inside of the root"),
+        ("parent within", raw(&[file("a/../../x")]), "not inside of the root"),
+        ("backslash", raw(&[file("..\\x")]), "backslash"),
+        ("control", raw(&[file("a\nb")]), "control characters"),
+        ("not UTF-8", raw(&[(b"\xff", EntryType::Regular, b"x")]), "control characters"),
+        ("no name", raw(&[file(".")]), "not inside of the root"),
+        ("symlink", raw(&[(b"a", EntryType::Symlink, b"")]), "symbolic link"),
+        ("hard link", raw(&[(b"a", EntryType::Link, b"")]), "hard link"),
+        ("character device", raw(&[(b"a", EntryType::Char, b"")]), "device"),
+        ("block device", raw(&[(b"a", EntryType::Block, b"")]), "device"),
+        ("pipe", raw(&[(b"a", EntryType::Fifo, b"")]), "pipe"),
+        ("sparse", raw(&[(b"a", EntryType::GNUSparse, b"")]), "sparse"),
+        ("unknown kind", raw(&[(b"a", EntryType::new(b'Z'), b"")]), "unknown kind"),
+        ("twice", raw(&[file("a"), file("a")]), "at one place"),
+        ("twice, spelt differently", raw(&[file("a/b"), file("./a//b")]), "at one place"),
+        ("case", raw(&[file("a/b"), file("a/B")]), "at one place"),
+        ("case of a directory", raw(&[file("a/b"), file("A/c")]), "at one place"),
+        ("file below file", raw(&[file("a"), file("a/b")]), "at one place"),
+        ("file over directory", raw(&[file("a/b"), file("a")]), "at one place"),
+        ("deep", raw(&[file("a/b/c/d/e")]), "depth"),
+        ("many", raw(&many), "number of files"),
+        ("big file", raw(&[(b"a", EntryType::Regular, &big)]), "size of \"a\""),
+        (
+            "big files",
+            raw(&[(b"a", EntryType::Regular, &half), (b"b", EntryType::Regular, &half)]),
+            "size of all files",
+        ),
+        ("big archive", vec![0; 100_001], "size of the archive"),
+        ("no archive", b"hello".to_vec(), "damaged"),
+        ("no archive, longer", vec![b'x'; 2_000], "damaged"),
+        ("cut off", raw(&[(b"a", EntryType::Regular, &half)])[..2_000].to_vec(), "damaged"),
+        ("cut off gzip", gzip(&raw(&[file("a")]))[..30].to_vec(), "damaged"),
+        ("gzip of nothing", b"\x1f\x8b".to_vec(), "damaged"),
+    ];
+    for (name, archive, expected) in cases {
+        let error = unpack(&archive, &limits).expect_err(name).to_string();
+        assert!(error.contains(expected), "{name}: {error}");
+        if !archive.starts_with(&[0x1f, 0x8b]) && archive.len() < 100_000 {
+            let error = unpack(&gzip(&archive), &limits).expect_err(name).to_string();
+            assert!(error.contains(expected), "{name}, compressed: {error}");
+        }
+    }
+}
+
+#[test]
+fn bombs_end_early() {
+    let bomb = gzip(&raw(&[(b"a", EntryType::Regular, &vec![0; 40 << 20])]));
+    let error = unpack(&bomb, &Limits::default()).unwrap_err().to_string();
+    assert!(error.contains("ratio"), "{error}");
+    // A name that never ends, which is no file and so not counted as one.
+    let endless = gzip(&raw(&[(b"././@LongLink", EntryType::GNULongName, &vec![b'a'; 8 << 20])]));
+    let limits = Limits { bytes: 1 << 20, entries: 100, ..Limits::default() };
+    assert!(unpack(&endless, &limits).is_err());
+}
+
+#[test]
+fn a_lie_about_the_size_is_found() {
+    let mut archive = raw(&[(b"a", EntryType::Regular, b"x")]);
+    let mut header = Header::new_gnu();
+    header.as_mut_bytes().copy_from_slice(&archive[..512]);
+    header.set_size(1 << 40);
+    header.set_cksum();
+    archive[..512].copy_from_slice(header.as_bytes());
+    let error = unpack(&archive, &Limits::default()).unwrap_err().to_string();
+    assert!(error.contains("size of \"a\""), "{error}");
+}
+
+#[test]
+fn directories_may_be_named_again_and_headers_are_passed_over() {
+    let archive = raw(&[
+        (b"pax_global_header", EntryType::XGlobalHeader, b""),
+        (b"./", EntryType::Directory, b""),
+        (b"a/", EntryType::Directory, b""),
+        (b"a", EntryType::Directory, b""),
+        file("a/b"),
+        (b"a/", EntryType::Directory, b""),
+    ]);
+    assert_eq!(unpack(&archive, &Limits::default()).unwrap(), tree(&[("a/b", b"x")]));
+}
+
+fn tgz(files: &[(&str, &[u8])]) -> Vec<u8> {
+    gzip(&pack(&tree(files)).unwrap())
+}
+
+#[test]
+fn charts_in_charts_are_expanded() {
+    let inner = tgz(&[("inner/Chart.yaml", b"inner"), ("inner/values.yaml", b"")]);
+    let outer = tgz(&[("outer/Chart.yaml", b"outer"), ("outer/charts/inner-2.tgz", &inner)]);
+    let files = tree(&[
+        ("cluster-addon/cni/Chart.yaml", b"cni"),
+        ("cluster-addon/cni/charts/outer-1.0.tgz", &outer),
+        ("cluster-addon/cni/charts/_ignored.tgz", b"_"),
+        ("cluster-addon/cni/charts/README.md", b"r"),
+        ("cluster-addon/cni/charts/local/Chart.yaml", b"local"),
+        ("cluster-addon/cni/charts/local/charts/inner.tgz", &inner),
+        ("cluster-addon/cni/files/data.tgz", b"no chart"),
+        ("elsewhere/charts/data.tgz", b"no chart either"),
+    ]);
+    let expanded = expand_charts(files, &Limits::default()).unwrap();
+    assert_eq!(
+        expanded.keys().map(String::as_str).collect::<Vec<_>>(),
+        [
+            "cluster-addon/cni/Chart.yaml",
+            "cluster-addon/cni/charts/README.md",
+            "cluster-addon/cni/charts/_ignored.tgz",
+            "cluster-addon/cni/charts/local/Chart.yaml",
+            "cluster-addon/cni/charts/local/charts/inner.tgz/inner/Chart.yaml",
+            "cluster-addon/cni/charts/local/charts/inner.tgz/inner/values.yaml",
+            "cluster-addon/cni/charts/outer-1.0.tgz/outer/Chart.yaml",
+            "cluster-addon/cni/charts/outer-1.0.tgz/outer/charts/inner-2.tgz/inner/Chart.yaml",
+            "cluster-addon/cni/charts/outer-1.0.tgz/outer/charts/inner-2.tgz/inner/values.yaml",
+            "cluster-addon/cni/files/data.tgz",
+            "elsewhere/charts/data.tgz",
+        ]
+    );
+}
+
+#[test]
+fn hostile_charts_are_refused_by_name() {
+    let chart = |archive: &[u8]| tree(&[("Chart.yaml", b"x"), ("charts/bad.tgz", archive)]);
+    let error = expand_charts(chart(&raw(&[file("../x")])), &Limits::default()).unwrap_err().to_string();
+    assert!(error.starts_with("charts/bad.tgz: ") && error.contains("not inside of the root"), "{error}");
+
+    let mut both = chart(&tgz(&[("a/Chart.yaml", b"a")]));
+    both.insert("charts/bad.tgz/Chart.yaml".to_owned(), Bytes::new());
+    assert!(matches!(expand_charts(both, &Limits::default()), Err(UnpackError::Collision { .. })));
+
+    let mut nested = tgz(&[("a/Chart.yaml", b"a")]);
+    for _ in 0..6 {
+        nested = tgz(&[("a/Chart.yaml", b"a"), ("a/charts/a.tgz", &nested)]);
+    }
+    let limits = Limits { depth: 5, ..Limits::default() };
+    assert!(expand_charts(chart(&nested), &limits).unwrap_err().to_string().contains("depth"));
+
+    let wide: Vec<(String, Vec<u8>)> =
+        (0..20).map(|n| (format!("charts/{n}.tgz"), tgz(&[("a/b", &[0; 1000])]))).collect();
+    let mut wide: FileTree = wide.into_iter().map(|(path, content)| (path, Bytes::from(content))).collect();
+    wide.insert("Chart.yaml".to_owned(), Bytes::new());
+    let limits = Limits { bytes: 15_000, ..Limits::default() };
+    assert!(expand_charts(wide, &limits).unwrap_err().to_string().contains("size of all files"));
+}

@@ -1,0 +1,28 @@
+//! Releases from real Git repositories: on the disk, and behind a real server on loopback.
+
+mod local;
+mod remote;
+mod repository;
+mod server;
+mod tags;
+
+use std::path::{Path, PathBuf};
+
+use clusterstack::core::source::AllowList;
+use clusterstack::io::source::git::Git;
+
+/// Sources that may use these roots and hosts.
+fn git(scratch: &Path, allow: &[&str]) -> Git {
+    Git::new(AllowList::parse(allow.iter().copied()).unwrap(), scratch.join("scratch"), 4)
+}
+
+/// The directory with real input; `None`, and says so, where it is missing.
+fn shared() -> Option<PathBuf> {
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
+    let shared = std::env::var_os("CLUSTERSTACK_SHARED").map_or_else(default, PathBuf::from);
+    if shared.join("stacks/cluster-stacks.bundle").is_file() {
+        return Some(shared);
+    }
+    eprintln!("SKIPPED: no real input at {} (set CLUSTERSTACK_SHARED)", shared.display());
+    None
+}

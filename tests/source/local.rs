@@ -1,0 +1,204 @@
+//! Repositories on the operator's own disk: what may be reached, and what a tree may hold.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use clusterstack::core::name::ReleaseName;
+use clusterstack::core::source::Refused;
+use clusterstack::io::source::git::{Git, GitSource};
+use clusterstack::io::source::{Fetched, Source, SourceError, Tag};
+use tokio_util::sync::CancellationToken;
+
+use super::git;
+use super::repository::{self, Repository};
+
+const TAG: &str = "docker-scs-1-30-v1";
+
+fn release() -> ReleaseName {
+    TAG.parse().unwrap()
+}
+
+fn source(git: &Git, repository: &Repository) -> GitSource {
+    git.source(&repository.url(), None, None).unwrap()
+}
+
+async fn fetch(source: &GitSource) -> Result<Fetched, SourceError> {
+    let cancel = CancellationToken::new();
+    let listing = source.list(&cancel).await?;
+    let tag = listing.tags.iter().find(|tag| tag.name == TAG).unwrap();
+    source.fetch(tag, &release(), &cancel).await
+}
+
+fn allowed(root: &Path) -> Git {
+    git(root, &[root.to_str().unwrap()])
+}
+
+#[tokio::test]
+async fn links_and_git_files_do_not_leave_the_permitted_root() {
+    let directory = tempfile::tempdir().unwrap();
+    let secret = Repository::new(directory.path().join("secret"));
+    secret.write_stack("stacks/docker/scs").commit();
+    secret.tag(TAG);
+    let root = directory.path().join("root");
+    std::fs::create_dir(&root).unwrap();
+    symlink(&secret.path, root.join("link")).unwrap();
+    std::fs::create_dir(root.join("worktree")).unwrap();
+    std::fs::write(root.join("worktree/.git"), format!("gitdir: {}/.git\n", secret.path.display())).unwrap();
+    let git = git(directory.path(), &[root.to_str().unwrap()]);
+    for name in ["link", "worktree", "link/.git"] {
+        let source = git.source(&format!("file://{}/{name}", root.display()), None, None).unwrap();
+        let error = source.list(&CancellationToken::new()).await.unwrap_err();
+        assert!(matches!(error, SourceError::Refused(Refused::Root { .. })), "{name}: {error}");
+    }
+    let linked = directory.path().join("linked");
+    symlink(directory.path(), &linked).unwrap();
+    let git = super::git(directory.path(), &[linked.to_str().unwrap()]);
+    let through_link = git.source(&format!("file://{}/secret", linked.display()), None, None).unwrap();
+    assert_eq!(through_link.list(&CancellationToken::new()).await.unwrap().tags.len(), 1);
+}
+
+#[tokio::test]
+async fn what_is_no_repository_is_said_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let git = allowed(directory.path());
+    let inside = Repository::new(directory.path().join("r"));
+    inside.write("sub/x", "x");
+    for path in ["missing", "r/sub"] {
+        let source = git.source(&format!("file://{}/{path}", directory.path().display()), None, None).unwrap();
+        let error = source.list(&CancellationToken::new()).await.unwrap_err();
+        assert!(matches!(error, SourceError::NoRepository { .. }) && !error.is_transient(), "{path}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn the_stack_is_found_at_its_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let git = allowed(directory.path());
+    let repository = Repository::new(directory.path().join("r"));
+    let cancel = CancellationToken::new();
+    let mut steps = Vec::new();
+    // A directory without a cluster class is none; an older layout gives way to a newer one.
+    repository.write("stacks/docker/scs/README.md", "x");
+    for place in ["providers/docker/scs", "providers/docker/scs/1-30", "stacks/docker/scs"] {
+        repository.write_stack(place).commit();
+        repository.tag(TAG);
+        steps.push((fetch(&source(&git, &repository)).await.unwrap().path, place));
+    }
+    assert!(steps.iter().all(|(found, place)| found == place), "{steps:?}");
+
+    repository.write_stack(".").write_stack("clouds/docker/scs-1-30").commit();
+    repository.tag(TAG);
+    for (template, place) in [("clouds/{provider}/{name}-{kubernetesVersion}", "clouds/docker/scs-1-30"), ("/", "")] {
+        let source = git.source(&repository.url(), Some(template.to_owned()), None).unwrap();
+        assert_eq!(fetch(&source).await.unwrap().path, place);
+    }
+    for template in ["nowhere", "../r", "stacks/docker/scs/csctl.yaml"] {
+        let source = git.source(&repository.url(), Some(template.to_owned()), None).unwrap();
+        let error = fetch(&source).await.unwrap_err();
+        assert_eq!(error, SourceError::NoStack { tag: TAG.to_owned(), tried: vec![template.to_owned()] });
+    }
+    let other: ReleaseName = "docker-other-1-30-v1".parse().unwrap();
+    let listing = source(&git, &repository).list(&cancel).await.unwrap();
+    let error = source(&git, &repository).fetch(&listing.tags[0], &other, &cancel).await.unwrap_err().to_string();
+    assert!(error.contains("providers/docker/other/1-30"), "{error}");
+}
+
+#[tokio::test]
+async fn links_within_the_stack_are_followed() {
+    let directory = tempfile::tempdir().unwrap();
+    let repository = Repository::new(directory.path().join("r"));
+    repository.write_stack("stacks/docker/scs");
+    let stack = repository.path.join("stacks/docker/scs");
+    symlink("../csctl.yaml", stack.join("cluster-class/file")).unwrap();
+    symlink("file", stack.join("cluster-class/chain")).unwrap();
+    symlink("cluster-class", stack.join("a-directory")).unwrap();
+    symlink("a-directory/templates/class.yaml", stack.join("through")).unwrap();
+    repository.commit();
+    repository.tag(TAG);
+    let files = fetch(&source(&allowed(directory.path()), &repository)).await.unwrap().files;
+    assert_eq!(files["cluster-class/chain"], files["csctl.yaml"]);
+    assert_eq!(files["a-directory/chain"], files["csctl.yaml"]);
+    assert_eq!(files["through"], files["cluster-class/templates/class.yaml"]);
+}
+
+#[tokio::test]
+async fn one_bad_thing_in_a_tree_is_one_error() {
+    let links: [(&str, &str); 7] = [
+        ("../../../../etc/passwd", "leaves the stack"),
+        ("/etc/passwd", "leaves the stack"),
+        ("../../other/x", "leaves the stack"),
+        ("missing", "to nothing"),
+        ("bad", "holds it"),
+        (".", "holds it"),
+        ("bad/x", "to nothing"),
+    ];
+    for (target, expected) in links {
+        let directory = tempfile::tempdir().unwrap();
+        let repository = Repository::new(directory.path().join("r"));
+        repository.write_stack("stacks/docker/scs").write("stacks/other/x", "x");
+        symlink(target, repository.path.join("stacks/docker/scs/bad")).unwrap();
+        repository.commit();
+        repository.tag(TAG);
+        let error = fetch(&source(&allowed(directory.path()), &repository)).await.unwrap_err();
+        assert!(matches!(error, SourceError::Layout { .. }), "{target}: {error}");
+        assert!(error.to_string().contains(expected) && error.to_string().contains("bad"), "{target}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn submodules_and_tags_of_something_else_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let git = allowed(directory.path());
+    let repository = Repository::new(directory.path().join("r"));
+    repository.write_stack("stacks/docker/scs").commit();
+    let other = Repository::new(directory.path().join("other"));
+    other.write("x", "x").commit();
+    repository::git(&repository.path, &["submodule", "add", "-q", &other.url(), "stacks/docker/scs/module"]);
+    repository.commit();
+    repository.tag(TAG);
+    let error = fetch(&source(&git, &repository)).await.unwrap_err().to_string();
+    assert!(error.contains("stacks") || error.contains("module"), "{error}");
+    assert!(error.contains("submodule"), "{error}");
+
+    repository::git(&repository.path, &["tag", "-f", TAG, "HEAD:stacks"]);
+    let error = fetch(&source(&git, &repository)).await.unwrap_err().to_string();
+    assert!(error.contains("points at no commit"), "{error}");
+}
+
+#[tokio::test]
+async fn a_large_stack_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let repository = Repository::new(directory.path().join("r"));
+    repository.write_stack("stacks/docker/scs").write("large", &"x".repeat(5000));
+    repository.write("stacks/docker/scs/a/b/c/d", &"x".repeat(2000)).commit();
+    repository.tag(TAG);
+    let mut git = allowed(directory.path());
+    assert!(fetch(&source(&git, &repository)).await.is_ok());
+    let default = git.limits;
+    for (what, change) in [
+        ("number of files", (3, 1 << 20, 1 << 20, 32, 1024)),
+        ("size of all files", (100, 2000, 1 << 20, 32, 1024)),
+        ("size of \"a/b/c/d\"", (100, 1 << 20, 1999, 32, 1024)),
+        ("depth", (100, 1 << 20, 1 << 20, 3, 1024)),
+        ("length", (100, 1 << 20, 1 << 20, 32, 15)),
+    ] {
+        git.limits = default;
+        let limits = &mut git.limits;
+        (limits.entries, limits.bytes, limits.file_bytes, limits.depth, limits.path_bytes) = change;
+        let error = fetch(&source(&git, &repository)).await.unwrap_err();
+        assert!(matches!(error, SourceError::TooLarge { .. }) && error.to_string().contains(what), "{what}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn names_that_are_patterns_are_not_fetched() {
+    let directory = tempfile::tempdir().unwrap();
+    let repository = Repository::new(directory.path().join("r"));
+    repository.write_stack("stacks/docker/scs").commit();
+    let source = source(&allowed(directory.path()), &repository);
+    for name in ["*", "a:b", "a b", "../heads/main", ""] {
+        let tag = Tag { name: name.to_owned(), revision: "0".repeat(40) };
+        let error = source.fetch(&tag, &release(), &CancellationToken::new()).await.unwrap_err();
+        assert!(matches!(error, SourceError::Layout { .. }), "{name:?}: {error}");
+    }
+}
