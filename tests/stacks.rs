@@ -45,7 +45,7 @@ fn objects(chart: &Chart, release: &str, values: Value) -> Vec<Value> {
 /// The objects of a stack's class chart.
 fn class(stack_name: &str, release: &str, values: Value) -> Vec<Value> {
     let name = ReleaseName::of_stack(release, "docker", stack_name).unwrap();
-    let bundle = Bundle::from_files(&name, &stack(stack_name)).unwrap();
+    let bundle = Bundle::from_files(&name, &stack(stack_name), &std::collections::BTreeMap::new()).unwrap();
     assert_eq!(bundle.kubernetes_version, "v1.34.0");
     objects(&Chart::load(&bundle.class_chart).unwrap(), &name.stem(), values)
 }
