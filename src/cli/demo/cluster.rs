@@ -25,7 +25,7 @@ pub(super) const NAMESPACE: &str = "clusterstack-demo";
 /// How long a definition may take until it is served.
 const ESTABLISHED: Duration = Duration::from_mins(1);
 /// Definitions that are created at once.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 32;
 /// How long the operator may take to delete what it applied.
 const GONE: Duration = Duration::from_mins(1);
 

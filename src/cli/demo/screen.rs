@@ -71,7 +71,8 @@ impl Screen {
         lines.truncate(height.saturating_sub(3));
         let wait = format!("  waiting for {waiting} … {}", seconds(since));
         lines.push(format!("{DIM}{}{DIM:#}", cut(&wait, width)));
-        let text = format!("{HIDE}{}{}\n", self.erase(), lines.join("\n"));
+        // The cursor is below, so that it is no nuisance while it is drawn.
+        let text = format!("{HIDE}{}{}\n{SHOW}", self.erase(), lines.join("\n"));
         self.drawn = lines.len();
         self.write(&text)
     }
@@ -109,7 +110,7 @@ impl Screen {
     /// What moves to the start of the table and clears the rest of the screen.
     fn erase(&mut self) -> String {
         let lines = std::mem::take(&mut self.drawn);
-        if lines == 0 { String::new() } else { format!("\r\x1b[{lines}A\x1b[J{SHOW}") }
+        if lines == 0 { String::new() } else { format!("\r\x1b[{lines}A\x1b[J") }
     }
 
     fn write(&self, text: &str) -> Result<()> {
@@ -136,6 +137,9 @@ pub(super) fn seconds(duration: Duration) -> String {
 }
 
 fn table(rows: &[Row], width: usize) -> Vec<String> {
+    if rows.is_empty() {
+        return Vec::new();
+    }
     let widest = |column: usize| {
         let cells = rows.iter().map(|row| row.cells[column].width());
         cells.max().unwrap_or(0).max(TITLES[column].len())

@@ -49,7 +49,7 @@ pub(super) async fn perform(args: &DemoArgs) -> Result<ExitCode> {
     };
     let shown = tokio::select! {
         shown = stage.show(args) => Some(shown),
-        code = asked.to_end() => {
+        code = asked.end() => {
             stage.screen.clear()?;
             stage.end(false).await?;
             return Ok(ExitCode::from(code));
@@ -67,7 +67,7 @@ pub(super) async fn perform(args: &DemoArgs) -> Result<ExitCode> {
     if args.keep && is_running {
         stage.kept()?;
         leave(result.is_ok())?;
-        asked.to_stop().await;
+        asked.stop().await;
     }
     stage.end(result.is_err()).await?;
     Ok(if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -201,7 +201,7 @@ impl Asked {
     }
 
     /// Any of them, as the exit code that it gives.
-    async fn to_end(&mut self) -> u8 {
+    async fn end(&mut self) -> u8 {
         tokio::select! {
             _ = self.interrupt.recv() => 130,
             _ = self.terminate.recv() => 143,
@@ -210,7 +210,7 @@ impl Asked {
     }
 
     /// All but the end of the shell or the terminal, which a demo that was kept outlives.
-    async fn to_stop(&mut self) {
+    async fn stop(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
