@@ -44,12 +44,11 @@ impl Session {
 
     /// The tags, peeled.
     pub(super) fn list(&self) -> Result<Vec<Tag>, SourceError> {
-        let tags = match self.url.local_path() {
-            Some(path) => self.local_tags(&self.open(&path)?)?,
-            None => {
-                self.check_address()?;
-                peeled(remote::list(self)?)
-            }
+        let tags = if let Some(path) = self.url.local_path() {
+            self.local_tags(&self.open(&path)?)?
+        } else {
+            self.check_address()?;
+            peeled(remote::list(self)?)
         };
         if tags.len() > MAX_TAGS {
             let limit = TooLarge { what: "the number of tags".to_owned(), limit: MAX_TAGS as u64 };
