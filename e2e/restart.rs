@@ -120,7 +120,7 @@ async fn a_restart_with_nothing_changed_writes_nothing_but_leases() {
     settled(&operator).await;
     operator.kill();
     let before = versions(&t).await;
-    let flags = ["--leader-elect=true", "--leader-elect-namespace", &t.namespace];
+    let flags = ["--leader-elect", "--leader-elect-namespace", &t.namespace];
     let (_operator, writes) = writes_until_settled(&t, async || t.operator(&flags)).await;
     if let Some(writes) = writes {
         let others: Vec<_> = writes.iter().filter(|request| request.resource != "leases").collect();

@@ -66,7 +66,7 @@ async fn sigterm_in_the_middle_of_work_ends_it_with_success() {
 #[tokio::test]
 async fn a_follower_takes_over_when_the_leader_goes() {
     let t = World::new("leader").await;
-    let flags = ["--leader-elect=true", "--leader-elect-namespace", &t.namespace];
+    let flags = ["--leader-elect", "--leader-elect-namespace", &t.namespace];
     let is_leader = "clusterstack_leader";
     let first = t.operator(&flags);
     wait_for("the first to lead", || async { check(first.metric(is_leader).await > 0.5, "it does not") }).await;

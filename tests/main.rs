@@ -7,3 +7,4 @@ mod crds;
 mod golden;
 mod source;
 mod spec_edits;
+mod stacks;

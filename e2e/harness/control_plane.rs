@@ -68,14 +68,13 @@ fn ours() -> ControlPlane {
     ControlPlane { kubeconfig: dir.join("kubeconfig"), audit_log: Some(dir.join("audit.log")) }
 }
 
-/// etcd and kube-apiserver as envtest has them; `envtest.sh` ends them with the process of the tests.
+/// etcd and kube-apiserver as envtest has them; they end with the process of the tests.
 fn envtest(assets: &Path) -> ControlPlane {
     let dir = directory();
-    run(Command::new("bash")
-        .arg(format!("{ROOT}/e2e/harness/envtest.sh"))
+    run(Command::new(format!("{ROOT}/hack/envtest"))
+        .args(["--owner", &std::process::id().to_string()])
         .arg(assets)
-        .arg(&dir)
-        .arg(std::process::id().to_string()));
+        .arg(&dir));
     ControlPlane { kubeconfig: dir.join("kubeconfig"), audit_log: None }
 }
 

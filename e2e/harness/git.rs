@@ -75,12 +75,17 @@ impl Repo {
         self.git(&["tag", "--force", tag, commit]);
     }
 
+    /// Its tags.
+    pub(crate) fn tags(&self) -> Vec<String> {
+        run(&self.dir, &["tag", "--list"]).lines().map(ToOwned::to_owned).collect()
+    }
+
     fn git(&self, args: &[&str]) {
         run(&self.dir, args);
     }
 }
 
-fn run(dir: &Path, args: &[&str]) {
+fn run(dir: &Path, args: &[&str]) -> String {
     let output = Command::new("git")
         .args(["-c", "user.name=e2e", "-c", "user.email=e2e@localhost", "-c", "gc.auto=0"])
         .args(args)
@@ -90,4 +95,5 @@ fn run(dir: &Path, args: &[&str]) {
         .output()
         .expect("no git");
     assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }

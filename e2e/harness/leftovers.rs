@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use super::control_plane::install;
 use super::world::World;
 
-/// A kind with free spec and status.
+/// A kind with free spec and status, of version `v1` unless `group` says another.
 pub(crate) fn small_kind(group: &str, kind: &str) -> CustomResourceDefinition {
+    let (group, version) = group.split_once('/').unwrap_or((group, "v1"));
     let plural = format!("{}s", kind.to_lowercase());
     let free = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let definition = json!({
@@ -21,7 +22,7 @@ pub(crate) fn small_kind(group: &str, kind: &str) -> CustomResourceDefinition {
             "scope": "Namespaced",
             "names": {"kind": kind, "plural": plural},
             "versions": [{
-                "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+                "name": version, "served": true, "storage": true, "subresources": {"status": {}},
                 "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": free, "status": free}}},
             }],
         },

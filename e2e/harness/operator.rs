@@ -22,13 +22,14 @@ impl Operator {
         let root = world.dir().canonicalize().expect("no directory");
         let mut command = Command::new(env!("CARGO_BIN_EXE_clusterstack"));
         command
-            .args(["operator", "--leader-elect=false", "--log-level", "debug", "--namespace", &world.namespace])
+            .args(["operator", "--log-level", "debug", "--namespace", &world.namespace])
             .args(["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0"])
             .arg("--release-dir")
             .arg(world.store())
             .arg("--allow-source")
             .arg(root)
             .args(flags)
+            .args((!flags.contains(&"--leader-elect")).then_some("--leader-elect=false"))
             .env("KUBECONFIG", kubeconfig)
             .env_remove("RUST_LOG")
             .stdin(Stdio::null())

@@ -12,6 +12,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use kube::Client;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -21,7 +23,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 pub(crate) enum Weather {
     /// Nothing.
     Fair,
-    /// Of every six: one is too many (429), one fails (500), one is slow, one is cut off in its answer, two pass.
+    /// Of every sixteen requests two are too many (429), one fails (500), one is cut off in its answer, two are slow.
     Storm,
     /// Every one fails.
     Down,
@@ -37,7 +39,8 @@ pub(crate) struct Proxy {
 struct Shared {
     client: Client,
     weather: Mutex<Weather>,
-    count: AtomicUsize,
+    /// What comes next: a shuffled order, so that no request of a pass meets the same trouble in each.
+    dice: Mutex<StdRng>,
     spoiled: AtomicUsize,
 }
 
@@ -59,7 +62,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             client,
             weather: Mutex::new(Weather::Fair),
-            count: AtomicUsize::default(),
+            dice: Mutex::new(StdRng::seed_from_u64(42)),
             spoiled: AtomicUsize::default(),
         });
         let routes = Router::new().fallback(answer).with_state(Arc::clone(&shared));
@@ -91,17 +94,17 @@ impl Proxy {
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let weather = *shared.weather.lock().unwrap();
     let turn = match weather {
-        Weather::Fair => 0,
-        Weather::Storm => shared.count.fetch_add(1, Ordering::Relaxed) % 6,
-        Weather::Down => 3,
+        Weather::Fair => 15,
+        Weather::Storm => shared.dice.lock().unwrap().random_range(0..16),
+        Weather::Down => 2,
     };
-    if turn % 6 != 0 && turn != 5 {
+    if turn < 6 {
         shared.spoiled.fetch_add(1, Ordering::Relaxed);
     }
     match turn {
-        1 => return ([(header::RETRY_AFTER, "1")], status(StatusCode::TOO_MANY_REQUESTS)).into_response(),
-        2 => tokio::time::sleep(Duration::from_millis(500)).await,
-        3 => return status(StatusCode::INTERNAL_SERVER_ERROR),
+        0 | 1 => return ([(header::RETRY_AFTER, "1")], status(StatusCode::TOO_MANY_REQUESTS)).into_response(),
+        2 => return status(StatusCode::INTERNAL_SERVER_ERROR),
+        3 | 4 => tokio::time::sleep(Duration::from_millis(500)).await,
         _ => {}
     }
     let (parts, body) = request.into_parts();
@@ -109,7 +112,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     let forwarded = axum::http::Request::from_parts(parts, kube::client::Body::from(body.to_vec()));
     match shared.client.send(forwarded).await {
         // The request was carried out, but its answer does not arrive.
-        Ok(response) if turn == 4 => response.map(|_| {
+        Ok(response) if turn == 5 => response.map(|_| {
             let cut = futures::stream::iter([Ok("{\"kind\""), Err(std::io::Error::other("cut"))]);
             Body::from_stream(cut.then(|part| async { part }))
         }),

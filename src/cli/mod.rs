@@ -1,6 +1,7 @@
 //! The command line: what each subcommand reads and prints. Decisions are in `core`, effects in `io`.
 
 pub mod crds;
+pub mod demo;
 pub mod operator;
 pub mod output;
 pub mod reference;
@@ -79,6 +80,10 @@ Examples:
   clusterstack completions fish > ~/.config/fish/completions/clusterstack.fish")]
     Completions(CompletionsArgs),
 
+    /// Show what the operator does, on a control plane of its own; `hack/demo` calls it
+    #[command(hide = true)]
+    Demo(demo::DemoArgs),
+
     /// Print the reference of the API as Markdown
     #[command(hide = true)]
     Reference,
@@ -98,6 +103,7 @@ impl Cli {
     pub fn run(self) -> Result<ExitCode> {
         match self.command {
             Command::Operator(flags) => return operator::run(*flags),
+            Command::Demo(args) => return demo::run(&args),
             Command::Crds(args) => crds::run(&args)?,
             Command::Tree(args) => tree::run(&args)?,
             Command::Template(args) => template::run(&args)?,

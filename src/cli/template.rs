@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::output::{self, Format};
 use super::report::Hinted;
-use crate::core::chart::{Capabilities, Chart, Document, GoTemplate, Release, RenderInput, Tera, render_with};
+use crate::core::chart::{Capabilities, Chart, Document, Release, RenderInput, render};
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -93,8 +93,7 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
         include_comments: true,
         ..RenderInput::new(release, &capabilities, Timestamp::now())
     };
-    let rendered = render_with(&chart, &input, &[&GoTemplate, &Tera])
-        .with_context(|| format!("{} does not render", args.chart.display()))?;
+    let rendered = render(&chart, &input).with_context(|| format!("{} does not render", args.chart.display()))?;
     let documents: Vec<Document> =
         rendered.documents.into_iter().filter(|document| is_wanted(document, args)).collect();
     let documents = shown(documents, &args.show_only)?;

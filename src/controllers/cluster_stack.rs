@@ -84,7 +84,7 @@ async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut Stac
         Some(trouble) if trouble.class == ErrorClass::Transient => {
             Action::requeue(ctx.after(ErrorClass::Transient, &uid).min(pause))
         }
-        _ if facts.usage_unknown.is_some() => spread(retry::WAITING.min(pause)),
+        _ if facts.usage_unknown.is_some() => Action::requeue(ctx.after(ErrorClass::Transient, &uid).min(pause)),
         _ => {
             ctx.memory.succeeded(&uid);
             spread(pause)

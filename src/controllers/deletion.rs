@@ -32,6 +32,18 @@ use crate::io::{apply, report, usage};
 /// How often what is being deleted is looked at; its watch tells earlier.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
+/// When to look again at what is being deleted, unless a watch tells earlier. What the API server refused or did not
+/// answer is tried again soon, then with growing pauses.
+fn pause(trouble: &Trouble, uid: &str, ctx: &Context) -> Duration {
+    match trouble.reason {
+        Reason::UsageUnknown | Reason::FailedToDeleteObjects => ctx.after(ErrorClass::Transient, uid),
+        reason => {
+            ctx.memory.succeeded(uid);
+            if reason == Reason::Deleting { LOOK_AGAIN } else { retry::WAITING }
+        }
+    }
+}
+
 /// One pass over a ClusterStack that is being deleted.
 pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action, Error> {
     if !has_finalizer(stack, CLUSTER_STACK_FINALIZER) {
@@ -53,7 +65,7 @@ pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action,
         }
     }
     let (pause, trouble) = if let Some(trouble) = trouble {
-        (retry::WAITING, trouble)
+        (pause(&trouble, &stack.uid().unwrap_or_default(), ctx), trouble)
     } else {
         let names: Vec<String> = releases.iter().map(ResourceExt::name_any).collect();
         let message = format!("waiting for its releases to go: {}", names.join(", "));
@@ -143,16 +155,18 @@ pub(super) async fn release(
     {
         return finish(release, ctx).await;
     }
+    let uid = release.uid().unwrap_or_default();
     if let Some(trouble) = users_of(std::slice::from_ref(release), ctx).await {
+        let pause = pause(&trouble, &uid, ctx);
         say(release, ctx, trouble).await?;
-        return Ok(Action::requeue(retry::WAITING));
+        return Ok(Action::requeue(pause));
     }
     let namespace = release.namespace().unwrap_or_default();
     let rights = ctx.rights(&namespace, stack.map(|stack| &stack.spec))?;
     match remove(release, &rights, ctx).await? {
         None => finish(release, ctx).await,
         Some(trouble) => {
-            let pause = if trouble.reason == Reason::Deleting { LOOK_AGAIN } else { retry::WAITING };
+            let pause = pause(&trouble, &uid, ctx);
             say(release, ctx, trouble).await?;
             Ok(Action::requeue(pause))
         }

@@ -173,7 +173,8 @@ fn decide(
     let wanted = manifest.digest();
     let hold = |reason, message: String| Action::Hold { reason, message, digest: String::new() };
     if let Some((reason, message)) = &desired.obstacle {
-        return hold(*reason, message.clone());
+        // What was recorded stays: it tells later whether the object was changed or deleted meanwhile.
+        return Action::Hold { reason: *reason, message: message.clone(), digest: digest_of(row) };
     }
     let mut migrate = false;
     if let Some(live) = live {

@@ -27,7 +27,7 @@ mod metadata;
 mod render;
 mod schema;
 mod scope;
-mod tera;
+pub mod tera;
 mod values;
 mod version;
 
@@ -38,7 +38,6 @@ pub use load::Chart;
 pub use manifests::{Document, Hook};
 pub use metadata::{Dependency, Maintainer, Metadata};
 pub use render::{merged_values, render, render_text, render_with};
-pub use tera::{Tera, TeraContext, TeraError, TeraErrorKind, TeraTemplates};
 pub use version::{Constraint, Version};
 
 /// The names of all template functions, sorted.
