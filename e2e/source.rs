@@ -158,7 +158,7 @@ async fn a_tag_that_moved_is_told_and_not_followed() {
     repo.release(V1, &SETTINGS.replace("large", "huge"));
     t.look_again("x").await;
     t.event("ArtifactChanged", V1).await;
-    let message = t.release_says(V1, ConditionType::ClusterStackReleaseDownloaded, "True", "Succeeded").await;
+    let message = t.release_says(V1, ConditionType::ClusterStackReleaseDownloaded, "True", "ArtifactChanged").await;
     assert!(message.contains(&before.revision), "{message}");
     t.looked_again("x").await;
     assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
