@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clusterstack::api::ConditionType;
+use clusterstack::api::condition::find;
 use serde_json::json;
 
 use crate::harness::{GitServer, Mood, Repo, SETTINGS, World, check};
@@ -158,8 +159,12 @@ async fn a_tag_that_moved_is_told_and_not_followed() {
     repo.release(V1, &SETTINGS.replace("large", "huge"));
     t.look_again("x").await;
     t.event("ArtifactChanged", V1).await;
-    let message = t.release_says(V1, ConditionType::ClusterStackReleaseDownloaded, "True", "Succeeded").await;
-    assert!(message.contains(&before.revision), "{message}");
+    t.release(V1, "to tell of the moved tag", |release| {
+        let conditions = release.status.clone().unwrap_or_default().conditions;
+        let told = find(&conditions, ConditionType::ClusterStackReleaseDownloaded);
+        check(told.is_some_and(|c| c.status == "True" && c.message.contains(&before.revision)), &conditions)
+    })
+    .await;
     t.looked_again("x").await;
     assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
     assert_eq!(t.release_ready(V1).await.status.unwrap().artifact.unwrap(), before);
