@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clusterstack::api::ConditionType;
+use clusterstack::api::condition::find;
 use serde_json::json;
 
 use crate::harness::{GitServer, Mood, Repo, SETTINGS, World, check};
@@ -203,7 +204,7 @@ async fn sources_that_the_flags_do_not_allow_are_refused() {
     let root = t.dir().canonicalize().unwrap();
     for (name, url, part) in [
         ("file", repo.url(), "--allow-source"),
-        ("dots", format!("file://{}/../../etc", root.display()), "--allow-source"),
+        ("dots", format!("file://{}/../../etc", root.display()), "\"..\""),
         ("loopback", url.clone(), "--allow-source"),
         ("localhost", url.replace("127.0.0.1", "localhost"), "--allow-source"),
         ("metadata", "http://169.254.169.254/latest".to_owned(), "--allow-source"),
