@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use clusterstack::api::ConditionType;
-use clusterstack::api::condition::find;
 use serde_json::json;
 
 use crate::harness::{GitServer, Mood, Repo, SETTINGS, World, check};
