@@ -18,6 +18,7 @@ use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::Store;
 use thiserror::Error;
+use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ClusterStack, ClusterStackRelease, RECONCILE_AT, WATCH_LABEL};
@@ -50,10 +51,28 @@ pub struct Context {
     pub stacks: Store<ClusterStack>,
     /// ClusterStackReleases as last seen.
     pub stack_releases: Store<ClusterStackRelease>,
+    /// Whether both were read once.
+    pub first_read: FirstRead,
     /// What is remembered between passes and may be lost.
     pub memory: Memory,
     /// Ends long reads when the process ends.
     pub cancel: CancellationToken,
+}
+
+/// Whether both kinds of ours were read once: a pass must not take for missing what was not read yet.
+///
+/// `Store::wait_until_ready` wakes one of those who wait; here many do.
+#[derive(Default)]
+pub struct FirstRead {
+    stacks: SetOnce<()>,
+    releases: SetOnce<()>,
+}
+
+impl FirstRead {
+    async fn done(&self) {
+        self.stacks.wait().await;
+        self.releases.wait().await;
+    }
 }
 
 /// What ends a pass before its end. What a user can mend is said in a condition instead.
@@ -99,12 +118,6 @@ impl<T> Doing<T> for Result<T, kube::Error> {
 const PASS: Duration = Duration::from_mins(6);
 
 impl Context {
-    /// Waits until both kinds of ours were read once: a pass must not take what was not read yet for missing. `false` at
-    /// the end of the process.
-    async fn has_read_all(&self) -> bool {
-        self.stacks.wait_until_ready().await.is_ok() && self.stack_releases.wait_until_ready().await.is_ok()
-    }
-
     /// Whether the flags leave this object to us.
     fn is_ours<K: ResourceExt>(&self, object: &K) -> bool {
         self.settings.watch_filter.as_ref().is_none_or(|value| object.labels().get(WATCH_LABEL) == Some(value))

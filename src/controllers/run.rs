@@ -15,7 +15,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Context, Error, Memory, PASS, cluster_stack, cluster_stack_release};
+use super::{Context, Error, FirstRead, Memory, PASS, cluster_stack, cluster_stack_release};
 use crate::api::{ClusterStack, ClusterStackRelease};
 use crate::io::client::{ClientError, Clients};
 use crate::io::kinds::Kinds;
@@ -192,6 +192,7 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
         settings: parts.settings,
         stacks: stack_reader.clone(),
         stack_releases: release_reader.clone(),
+        first_read: FirstRead::default(),
         memory: Memory::default(),
         cancel: parts.cancel.clone(),
     });
@@ -204,6 +205,10 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
         watcher::watcher(scoped::<ClusterStack>(&client, namespace.as_deref()), watcher::Config::default())
             .default_backoff()
             .reflect(stack_writer)
+            .inspect_ok(at_init_done({
+                let context = Arc::clone(&context);
+                move || drop(context.first_read.stacks.set(()))
+            }))
             .touched_objects()
             .inspect_ok(move |stack| {
                 // An edit of a ClusterStack concerns its releases too.
@@ -218,6 +223,10 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
         watcher::watcher(scoped::<ClusterStackRelease>(&client, namespace.as_deref()), watcher::Config::default())
             .default_backoff()
             .reflect(release_writer)
+            .inspect_ok(at_init_done({
+                let context = Arc::clone(&context);
+                move || drop(context.first_read.releases.set(()))
+            }))
             .touched_objects()
             .inspect_ok(move |release| {
                 let owners = release.owner_references().iter().filter(|owner| owner.kind == "ClusterStack");
@@ -241,6 +250,15 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
         .run(timed_release, |object, error, ctx| ctx.on_error(&*object, error), context)
         .for_each(|_| ready(()));
     tokio::join!(stacks, releases);
+}
+
+/// Runs `then` when a watch has read all there is.
+fn at_init_done<K>(then: impl Fn()) -> impl FnMut(&watcher::Event<K>) {
+    move |event| {
+        if matches!(event, watcher::Event::InitDone) {
+            then();
+        }
+    }
 }
 
 fn scoped<K>(client: &Client, namespace: Option<&str>) -> Api<K>
@@ -323,11 +341,25 @@ async fn route(
 }
 
 async fn timed_stack(stack: Arc<ClusterStack>, ctx: Arc<Context>) -> Result<Action, Error> {
+    if !has_read_all(&ctx).await {
+        return Ok(Action::await_change());
+    }
     timed("ClusterStack", Arc::clone(&ctx), cluster_stack::reconcile(stack, ctx)).await
 }
 
 async fn timed_release(release: Arc<ClusterStackRelease>, ctx: Arc<Context>) -> Result<Action, Error> {
+    if !has_read_all(&ctx).await {
+        return Ok(Action::await_change());
+    }
     timed("ClusterStackRelease", Arc::clone(&ctx), cluster_stack_release::reconcile(release, ctx)).await
+}
+
+/// Waits for the first reading of both kinds; `false` if the process ends before.
+async fn has_read_all(ctx: &Context) -> bool {
+    tokio::select! {
+        () = ctx.first_read.done() => true,
+        () = ctx.cancel.cancelled() => false,
+    }
 }
 
 /// Measures a pass and bounds its time.
@@ -336,9 +368,6 @@ async fn timed(
     ctx: Arc<Context>,
     pass: impl Future<Output = Result<Action, Error>>,
 ) -> Result<Action, Error> {
-    if !ctx.has_read_all().await {
-        return Ok(Action::await_change());
-    }
     let start = Instant::now();
     let result = tokio::time::timeout(PASS, pass).await.unwrap_or(Err(Error::TimedOut));
     let labels = ByController { controller, result: if result.is_ok() { "success" } else { "error" } };
