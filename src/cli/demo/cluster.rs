@@ -109,6 +109,11 @@ impl Cluster {
         })
     }
 
+    /// Whether something of the demo has to be deleted, because the cluster goes on.
+    pub(super) fn is_to_be_cleaned(&self) -> bool {
+        self.is_given && self.has_namespace
+    }
+
     /// Installs our definitions and Cluster API's, and makes the namespace. What is there stays as it is.
     pub(super) async fn prepare(&mut self, root: &Path, place: &Place) -> Result<usize> {
         let mut definitions = api::custom_resource_definitions();
@@ -145,7 +150,7 @@ impl Cluster {
     /// Deletes what the demo created in a cluster that goes on, with the operator's help. Definitions stay, others may use
     /// them by now.
     pub(super) async fn clean(&self) -> Result<()> {
-        if !self.has_namespace || !self.is_given {
+        if !self.is_to_be_cleaned() {
             return Ok(());
         }
         let cluster = clusters(&self.client, "Cluster", "clusters");
@@ -162,7 +167,14 @@ impl Cluster {
         let emptied = tokio::time::timeout(GONE, emptied).await;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         namespaces.delete(NAMESPACE, &DeleteParams::default()).await.context("cannot delete the namespace")?;
-        emptied.context("the ClusterStack is not gone yet")?.context("cannot list ClusterStacks")
+        emptied.context("the ClusterStack is not gone yet")?.context("cannot list ClusterStacks")?;
+        let gone = async {
+            while namespaces.get_metadata_opt(NAMESPACE).await?.is_some() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Ok::<_, kube::Error>(())
+        };
+        tokio::time::timeout(GONE, gone).await.context("the namespace is not gone yet")?.context("no answer")
     }
 }
 
