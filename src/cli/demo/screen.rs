@@ -69,7 +69,7 @@ impl Screen {
         let (width, height) = size.map_or((80, 24), |(w, h)| (usize::from(w.0), usize::from(h.0)));
         let mut lines = table(rows, width);
         lines.truncate(height.saturating_sub(3));
-        let wait = format!("  waiting for {waiting} … {}", seconds(since));
+        let wait = format!("  {:>7}  waiting for {waiting}", seconds(since));
         lines.push(format!("{DIM}{}{DIM:#}", cut(&wait, width)));
         // The cursor is below, so that it is no nuisance while it is drawn.
         let text = format!("{HIDE}{}{}\n{SHOW}", self.erase(), lines.join("\n"));

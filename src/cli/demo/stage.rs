@@ -51,6 +51,7 @@ pub(super) async fn perform(args: &DemoArgs) -> Result<ExitCode> {
         shown = stage.show(args) => Some(shown),
         code = asked.end() => {
             stage.screen.clear()?;
+            stage.screen.say("interrupted: stopping what was started")?;
             stage.end(false).await?;
             return Ok(ExitCode::from(code));
         }
