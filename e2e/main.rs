@@ -3,6 +3,7 @@
 //! They start the control plane of `hack/controlplane` themselves. `CLUSTERSTACK_USE_KUBECONFIG=1` takes the cluster of
 //! `KUBECONFIG` instead, `KUBEBUILDER_ASSETS` an etcd and a kube-apiserver of there. Most of the time a test waits, so
 //! more tests at once than there are cores are well: `cargo test --test e2e -- --test-threads=6`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
 
 mod harness;
 

@@ -1,5 +1,5 @@
 //! Tests that need no API server.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
 
 mod architecture;
 mod cli;

@@ -20,7 +20,7 @@ use thiserror::Error;
 
 use crate::core::addon_config::{AddonConfig, AddonConfigError};
 use crate::core::files::{FileTree, below};
-use crate::core::metadata::{Csctl, KubernetesVersion, Metadata, MetadataError};
+use crate::core::metadata::{Csctl, Metadata, MetadataError};
 use crate::core::name::ReleaseName;
 use crate::core::node_images::{self, NodeImages, NodeImagesError};
 
@@ -39,7 +39,7 @@ const CHART: &str = "Chart.yaml";
 pub struct Bundle {
     /// Its name.
     pub name: ReleaseName,
-    /// Full version of Kubernetes as the Go operator shows it: `v1.34.7`.
+    /// Version of Kubernetes as the Go operator shows it: `v1.34.7`; `v1.34` if no file tells the patch.
     pub kubernetes_version: String,
     /// Files of the cluster-class chart from its root, `Chart.yaml` carrying [`Bundle::class_version`].
     pub class_chart: FileTree,
@@ -103,14 +103,6 @@ pub enum BundleError {
         /// The release.
         release: String,
     },
-    /// No file says which Kubernetes it is.
-    #[error(
-        "the stack has neither metadata.yaml nor csctl.yaml, so its full Kubernetes version is unknown: add csctl.yaml with config.kubernetesVersion {example}"
-    )]
-    NoKubernetesVersion {
-        /// How it may be written.
-        example: String,
-    },
     /// A chart can't be versioned.
     #[error("{file} can't be given the version {version}: {problem}")]
     ChartVersion {
@@ -149,7 +141,7 @@ impl Bundle {
     ) -> Result<Self, BundleError> {
         let metadata = read(files, METADATA, Metadata::parse)?;
         let csctl = read(files, CSCTL, Csctl::parse)?;
-        let kubernetes = kubernetes_version(name, metadata.as_ref(), csctl.as_ref())?;
+        let kubernetes_version = kubernetes_version(name, metadata.as_ref(), csctl.as_ref())?;
         let class_version = name.version.to_string();
         let addon_version = if below(files, CLUSTER_ADDON).is_empty() && !files.contains_key(ADDON_CONFIG) {
             None
@@ -173,9 +165,9 @@ impl Bundle {
         version::set(&mut class_chart, CLUSTER_CLASS, &class_version)?;
         let addon = addon_version.as_ref().map(|version| addon_charts(files, version)).transpose()?;
         Ok(Self {
-            remarks: remarks(name, csctl.as_ref(), &class_chart, addon.as_ref()),
+            remarks: remarks(name, metadata.as_ref(), csctl.as_ref(), &class_chart, addon.as_ref()),
             name: name.clone(),
-            kubernetes_version: kubernetes.to_string(),
+            kubernetes_version,
             class_chart,
             class_version,
             addon,
@@ -204,7 +196,7 @@ fn kubernetes_version(
     name: &ReleaseName,
     metadata: Option<&Metadata>,
     csctl: Option<&Csctl>,
-) -> Result<KubernetesVersion, BundleError> {
+) -> Result<String, BundleError> {
     let contradiction =
         |file, field, found: String| Err(BundleError::Contradiction { file, field, found, release: name.to_string() });
     if let Some(metadata) = metadata {
@@ -221,8 +213,7 @@ fn kubernetes_version(
         return contradiction(CSCTL, "config.kubernetesVersion", csctl.kubernetes.to_string());
     }
     let version = metadata.map(|metadata| &metadata.kubernetes).or(csctl.map(|csctl| &csctl.kubernetes));
-    let missing = || BundleError::NoKubernetesVersion { example: format!("v{}.<patch>", name.kubernetes) };
-    version.cloned().ok_or_else(missing)
+    Ok(version.map_or_else(|| format!("v{}", name.kubernetes), ToString::to_string))
 }
 
 fn addon_charts(files: &FileTree, version: &str) -> Result<AddonCharts, BundleError> {
@@ -254,6 +245,7 @@ fn images(files: &FileTree) -> Result<NodeImages, BundleError> {
 
 fn remarks(
     name: &ReleaseName,
+    metadata: Option<&Metadata>,
     csctl: Option<&Csctl>,
     class_chart: &FileTree,
     addon: Option<&AddonCharts>,
@@ -270,6 +262,9 @@ fn remarks(
     differs("csctl.yaml: clusterStackName", csctl.and_then(|csctl| csctl.cluster_stack.as_deref()), &name.stack);
     let chart = format!("{}-{CLUSTER_CLASS}", name.stem());
     differs("cluster-class/Chart.yaml: name", version::chart_name(class_chart).as_deref(), &chart);
+    if metadata.is_none() && csctl.is_none() {
+        remarks.push("neither metadata.yaml nor csctl.yaml tells the patch version of Kubernetes".to_owned());
+    }
     if addon.is_none() {
         remarks.push("the release has no cluster-addon: its clusters get no addons".to_owned());
     }

@@ -12,7 +12,7 @@ pub struct Limits {
     pub bytes: u64,
     /// Bytes of one file.
     pub file_bytes: u64,
-    /// Bytes of an archive, or of what is downloaded.
+    /// Bytes of an archive, or of what is downloaded: more than `bytes`, so that a release of that size can be packed.
     pub packed_bytes: u64,
     /// How many times larger than the archive its contents may be; not looked at below 4 MiB.
     pub ratio: u64,
@@ -28,7 +28,7 @@ impl Default for Limits {
             entries: 10_000,
             bytes: 256 << 20,
             file_bytes: 64 << 20,
-            packed_bytes: 128 << 20,
+            packed_bytes: 320 << 20,
             ratio: 200,
             depth: 32,
             path_bytes: 1024,

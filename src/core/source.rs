@@ -8,6 +8,8 @@ pub use allow::{AllowError, AllowList};
 pub use known_hosts::{HostKey, KnownHosts};
 pub use url::{Scheme, SourceUrl, redact};
 
+use std::net::IpAddr;
+
 use thiserror::Error;
 
 use crate::core::name::ReleaseName;
@@ -34,7 +36,7 @@ pub enum Refused {
         scheme: String,
     },
     /// It holds `..`.
-    #[error("source URL {url:?} holds a \"..\": write the path without it")]
+    #[error("source URL {url:?} holds a \"..\": write a path without it, below a root that --allow-source names")]
     Traversal {
         /// The URL.
         url: String,
@@ -86,6 +88,15 @@ pub fn permitted(url: &str, allow: &AllowList) -> Result<SourceUrl, Refused> {
         return Err(Refused::Plain { url: url.redacted(), host: url.host_and_port() });
     }
     Ok(url)
+}
+
+/// Whether the operator may connect to `address`, to which the URL's host resolves: also a public name may lead to the
+/// operator's own machine.
+pub fn permitted_address(url: &SourceUrl, address: IpAddr, allow: &AllowList) -> Result<(), Refused> {
+    if url::is_local_address(address) && !allow.holds_host(url.host(), url.port()) {
+        return Err(Refused::Host { host: url.host_and_port() });
+    }
+    Ok(())
 }
 
 /// The directories of a tree in which the stack of a release may lie, the one to prefer first; the empty path is the
@@ -174,6 +185,21 @@ mod tests {
         assert!(permitted("git@localhost:x", &allow(&["Localhost:22"])).is_ok());
         assert!(permitted("http://127.0.0.1:8081/x", &allow(&["127.0.0.1:8080"])).is_err());
         assert!(permitted("http://127.0.0.2:8080/x", &allow(&["127.0.0.1"])).is_err());
+    }
+
+    #[test]
+    fn a_public_name_may_not_lead_to_the_operators_machine() {
+        let url = SourceUrl::parse("https://git.example.com/x").unwrap();
+        for (address, allow, expected) in [
+            ("192.0.2.1", allow(&[]), true),
+            ("10.0.0.1", allow(&[]), true),
+            ("127.0.0.1", allow(&[]), false),
+            ("169.254.169.254", allow(&[]), false),
+            ("::1", allow(&["127.0.0.1"]), false),
+            ("127.0.0.1", allow(&["git.example.com:443"]), true),
+        ] {
+            assert_eq!(permitted_address(&url, address.parse().unwrap(), &allow).is_ok(), expected, "{address}");
+        }
     }
 
     #[test]

@@ -116,7 +116,7 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
             return ([(header::CONTENT_TYPE, kind)], text).into_response();
         }
     }
-    backend(&shared.root, &parts.method.to_string(), &parts.uri, &parts.headers, &body).await
+    backend(&shared.root, parts.method.as_ref(), &parts.uri, &parts.headers, &body).await
 }
 
 /// Git's own server side, by CGI.

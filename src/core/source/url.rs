@@ -1,7 +1,7 @@
 //! URLs of sources.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use url::{Host, Url};
@@ -82,6 +82,9 @@ impl SourceUrl {
         let _ = url.set_password(None);
         let keep = self.scheme == Scheme::Ssh && !user.is_empty();
         let _ = url.set_username(if keep { &user } else { "" });
+        // A token may stand there as well.
+        url.set_query(None);
+        url.set_fragment(None);
         url.into()
     }
 
@@ -177,6 +180,14 @@ fn is_parent(part: &str) -> bool {
     part.to_ascii_lowercase().replace("%2e", ".") == ".."
 }
 
+/// Whether an address is a loopback, link-local or unspecified one.
+pub(super) fn is_local_address(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => is_local_v4(address),
+        IpAddr::V6(address) => is_local_v6(address),
+    }
+}
+
 fn is_local_v4(address: Ipv4Addr) -> bool {
     // All of 0.0.0.0/8 is "this host on this network".
     address.is_loopback() || address.is_link_local() || address.octets()[0] == 0
@@ -213,7 +224,7 @@ mod tests {
 
     #[test]
     fn messages_hold_no_user_and_password() {
-        let url = SourceUrl::parse("https://token:hunter2@Example.com:8443/a.git").unwrap();
+        let url = SourceUrl::parse("https://token:hunter2@Example.com:8443/a.git?private_token=hunter2#x").unwrap();
         assert_eq!(url.redacted(), "https://example.com:8443/a.git");
         assert_eq!(url.host_and_port(), "example.com:8443");
         assert!(!format!("{url:?}").contains("hunter2"));

@@ -60,7 +60,8 @@ pub enum CredentialError {
 
 impl Credentials {
     /// Reads the data of a Secret: `username` and `password` (or `token`, `bearerToken`), or `identity`,
-    /// `known_hosts` and the identity's passphrase as `password`: Flux's keys.
+    /// `known_hosts` and the identity's passphrase as `password`: Flux's keys. `ssh-privatekey`, of Kubernetes' own Secrets
+    /// for SSH, is an `identity`.
     pub fn from_secret<V: AsRef<[u8]>>(data: &BTreeMap<String, V>) -> Result<Self, CredentialError> {
         let get = |key: &'static str| -> Result<Option<String>, CredentialError> {
             let Some(value) = data.get(key) else { return Ok(None) };
@@ -71,7 +72,7 @@ impl Credentials {
         let password = line(get("password")?.or(get("token")?).or(get("bearerToken")?));
         let username = line(get("username")?);
         let known_hosts = KnownHosts::parse(&get("known_hosts")?.unwrap_or_default());
-        let credentials = match get("identity")? {
+        let credentials = match get("identity")?.or(get("ssh-privatekey")?) {
             Some(private_key) => {
                 let ssh = Some(SshIdentity { private_key, passphrase: password });
                 Self { username, password: None, ssh, known_hosts }

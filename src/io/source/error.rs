@@ -5,7 +5,6 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::core::limits::TooLarge;
-use crate::core::retry::ErrorClass;
 use crate::core::source::Refused;
 
 /// Why a source could not be listed or a release not be fetched. Holds no secret.
@@ -141,16 +140,6 @@ impl SourceError {
             | Self::TooLarge { .. }
             | Self::TagMoved { .. }
             | Self::Layout { .. } => false,
-        }
-    }
-
-    /// What to do about it: a tag that moved or went is settled by the next listing, everything else that is not
-    /// transient by a human.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            Self::NotFound { .. } | Self::TagMoved { .. } => ErrorClass::Waiting,
-            _ if self.is_transient() => ErrorClass::Transient,
-            _ => ErrorClass::Invalid,
         }
     }
 }

@@ -19,7 +19,7 @@ use super::{Listing, Source, SourceError};
 /// For how long a source that nobody asks for is remembered.
 const FORGET: Duration = Duration::from_hours(24);
 /// For how long a failure answers for the source, unless a caller insists.
-const FAILED: Duration = Duration::from_secs(10);
+const FAILED: Duration = Duration::from_secs(2);
 
 /// A listing and when it was made.
 #[derive(Clone, Debug)]

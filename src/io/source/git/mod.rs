@@ -8,7 +8,7 @@
 //!
 //! Caveats: libgit2 can't be interrupted while it waits for a server. Its thread is then left behind and ends by
 //! itself when the server was silent for [`SILENCE`]; it keeps its permit until then, so that the number of threads
-//! stays bounded. A public name that resolves to a local address is not noticed.
+//! stays bounded. A name is resolved for the check and again by libgit2: a name server that lies may tell them two things.
 
 mod remote;
 mod session;

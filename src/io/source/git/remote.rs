@@ -2,7 +2,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::fs;
+use std::path::Path;
 use std::sync::Once;
+use std::time::Duration;
 
 use git2::cert::Cert;
 use git2::{
@@ -19,6 +21,11 @@ use crate::core::source::{HostKey, Scheme, SourceUrl};
 
 /// How often a server may ask in one conversation: for a user, and for a key or a password.
 const MAX_LOGINS: u8 = 3;
+
+/// How names of repositories that are thrown away begin.
+const SCRATCH: &str = "fetch-";
+/// From which age on such a repository is left over: no fetch takes so long.
+const LEFT_OVER: Duration = Duration::from_hours(1);
 
 /// A repository that goes when it is dropped.
 pub(super) struct Scratch {
@@ -88,7 +95,8 @@ fn fetch_once(session: &Session, name: &str, depth: i32) -> Result<Scratch, Sour
 fn scratch(session: &Session) -> Result<Scratch, SourceError> {
     let disk = |error: std::io::Error| session.disk(&error);
     fs::create_dir_all(&session.scratch).map_err(disk)?;
-    let directory = tempfile::Builder::new().prefix("fetch-").tempdir_in(&session.scratch).map_err(disk)?;
+    clear(&session.scratch);
+    let directory = tempfile::Builder::new().prefix(SCRATCH).tempdir_in(&session.scratch).map_err(disk)?;
     let mut options = RepositoryInitOptions::new();
     options.bare(true).external_template(false);
     let local = |error: Error| session.local(&error);
@@ -97,6 +105,17 @@ fn scratch(session: &Session) -> Result<Scratch, SourceError> {
         repository.config().and_then(|mut config| config.set_bool("http.followRedirects", false)).map_err(local)?;
     }
     Ok(Scratch { repository, _directory: directory })
+}
+
+/// Removes what a process left that was killed during a fetch. What can't be removed is no reason to fetch nothing.
+fn clear(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let modified = entry.metadata().and_then(|metadata| metadata.modified());
+        let old = modified.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > LEFT_OVER));
+        if old && entry.file_name().to_string_lossy().starts_with(SCRATCH) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// Proxies by the environment, but never on the way to our own machine.

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs;
+use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use super::super::{Credentials, Fetched, SourceError, Tag};
 use super::remote;
 use super::tree::Reader;
 use crate::core::limits::{Limits, TooLarge};
-use crate::core::source::{AllowList, Refused, SourceUrl};
+use crate::core::source::{AllowList, Refused, SourceUrl, permitted_address};
 
 const TAGS: &str = "refs/tags/";
 /// How many tags a repository may have.
@@ -31,11 +32,23 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// Refuses a host whose name leads to the operator's machine. A name that does not resolve is left to libgit2, which
+    /// may know a proxy.
+    fn check_address(&self) -> Result<(), SourceError> {
+        let host = self.url.host().trim_matches(['[', ']']);
+        for address in (host, self.url.port()).to_socket_addrs().into_iter().flatten() {
+            permitted_address(&self.url, address.ip(), &self.allow)?;
+        }
+        Ok(())
+    }
+
     /// The tags, peeled.
     pub(super) fn list(&self) -> Result<Vec<Tag>, SourceError> {
-        let tags = match self.url.local_path() {
-            Some(path) => self.local_tags(&self.open(&path)?)?,
-            None => peeled(remote::list(self)?),
+        let tags = if let Some(path) = self.url.local_path() {
+            self.local_tags(&self.open(&path)?)?
+        } else {
+            self.check_address()?;
+            peeled(remote::list(self)?)
         };
         if tags.len() > MAX_TAGS {
             let limit = TooLarge { what: "the number of tags".to_owned(), limit: MAX_TAGS as u64 };
@@ -54,6 +67,7 @@ impl Session {
         if let Some(path) = self.url.local_path() {
             return self.read(&self.open(&path)?, &name, tag, places);
         }
+        self.check_address()?;
         let scratch = remote::fetch(self, &name)?;
         self.read(&scratch.repository, &name, tag, places)
     }
