@@ -160,3 +160,20 @@ async fn a_suspended_stack_does_nothing_until_it_goes_on() {
     t.change_stack("x", json!({"spec": {"suspend": false}})).await;
     t.ready("x", "v1").await;
 }
+
+#[tokio::test]
+async fn two_objects_for_one_stack_do_not_take_from_each_other() {
+    let t = World::new("twice").await;
+    let repo = t.repo();
+    repo.release(RELEASE, SETTINGS);
+    let _operator = t.operator(&[]);
+    t.create_stack("first", &repo.url(), json!({})).await;
+    t.ready("first", "v1").await;
+    t.create_stack("second", &repo.url(), json!({})).await;
+    let message = t.stack_says("second", ConditionType::Ready, "False", "FailedToCreateOrUpdate").await;
+    assert!(message.contains(RELEASE), "{message}");
+    t.delete_stack("second").await;
+    t.stack_gone("second").await;
+    t.ready("first", "v1").await;
+    assert!(t.config_map(RELEASE).await.is_some());
+}

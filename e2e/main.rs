@@ -4,6 +4,7 @@
 //! `KUBECONFIG` instead, `KUBEBUILDER_ASSETS` an etcd and a kube-apiserver of there. Most of the time a test waits, so
 //! more tests at once than there are cores are well: `cargo test --test e2e -- --test-threads=6`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
+#![expect(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "tests end by panicking")]
 
 mod harness;
 

@@ -31,6 +31,8 @@ async fn what_the_go_operator_applied_becomes_ours() {
     assert_eq!(managers(&before), ["kubectl"]);
 
     let _operator = t.operator(&[]);
+    // What the Go operator said gave no reason.
+    t.release_says(V1, ConditionType::Ready, "True", "Ready").await;
     let stack = t.ready("x", "v1").await;
     let after = t.config_map(V1).await.unwrap();
     assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
@@ -64,7 +66,7 @@ async fn a_field_that_a_user_took_from_the_go_operator_is_put_back_but_foreign_o
     leave_behind(&t, "x", &repo.url(), V1, &[of_go_operator(&json!({}))]).await;
     t.change("user", ("v1", "ConfigMap", V1), json!({"data": {"color": "red", "mine": "1"}})).await;
     let _operator = t.operator(&[]);
-    t.ready("x", "v1").await;
+    t.release_says(V1, ConditionType::Ready, "True", "Ready").await;
     assert_eq!(t.in_config_map(V1, "/data").await, json!({"color": "blue", "size": "large", "mine": "1"}));
 }
 

@@ -45,7 +45,10 @@ async fn the_providers_object_is_made_from_its_template_and_waited_for() {
     assert_eq!(object["metadata"]["labels"]["tier"], "gold");
     let owner = &object["metadata"]["ownerReferences"][0];
     assert_eq!((&owner["kind"], &owner["name"]), (&json!("ClusterStackRelease"), &json!(V1)));
-    let reference = t.release(V1, "to name it", |release| release.spec.provider_ref.clone().ok_or_default()).await.1;
+    let reference = t
+        .release(V1, "to name it", |release| release.spec.provider_ref.clone().ok_or_else(|| "nothing".to_owned()))
+        .await
+        .1;
     assert_eq!((reference.kind.as_deref(), reference.name.as_deref()), (Some("ShopRelease"), Some(V1)));
 
     t.release_says(V1, STEP, "False", "ProcessOngoing").await;
@@ -97,14 +100,4 @@ async fn a_missing_template_is_told_and_waited_for() {
     t.there(&api_version, "ShopRelease", V1).await;
     set_status(&t, &api_version, json!({"ready": true})).await;
     t.ready("x", "v1").await;
-}
-
-trait OkOrDefault<T> {
-    fn ok_or_default(self) -> Result<T, String>;
-}
-
-impl<T> OkOrDefault<T> for Option<T> {
-    fn ok_or_default(self) -> Result<T, String> {
-        self.ok_or_else(|| "nothing".to_owned())
-    }
 }

@@ -6,7 +6,7 @@ use crate::harness::{SETTINGS, World, check, leave_behind};
 
 const V1: &str = "docker-x-1-34-v1";
 
-fn object(kind: &str, name: &str, metadata: Value) -> Value {
+fn object(kind: &str, name: &str, metadata: &Value) -> Value {
     let mut object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
     json_patch::merge(&mut object, &json!({"metadata": metadata}));
     if kind == "PersistentVolumeClaim" {
@@ -25,13 +25,13 @@ async fn what_the_chart_no_longer_contains_is_pruned_and_what_must_stay_is_retai
     let enabled = json!({"annotations": {"clusterstack.x-k8s.io/prune": "enabled"}});
     let other = json!({"labels": {"clusterstack.x-k8s.io/owner-name": "another"}});
     let left = [
-        object("ConfigMap", "old", json!({})),
-        object("Secret", "old", json!({})),
-        object("ConfigMap", "kept-by-helm", keep),
-        object("ConfigMap", "kept-by-us", disabled),
-        object("PersistentVolumeClaim", "volume", json!({})),
-        object("PersistentVolumeClaim", "volume-opted-in", enabled),
-        object("ConfigMap", "of-another", other),
+        object("ConfigMap", "old", &json!({})),
+        object("Secret", "old", &json!({})),
+        object("ConfigMap", "kept-by-helm", &keep),
+        object("ConfigMap", "kept-by-us", &disabled),
+        object("PersistentVolumeClaim", "volume", &json!({})),
+        object("PersistentVolumeClaim", "volume-opted-in", &enabled),
+        object("ConfigMap", "of-another", &other),
     ];
     leave_behind(&t, "x", &repo.url(), V1, &left).await;
     let _operator = t.operator(&[]);
@@ -70,7 +70,7 @@ async fn nothing_is_pruned_before_everything_new_is_applied() {
     let repo = t.repo();
     let bad = "apiVersion: v1\nkind: Service\nmetadata: {name: bad}\nspec: {ports: [{port: 99999999}]}\n---\n";
     repo.release(V1, &format!("{bad}{SETTINGS}"));
-    leave_behind(&t, "x", &repo.url(), V1, &[object("ConfigMap", "old", json!({}))]).await;
+    leave_behind(&t, "x", &repo.url(), V1, &[object("ConfigMap", "old", &json!({}))]).await;
     let _operator = t.operator(&[]);
     t.release(V1, "to have applied the rest", |release| {
         let status = release.status.clone().unwrap_or_default();

@@ -49,7 +49,9 @@ async fn openstack_scs2_is_ready_with_its_six_objects() {
 #[tokio::test]
 async fn openstack_scs_names_the_object_that_is_refused_and_keeps_the_version_that_works() {
     const BROKEN: &str = "openstack-scs-1-30-v3";
-    const WORDS: &str = ".spec.resource.properties.diskBus: field not declared in schema";
+    // The API server names `diskBus` or, in the same place, `scsiModel`: it has no order.
+    const WORDS: [&str; 2] = [".spec.resource.properties.", ": field not declared in schema"];
+    let told = |text: &str| WORDS.iter().all(|word| text.contains(word));
     let t = World::new("scs").await;
     let Some(repo) = real(&t, "openstack_scs_names_the_object_that_is_refused") else { return };
     let _operator = t.operator(&[]);
@@ -59,16 +61,16 @@ async fn openstack_scs_names_the_object_that_is_refused_and_keeps_the_version_th
     assert_eq!((rows(&release).len(), synced(&release)), (7, 6));
     let image = rows(&release).into_iter().find(|row| row.kind == "Image").unwrap();
     assert_eq!(image.reason, Some(Reason::Invalid));
-    assert!(image.error.contains(WORDS), "{}", image.error);
+    assert!(told(&image.error), "{}", image.error);
     for type_ in [ConditionType::Ready, ConditionType::HelmChartApplied] {
         let message = t.release_says(BROKEN, type_, "False", "FailedToApplyObjects").await;
-        assert!(message.contains("Image") && message.contains(WORDS), "{message}");
+        assert!(message.contains("Image") && told(&message), "{message}");
     }
     for (type_, status, reason) in
         [(ConditionType::Ready, "False", "ReleaseNotReady"), (ConditionType::Stalled, "True", "FailedToApplyObjects")]
     {
         let message = t.stack_says("scs", type_, status, reason).await;
-        assert!(message.contains(BROKEN) && message.contains("Image") && message.contains(WORDS), "{message}");
+        assert!(message.contains(BROKEN) && message.contains("Image") && told(&message), "{message}");
     }
 
     t.change_stack("scs", json!({"spec": {"versions": ["v1"]}})).await;

@@ -8,7 +8,7 @@ use crate::harness::{Repo, SETTINGS, World, check};
 
 const V1: &str = "docker-x-1-34-v1";
 
-/// A Role of the test's namespace for ConfigMaps and its binding to a ServiceAccount.
+/// A Role of the test's namespace for configmaps and its binding to a ServiceAccount.
 async fn allow_config_maps(t: &World, account: &str) {
     let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}]);
     let rbac = "rbac.authorization.k8s.io/v1";

@@ -158,7 +158,7 @@ async fn a_tag_that_moved_is_told_and_not_followed() {
     repo.release(V1, &SETTINGS.replace("large", "huge"));
     t.look_again("x").await;
     t.event("ArtifactChanged", V1).await;
-    let message = t.release_says(V1, ConditionType::ClusterStackReleaseDownloaded, "True", "Succeeded").await;
+    let message = t.release_says(V1, ConditionType::ClusterStackReleaseDownloaded, "True", "ArtifactChanged").await;
     assert!(message.contains(&before.revision), "{message}");
     t.looked_again("x").await;
     assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
@@ -203,7 +203,7 @@ async fn sources_that_the_flags_do_not_allow_are_refused() {
     let root = t.dir().canonicalize().unwrap();
     for (name, url, part) in [
         ("file", repo.url(), "--allow-source"),
-        ("dots", format!("file://{}/../../etc", root.display()), "--allow-source"),
+        ("dots", format!("file://{}/../../etc", root.display()), "\"..\""),
         ("loopback", url.clone(), "--allow-source"),
         ("localhost", url.replace("127.0.0.1", "localhost"), "--allow-source"),
         ("metadata", "http://169.254.169.254/latest".to_owned(), "--allow-source"),

@@ -5,10 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use clusterstack::core::addon_config::AddonConfig;
 use clusterstack::core::bundle::Bundle;
 use clusterstack::core::chart::{Capabilities, Chart, Release, RenderInput, render, render_text};
 use clusterstack::core::files::{FileTree, below};
 use clusterstack::core::name::ReleaseName;
+use clusterstack::core::node_images::NodeImages;
 use clusterstack::core::yaml;
 use serde_json::{Value, json};
 
@@ -45,7 +47,9 @@ fn objects(chart: &Chart, release: &str, values: Value) -> Vec<Value> {
 /// The objects of a stack's class chart.
 fn class(stack_name: &str, release: &str, values: Value) -> Vec<Value> {
     let name = ReleaseName::of_stack(release, "docker", stack_name).unwrap();
-    let bundle = Bundle::from_files(&name, &stack(stack_name), &std::collections::BTreeMap::new()).unwrap();
+    let bundle = Bundle::from_files(&name, &stack(stack_name), &BTreeMap::new()).unwrap();
+    assert_eq!(bundle.remarks, Vec::<String>::new());
+    assert_eq!(bundle.node_images.images.len(), 1);
     assert_eq!(bundle.kubernetes_version, "v1.34.0");
     objects(&Chart::load(&bundle.class_chart).unwrap(), &name.stem(), values)
 }
@@ -157,6 +161,20 @@ fn addons_know_their_cluster() {
         let dashboard: Value =
             serde_json::from_str(find("ConfigMap")["data"]["cluster.json"].as_str().unwrap()).unwrap();
         assert_eq!(dashboard["title"], "Cluster demo");
+    }
+}
+
+#[test]
+fn the_files_beside_the_charts_are_understood() {
+    for (name, _) in STACKS {
+        let files = stack(name);
+        let text = |path: &str| std::str::from_utf8(&files[path]).unwrap().to_owned();
+        let images = NodeImages::parse(&text("node-images.yaml")).unwrap().images;
+        let [image] = &images[..] else { panic!("{images:?}") };
+        assert!(image.url.is_some());
+        assert_eq!(image.options.keys().collect::<Vec<_>>(), ["checksum", "format"]);
+        let stages = AddonConfig::parse(&text("clusteraddon.yaml")).unwrap().stages;
+        assert_eq!(stages.values().map(Vec::len).collect::<Vec<_>>(), [2, 2]);
     }
 }
 

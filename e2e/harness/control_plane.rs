@@ -103,7 +103,8 @@ async fn install_definitions(client: &Client) {
     let mut definitions = clusterstack::api::custom_resource_definitions();
     for entry in std::fs::read_dir(&dir).expect("no CRDs").flatten() {
         let text = std::fs::read_to_string(entry.path()).expect("unreadable CRD");
-        definitions.push(serde_yaml::from_str(&text).unwrap_or_else(|error| panic!("{:?}: {error}", entry.path())));
+        definitions
+            .push(serde_yaml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", entry.path().display())));
     }
     if shared().is_none() {
         let _ = std::fs::remove_dir_all(dir);

@@ -23,10 +23,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 pub(crate) enum Weather {
     /// Nothing.
     Fair,
-    /// Of every sixteen requests two are too many (429), one fails (500), one is cut off in its answer, two are slow.
+    /// Of 64 requests eight are too many (429), one fails (500), one is cut off in its answer, four are slow.
     Storm,
     /// Every one fails.
     Down,
+    /// Clusters can't be listed.
+    NoClusters,
 }
 
 /// A proxy that serves plain HTTP on loopback, with the rights of the administrator. It ends when it goes out of scope.
@@ -93,18 +95,22 @@ impl Proxy {
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let weather = *shared.weather.lock().unwrap();
+    if weather == Weather::NoClusters && request.uri().path().ends_with("/clusters") {
+        shared.spoiled.fetch_add(1, Ordering::Relaxed);
+        return status(StatusCode::FORBIDDEN);
+    }
     let turn = match weather {
-        Weather::Fair => 15,
-        Weather::Storm => shared.dice.lock().unwrap().random_range(0..16),
-        Weather::Down => 2,
+        Weather::Fair | Weather::NoClusters => 63,
+        Weather::Storm => shared.dice.lock().unwrap().random_range(0..64),
+        Weather::Down => 8,
     };
-    if turn < 6 {
+    if turn < 14 {
         shared.spoiled.fetch_add(1, Ordering::Relaxed);
     }
     match turn {
-        0 | 1 => return ([(header::RETRY_AFTER, "1")], status(StatusCode::TOO_MANY_REQUESTS)).into_response(),
-        2 => return status(StatusCode::INTERNAL_SERVER_ERROR),
-        3 | 4 => tokio::time::sleep(Duration::from_millis(500)).await,
+        0..=7 => return ([(header::RETRY_AFTER, "1")], status(StatusCode::TOO_MANY_REQUESTS)).into_response(),
+        8 => return status(StatusCode::INTERNAL_SERVER_ERROR),
+        9..=12 => tokio::time::sleep(Duration::from_millis(500)).await,
         _ => {}
     }
     let (parts, body) = request.into_parts();
@@ -112,7 +118,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     let forwarded = axum::http::Request::from_parts(parts, kube::client::Body::from(body.to_vec()));
     match shared.client.send(forwarded).await {
         // The request was carried out, but its answer does not arrive.
-        Ok(response) if turn == 5 => response.map(|_| {
+        Ok(response) if turn == 13 => response.map(|_| {
             let cut = futures::stream::iter([Ok("{\"kind\""), Err(std::io::Error::other("cut"))]);
             Body::from_stream(cut.then(|part| async { part }))
         }),

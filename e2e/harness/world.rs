@@ -146,7 +146,7 @@ impl World {
     /// Deletes an object.
     pub(crate) async fn delete(&self, api_version: &str, kind: &str, name: &str) {
         let deleted = self.api(api_version, kind).delete(name, &DeleteParams::default()).await;
-        deleted.map(|_| ()).unwrap_or_else(|error| panic!("{kind} {name}: {error}"));
+        assert!(deleted.is_ok(), "{kind} {name}: {deleted:?}");
     }
 
     /// Waits until an object is gone.

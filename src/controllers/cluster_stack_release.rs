@@ -24,6 +24,7 @@ use crate::core::status::{self, ReleaseFacts, StepState, Trouble, row_class};
 use crate::io::apply::{self, Outcome, Refusal, Send};
 use crate::io::kinds::Kind;
 use crate::io::observe::{self, Live, Target};
+use crate::io::release::Wanted;
 use crate::io::report;
 use crate::settings::interval;
 
@@ -129,15 +130,18 @@ impl Pass<'_> {
         };
         let namespace = self.release.namespace().unwrap_or_default();
         let client = self.ctx.clients.own();
-        let source = self.stack.spec.source.as_ref();
-        let fetched = self
-            .ctx
-            .releases
-            .fetch(&client, &namespace, source, &name, facts.artifact.as_ref(), &self.ctx.cancel)
-            .await;
-        let fetched = match fetched {
+        let wanted = Wanted {
+            namespace: &namespace,
+            source: self.stack.spec.source.as_ref(),
+            name: &name,
+            had: facts.artifact.as_ref(),
+            max_age: interval(self.stack.spec.interval.as_deref()),
+        };
+        let fetched = match self.ctx.releases.fetch(&client, &wanted, &self.ctx.cancel).await {
             Ok(fetched) => fetched,
             Err(trouble) => {
+                // What was applied does not get worse because its source is away and the store was lost.
+                facts.holds = self.release.status.as_ref().is_some_and(|status| status.ready);
                 facts.downloaded = StepState::Failed(trouble);
                 return None;
             }
@@ -147,7 +151,10 @@ impl Pass<'_> {
         {
             self.ctx.events.say(self.release, Reason::ArtifactChanged, changed).await;
         }
-        facts.downloaded = StepState::Done(fetched.changed_upstream.clone().unwrap_or_default());
+        facts.downloaded = match &fetched.changed_upstream {
+            Some(changed) => StepState::Remarked(Reason::ArtifactChanged, changed.clone()),
+            None => StepState::Done(fetched.bundle.remarks.join("; ")),
+        };
         facts.kubernetes_version.clone_from(&fetched.bundle.kubernetes_version);
         facts.artifact = Some(fetched.artifact.clone());
         if let Some(reference) = &self.release.spec.provider_ref {

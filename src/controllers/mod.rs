@@ -99,6 +99,12 @@ impl<T> Doing<T> for Result<T, kube::Error> {
 const PASS: Duration = Duration::from_mins(6);
 
 impl Context {
+    /// Waits until both kinds of ours were read once: a pass must not take what was not read yet for missing. `false` at
+    /// the end of the process.
+    async fn has_read_all(&self) -> bool {
+        self.stacks.wait_until_ready().await.is_ok() && self.stack_releases.wait_until_ready().await.is_ok()
+    }
+
     /// Whether the flags leave this object to us.
     fn is_ours<K: ResourceExt>(&self, object: &K) -> bool {
         self.settings.watch_filter.as_ref().is_none_or(|value| object.labels().get(WATCH_LABEL) == Some(value))

@@ -336,6 +336,9 @@ async fn timed(
     ctx: Arc<Context>,
     pass: impl Future<Output = Result<Action, Error>>,
 ) -> Result<Action, Error> {
+    if !ctx.has_read_all().await {
+        return Ok(Action::await_change());
+    }
     let start = Instant::now();
     let result = tokio::time::timeout(PASS, pass).await.unwrap_or(Err(Error::TimedOut));
     let labels = ByController { controller, result: if result.is_ok() { "success" } else { "error" } };

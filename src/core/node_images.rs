@@ -1,6 +1,7 @@
 //! `node-images.yaml`: the images that nodes of a release boot, in the forms that cluster stacks hold.
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
@@ -8,6 +9,9 @@ use crate::core::yaml;
 
 /// The files that hold the list, the one that counts first.
 pub const FILES: [&str; 2] = ["node-images.yaml", "node-images/config.yaml"];
+
+/// Of the form that is no other provider's: `images` with `name`, `url`, `checksum` and `format`.
+pub const API_VERSION: &str = "nodeimages.clusterstack.x-k8s.io/v1alpha1";
 
 /// One image.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +50,20 @@ struct Raw {
     openstack: Option<Vec<RawOpenStack>>,
 }
 
+/// Our own form, for any provider.
+#[derive(Deserialize)]
+struct RawList {
+    images: Vec<RawImage>,
+}
+
+#[derive(Deserialize)]
+struct RawImage {
+    name: String,
+    url: String,
+    #[serde(flatten)]
+    options: Map<String, Value>,
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawOpenStack {
@@ -63,7 +81,10 @@ struct RawCreateOptions {
 impl NodeImages {
     /// Reads the text of such a file. A list in a form of another provider is left to that provider and read as empty.
     pub fn parse(text: &str) -> Result<Self, NodeImagesError> {
-        let raw: Raw = yaml::from_str(text).map_err(|error| NodeImagesError(error.to_string()))?;
+        let raw: Raw = read(text)?;
+        let own = if raw.api_version == API_VERSION { read::<RawList>(text)?.images } else { Vec::new() };
+        let own =
+            own.into_iter().map(|image| NodeImage { name: image.name, url: Some(image.url), options: image.options });
         let docker = raw.docker_images.unwrap_or_default().into_iter();
         let docker = docker.map(|name| NodeImage { name, url: None, options: Map::new() });
         let openstack = raw.openstack.unwrap_or_default().into_iter().map(|image| NodeImage {
@@ -71,13 +92,31 @@ impl NodeImages {
             url: Some(image.url),
             options: image.create_opts.options,
         });
-        Ok(Self { api_version: raw.api_version, images: docker.chain(openstack).collect() })
+        Ok(Self { api_version: raw.api_version, images: own.chain(docker).chain(openstack).collect() })
     }
+}
+
+fn read<T: DeserializeOwned>(text: &str) -> Result<T, NodeImagesError> {
+    yaml::from_str(text).map_err(|error| NodeImagesError(error.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn images_of_any_provider_are_downloads_with_a_checksum() {
+        let list = NodeImages::parse(
+            "apiVersion: nodeimages.clusterstack.x-k8s.io/v1alpha1\nimages:\n- {name: ubuntu, url: 'https://x/y.qcow2', checksum: 'sha256:00', format: qcow2}",
+        )
+        .unwrap();
+        let [image] = &list.images[..] else { panic!("{list:?}") };
+        assert_eq!((image.name.as_str(), image.url.as_deref()), ("ubuntu", Some("https://x/y.qcow2")));
+        assert_eq!(image.options["checksum"], "sha256:00");
+        let error =
+            NodeImages::parse(&format!("apiVersion: {API_VERSION}\nimages: [{{name: x}}]")).unwrap_err().to_string();
+        assert!(error.contains("images[0]: missing field `url`"), "{error}");
+    }
 
     #[test]
     fn images_of_docker_are_names() {

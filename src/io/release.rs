@@ -27,7 +27,7 @@ use crate::io::source::poller::Poller;
 use crate::io::source::{Credentials, Listing, Source, SourceError, Tag};
 use crate::io::store::{Digest, Store, StoreError};
 use crate::io::unpack;
-use crate::settings::{DEFAULT_INTERVAL, Settings};
+use crate::settings::Settings;
 
 /// Rendered releases that are remembered.
 const REMEMBERED: usize = 512;
@@ -46,6 +46,21 @@ pub enum ReleasesError {
     /// A flag is wrong.
     #[error("--allow-source: {0}")]
     Allow(#[from] AllowError),
+}
+
+/// Which release is wanted, and what is known of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Namespace of the ClusterStack, whose Secrets may be read.
+    pub namespace: &'a str,
+    /// Where it comes from.
+    pub source: Option<&'a Spec>,
+    /// Its name.
+    pub name: &'a ReleaseName,
+    /// What was fetched before.
+    pub had: Option<&'a Artifact>,
+    /// How old the source's listing may be.
+    pub max_age: Duration,
 }
 
 /// A release that was fetched and understood.
@@ -104,23 +119,21 @@ impl Releases {
         Ok(polled.listing)
     }
 
-    /// The files of a release: from the store if `had` is still there, else from the source. A tag that moved since is
-    /// not followed.
+    /// The files of a release: from the store if `had` is still there, else from the source, whose listing is not older
+    /// than `max_age`. A tag that moved since is not followed.
     ///
     /// # Errors
     /// What stands in the way.
     pub async fn fetch(
         &self,
         client: &Client,
-        namespace: &str,
-        spec: Option<&Spec>,
-        name: &ReleaseName,
-        had: Option<&Artifact>,
+        wanted: &Wanted<'_>,
         cancel: &CancellationToken,
     ) -> Result<FetchedRelease, Trouble> {
-        let source = self.source(client, namespace, spec).await;
+        let &Wanted { namespace, source, name, had, max_age } = wanted;
+        let source = self.source(client, namespace, source).await;
         let listing = match &source {
-            Ok(source) => self.poller.poll(source, DEFAULT_INTERVAL, cancel).await.map_err(|error| trouble(&error)),
+            Ok(source) => self.poller.poll(source, max_age, cancel).await.map_err(|error| trouble(&error)),
             Err(trouble) => Err(trouble.clone()),
         };
         let tag = listing.as_ref().ok().map(|polled| tag_of(&polled.listing, name).cloned());

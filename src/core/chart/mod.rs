@@ -38,6 +38,7 @@ pub use load::Chart;
 pub use manifests::{Document, Hook};
 pub use metadata::{Dependency, Maintainer, Metadata};
 pub use render::{merged_values, render, render_text, render_with};
+pub use tera::{Tera, TeraContext, TeraError, TeraErrorKind, TeraTemplates};
 pub use version::{Constraint, Version};
 
 /// The names of all template functions, sorted.
