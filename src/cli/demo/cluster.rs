@@ -24,6 +24,8 @@ use crate::core::yaml;
 pub(super) const NAMESPACE: &str = "clusterstack-demo";
 /// How long a definition may take until it is served.
 const ESTABLISHED: Duration = Duration::from_mins(1);
+/// Between two looks.
+const TICK: Duration = Duration::from_millis(100);
 /// Definitions that are created at once.
 const AT_ONCE: usize = 32;
 /// How long the operator may take to delete what it applied.
@@ -109,6 +111,11 @@ impl Cluster {
         })
     }
 
+    /// Whether something of the demo has to be deleted, because the cluster goes on.
+    pub(super) fn is_to_be_cleaned(&self) -> bool {
+        self.is_given && self.has_namespace
+    }
+
     /// Installs our definitions and Cluster API's, and makes the namespace. What is there stays as it is.
     pub(super) async fn prepare(&mut self, root: &Path, place: &Place) -> Result<usize> {
         let mut definitions = api::custom_resource_definitions();
@@ -119,7 +126,7 @@ impl Cluster {
             definitions.extend(read(&dir)?);
         }
         let count = definitions.len();
-        stream::iter(definitions).map(Ok).try_for_each_concurrent(AT_ONCE, |d| install(&installed, d)).await?;
+        stream::iter(definitions).map(Ok).try_for_each_concurrent(AT_ONCE, |d| install(&self.client, d)).await?;
         self.make_namespace().await?;
         Ok(count)
     }
@@ -145,7 +152,7 @@ impl Cluster {
     /// Deletes what the demo created in a cluster that goes on, with the operator's help. Definitions stay, others may use
     /// them by now.
     pub(super) async fn clean(&self) -> Result<()> {
-        if !self.has_namespace || !self.is_given {
+        if !self.is_to_be_cleaned() {
             return Ok(());
         }
         let cluster = clusters(&self.client, "Cluster", "clusters");
@@ -155,14 +162,21 @@ impl Cluster {
         stacks.delete_collection(&DeleteParams::default(), &everything).await.context("cannot delete ClusterStacks")?;
         let emptied = async {
             while !stacks.list_metadata(&everything).await?.items.is_empty() {
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                tokio::time::sleep(TICK).await;
             }
             Ok::<_, kube::Error>(())
         };
         let emptied = tokio::time::timeout(GONE, emptied).await;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         namespaces.delete(NAMESPACE, &DeleteParams::default()).await.context("cannot delete the namespace")?;
-        emptied.context("the ClusterStack is not gone yet")?.context("cannot list ClusterStacks")
+        emptied.context("the ClusterStack is not gone yet")?.context("cannot list ClusterStacks")?;
+        let gone = async {
+            while namespaces.get_metadata_opt(NAMESPACE).await?.is_some() {
+                tokio::time::sleep(TICK).await;
+            }
+            Ok::<_, kube::Error>(())
+        };
+        tokio::time::timeout(GONE, gone).await.context("the namespace is not gone yet")?.context("no answer")
     }
 }
 
@@ -185,15 +199,44 @@ fn read(dir: &Path) -> Result<Vec<CustomResourceDefinition>> {
     paths.into_iter().map(definition).collect()
 }
 
-async fn install(api: &Api<CustomResourceDefinition>, definition: CustomResourceDefinition) -> Result<()> {
+async fn install(client: &Client, definition: CustomResourceDefinition) -> Result<()> {
     let name = definition.name_any();
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     match api.create(&PostParams::default(), &definition).await {
         Err(kube::Error::Api(status)) if status.code == 409 => {}
         result => {
             result.with_context(|| format!("cannot install the definition {name}"))?;
         }
     }
-    let served = tokio::time::timeout(ESTABLISHED, await_condition(api.clone(), &name, is_crd_established()));
-    served.await.with_context(|| format!("definition {name} is not served"))?.context("cannot watch definitions")?;
+    let established = await_condition(api, &name, is_crd_established());
+    let served = async {
+        established.await.context("cannot watch definitions")?;
+        first_lists(client, &definition).await
+    };
+    let served = tokio::time::timeout(ESTABLISHED, served).await;
+    served.with_context(|| format!("definition {name} is not served"))?
+}
+
+/// Lists the objects of a new definition once. The API server fills its cache then, and asks whoever lists meanwhile to
+/// come back a second later (429).
+async fn first_lists(client: &Client, definition: &CustomResourceDefinition) -> Result<()> {
+    let spec = &definition.spec;
+    for version in spec.versions.iter().filter(|version| version.served) {
+        let resource = ApiResource {
+            group: spec.group.clone(),
+            version: version.name.clone(),
+            api_version: format!("{}/{}", spec.group, version.name),
+            kind: spec.names.kind.clone(),
+            plural: spec.names.plural.clone(),
+        };
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        while let Err(error) = api.list_metadata(&ListParams::default()).await {
+            match error {
+                // Established a moment ago: not every part of the API server knows it yet.
+                kube::Error::Api(status) if matches!(status.code, 404 | 429 | 503) => tokio::time::sleep(TICK).await,
+                error => return Err(error).with_context(|| format!("cannot list {}", resource.plural)),
+            }
+        }
+    }
     Ok(())
 }

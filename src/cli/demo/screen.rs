@@ -69,7 +69,7 @@ impl Screen {
         let (width, height) = size.map_or((80, 24), |(w, h)| (usize::from(w.0), usize::from(h.0)));
         let mut lines = table(rows, width);
         lines.truncate(height.saturating_sub(3));
-        let wait = format!("  waiting for {waiting} … {}", seconds(since));
+        let wait = format!("  {:>7}  waiting for {waiting}", seconds(since));
         lines.push(format!("{DIM}{}{DIM:#}", cut(&wait, width)));
         // The cursor is below, so that it is no nuisance while it is drawn.
         let text = format!("{HIDE}{}{}\n{SHOW}", self.erase(), lines.join("\n"));
@@ -150,7 +150,7 @@ fn table(rows: &[Row], width: usize) -> Vec<String> {
             let fill = " ".repeat(width.saturating_sub(cell.width()));
             format!("{cell}{fill}")
         });
-        cut(&format!("  {}", padded.collect::<Vec<_>>().join("  ")), width).trim_end().to_owned()
+        cut(format!("  {}", padded.collect::<Vec<_>>().join("  ")).trim_end(), width)
     };
     let mut lines = vec![format!("{BOLD}{}{BOLD:#}", line(&TITLES.map(ToOwned::to_owned)))];
     for row in rows {
@@ -218,7 +218,7 @@ mod tests {
         insta::assert_snapshot!(lines.join("\n"), @r"
           RELEASE           READY  PHASE  KEPT   SYNCED  MESSAGE
           docker-x-1-34-v1  True   done   InUse  3/3
-          docker-x-1-34-v2  False  done   InUse  3/3     äääääääääää…
+          docker-x-1-34-v2  False  done   InUse  3/3     ääääääääää…
         ");
     }
 

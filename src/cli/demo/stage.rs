@@ -51,6 +51,7 @@ pub(super) async fn perform(args: &DemoArgs) -> Result<ExitCode> {
         shown = stage.show(args) => Some(shown),
         code = asked.end() => {
             stage.screen.clear()?;
+            stage.screen.say("interrupted: stopping what was started")?;
             stage.end(false).await?;
             return Ok(ExitCode::from(code));
         }
@@ -80,7 +81,9 @@ impl Stage {
         let repository = Repository::make(&self.place.join("repository"), &stacks)?;
         let began = Instant::now();
         let choice = Choice::of_environment();
-        self.screen.say("starting the control plane")?;
+        if !matches!(choice, Choice::Given(_)) {
+            self.screen.say("starting the control plane")?;
+        }
         let cluster = self.cluster.insert(Cluster::start(choice, &self.root, &self.place).await?);
         self.screen.say("installing definitions: ours and Cluster API's")?;
         let definitions = cluster.prepare(&self.root, &self.place).await?;
@@ -143,6 +146,9 @@ impl Stage {
     async fn end(mut self, failed: bool) -> Result<()> {
         let mut troubles = Vec::new();
         if let Some(cluster) = self.cluster.take() {
+            if cluster.is_to_be_cleaned() {
+                troubles.extend(self.screen.say(&format!("\nremoving namespace {NAMESPACE}")).err());
+            }
             troubles.extend(cluster.clean().await.err());
         }
         if let Some(operator) = self.operator.take() {
