@@ -7,7 +7,7 @@ use clusterstack::api::cluster_stack_release::ResourceStatus;
 use clusterstack::api::condition::find;
 use serde_json::{Value, json};
 
-use crate::harness::{CLASS, CLUSTER_API, INFRASTRUCTURE, SETTINGS, World};
+use crate::harness::{CLASS, CLUSTER_API, INFRASTRUCTURE, SETTINGS, World, skipped};
 
 const RELEASE: &str = "docker-x-1-34-v1";
 
@@ -96,7 +96,7 @@ async fn applied_objects_carry_their_owner_and_our_field_manager() {
 async fn kubectl_shows_and_waits_for_it() {
     let t = World::new("kubectl").await;
     if std::process::Command::new("kubectl").arg("version").arg("--client").output().is_err() {
-        eprintln!("SKIPPED: kubectl_shows_and_waits_for_it: there is no kubectl");
+        skipped("kubectl_shows_and_waits_for_it: there is no kubectl");
         return;
     }
     let repo = t.repo();

@@ -5,7 +5,9 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::harness::{CLASS, CLUSTER_API, INFRASTRUCTURE, Operator, Repo, Request, SETTINGS, World, check, wait_for};
+use crate::harness::{
+    CLASS, CLUSTER_API, INFRASTRUCTURE, Operator, Repo, Request, SETTINGS, World, check, skipped, wait_for,
+};
 
 const V1: &str = "docker-x-1-34-v1";
 const ALL: [(&str, &str); 4] = [
@@ -51,7 +53,7 @@ async fn writes_until_settled(t: &World, start: impl AsyncFnOnce() -> Operator) 
         all
     });
     if writes.is_none() {
-        eprintln!("SKIPPED: writes are not counted, this API server's audit log is not at hand");
+        skipped("writes are not counted, this API server's audit log is not at hand");
     }
     (operator, writes)
 }

@@ -20,5 +20,5 @@ pub(crate) use leftovers::{install_small_kind, leave_behind, small_kind};
 pub(crate) use operator::Operator;
 pub(crate) use proxy::{Proxy, Weather};
 pub(crate) use stacks::{CLASS, CLUSTER_API, INFRASTRUCTURE, SETTINGS, cluster, cluster_of};
-pub(crate) use wait::{QUICK, check, wait_for, wait_within};
+pub(crate) use wait::{QUICK, check, skipped, wait_for, wait_within};
 pub(crate) use world::{World, unique};

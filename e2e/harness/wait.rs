@@ -35,6 +35,13 @@ where
     }
 }
 
+/// Says, also where the output of tests is captured, that a test is skipped.
+pub(crate) fn skipped(what: impl Display) {
+    use std::io::Write;
+    // Nobody is left to tell when standard error is closed.
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
+}
+
 /// `Ok` if it is true, else what was seen.
 pub(crate) fn check(is: bool, seen: impl std::fmt::Debug) -> Result<(), String> {
     if is { Ok(()) } else { Err(format!("{seen:#?}")) }

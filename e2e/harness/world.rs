@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::control_plane::{self, ControlPlane};
 use super::git::Repo;
 use super::operator::Operator;
-use super::wait::{LONG, check, wait_for};
+use super::wait::{LONG, check, skipped, wait_for};
 
 /// How many worlds there are at once.
 static ROOM: Semaphore = Semaphore::const_new(6);
@@ -66,7 +66,7 @@ impl World {
     pub(crate) fn shared(test: &str) -> Option<PathBuf> {
         let shared = control_plane::shared();
         if shared.is_none() {
-            eprintln!("SKIPPED: {test}: ../shared is missing (CLUSTERSTACK_SHARED names it elsewhere)");
+            skipped(format_args!("{test}: ../shared is missing (CLUSTERSTACK_SHARED names it elsewhere)"));
         }
         shared
     }
