@@ -1,14 +1,16 @@
 //! Clients of the management cluster: the operator's own, and one per ServiceAccount that releases are applied as.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
+use futures::future::BoxFuture;
 use http::{HeaderName, HeaderValue, header::USER_AGENT};
 use kube::{Client, Config, client::ClientBuilder};
 use thiserror::Error;
 use tower::buffer::BufferLayer;
-use tower::limit::RateLimitLayer;
+use tower::{Layer, Service};
 
 /// How long the API server may take for an answer that is not a watch.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -97,8 +99,88 @@ fn limited(config: Config, rate: Rate) -> Result<Client, ClientError> {
     if rate.qps <= 0.0 || rate.burst == 0 {
         return Client::try_from(config).map_err(ClientError::Build);
     }
-    let per =
-        Duration::from_secs_f32(f32::max(f32::from(u16::try_from(rate.burst).unwrap_or(u16::MAX)) / rate.qps, 0.001));
     let builder = ClientBuilder::try_from(config).map_err(ClientError::Build)?;
-    Ok(builder.with_layer(&RateLimitLayer::new(u64::from(rate.burst), per)).with_layer(&BufferLayer::new(1024)).build())
+    Ok(builder.with_layer(&BufferLayer::new(1024)).with_layer(&TokenBucket::new(rate)).build())
+}
+
+/// A token bucket, as client-go limits its requests: a full one lets `burst` requests go at once, and it fills again
+/// evenly. (tower's own limit lets everything wait for the end of a window.)
+#[derive(Clone)]
+struct TokenBucket(Arc<Mutex<Tokens>>);
+
+struct Tokens {
+    rate: Rate,
+    left: f64,
+    at: Instant,
+}
+
+impl TokenBucket {
+    fn new(rate: Rate) -> Self {
+        Self(Arc::new(Mutex::new(Tokens { rate, left: f64::from(rate.burst), at: Instant::now() })))
+    }
+
+    /// Takes a token; how long the request has to wait for it.
+    fn take(&self, now: Instant) -> Duration {
+        let mut tokens = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let refilled = now.duration_since(tokens.at).as_secs_f64() * f64::from(tokens.rate.qps);
+        tokens.left = (tokens.left + refilled).min(f64::from(tokens.rate.burst)) - 1.0;
+        tokens.at = now;
+        Duration::from_secs_f64((-tokens.left / f64::from(tokens.rate.qps)).max(0.0))
+    }
+}
+
+impl<S> Layer<S> for TokenBucket {
+    type Service = Limited<S>;
+
+    fn layer(&self, inner: S) -> Limited<S> {
+        Limited { inner, bucket: self.clone() }
+    }
+}
+
+/// A service whose requests wait for their token.
+struct Limited<S> {
+    inner: S,
+    bucket: TokenBucket,
+}
+
+impl<S, R> Service<R> for Limited<S>
+where
+    S: Service<R> + Clone + Send + 'static,
+    S::Future: Send,
+    R: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, context: &mut std::task::Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let wait = self.bucket.take(Instant::now());
+        // The one that was asked whether it is ready is the one to call.
+        let next = self.inner.clone();
+        let mut ready = std::mem::replace(&mut self.inner, next);
+        Box::pin(async move {
+            if !wait.is_zero() {
+                tokio::time::sleep(wait).await;
+            }
+            ready.call(request).await
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_goes_at_once_and_the_rest_evenly() {
+        let bucket = TokenBucket::new(Rate { qps: 10.0, burst: 3 });
+        let start = Instant::now();
+        let waits: Vec<u128> = (0..5).map(|_| bucket.take(start).as_millis()).collect();
+        assert_eq!(waits, [0, 0, 0, 100, 200]);
+        assert_eq!(bucket.take(start + Duration::from_secs(10)), Duration::ZERO);
+    }
 }

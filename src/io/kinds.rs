@@ -27,6 +27,8 @@ type Group = (HashMap<String, Kind>, Instant);
 #[derive(Default)]
 pub struct Kinds {
     groups: Mutex<HashMap<String, Group>>,
+    /// The served versions of each group, the preferred one first.
+    versions: Mutex<Option<HashMap<String, Vec<String>>>>,
 }
 
 impl Kinds {
@@ -50,16 +52,30 @@ impl Kinds {
 
     /// The version of a kind that the API server prefers within its group, `None` if it serves the kind in none.
     pub async fn preferred(&self, client: &Client, group: &str, kind: &str) -> Result<Option<Kind>, kube::Error> {
-        let groups = client.list_api_groups().await?;
-        let Some(found) = groups.groups.into_iter().find(|g| g.name == group) else { return Ok(None) };
-        let preferred = found.preferred_version.map(|version| version.group_version);
-        let others = found.versions.into_iter().map(|version| version.group_version);
-        for api_version in preferred.into_iter().chain(others) {
+        for api_version in self.versions(client, group).await? {
             if let Some(kind) = self.get(client, &api_version, kind).await? {
                 return Ok(Some(kind));
             }
         }
         Ok(None)
+    }
+
+    async fn versions(&self, client: &Client, group: &str) -> Result<Vec<String>, kube::Error> {
+        let known = |versions: &HashMap<String, Vec<String>>| versions.get(group).cloned().unwrap_or_default();
+        if let Some(versions) = &*self.lock_versions() {
+            return Ok(known(versions));
+        }
+        let groups = client.list_api_groups().await?.groups.into_iter().map(|group| {
+            let preferred = group.preferred_version.map(|version| version.group_version);
+            let others = group.versions.into_iter().map(|version| version.group_version);
+            let mut versions: Vec<String> = preferred.into_iter().collect();
+            versions.extend(others.filter(|version| !versions.contains(version)).collect::<Vec<_>>());
+            (group.name, versions)
+        });
+        let versions = groups.collect();
+        let found = known(&versions);
+        *self.lock_versions() = Some(versions);
+        Ok(found)
     }
 
     /// Every kind that can be listed, one version each.
@@ -80,6 +96,11 @@ impl Kinds {
     /// Forgets a group: a CustomResourceDefinition of it came, changed or went.
     pub fn forget(&self, group: &str) {
         self.lock().retain(|api_version, _| split_api_version(api_version).0 != group);
+        *self.lock_versions() = None;
+    }
+
+    fn lock_versions(&self) -> std::sync::MutexGuard<'_, Option<HashMap<String, Vec<String>>>> {
+        self.versions.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Group>> {
