@@ -157,7 +157,6 @@ async fn a_broken_new_release_never_takes_away_the_last_good_one() {
 }
 
 #[tokio::test]
-#[ignore = "an object of one name in two releases of a stack belongs to the first one for ever"]
 async fn an_object_that_two_releases_have_in_common_goes_over_to_the_newer_one() {
     let t = World::new("shared").await;
     let _operator = t.operator(&[]);

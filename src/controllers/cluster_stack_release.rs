@@ -15,10 +15,10 @@ use crate::api::cluster_stack_release::{Resource as Row, ResourceStatus};
 use crate::api::condition::{self, ConditionType, Reason};
 use crate::api::{ClusterStack, ClusterStackRelease};
 use crate::core::health;
-use crate::core::manifest::{Manifest, ObjectKey};
+use crate::core::manifest::{Manifest, ObjectKey, label_value};
 use crate::core::name::ReleaseName;
 use crate::core::ownership::Owner;
-use crate::core::plan::{self, Action as Act, Desired, Input, Plan, Step, Why};
+use crate::core::plan::{self, Action as Act, Desired, Input, Plan, Sibling, Step, Why};
 use crate::core::retry::{self, ErrorClass};
 use crate::core::status::{self, ReleaseFacts, StepState, Trouble, row_class};
 use crate::io::apply::{self, Outcome, Refusal, Send};
@@ -270,7 +270,28 @@ impl Pass<'_> {
             drift: self.stack.spec.drift_mode.unwrap_or_default(),
             fights: &self.ctx.memory.fights(&uid, Timestamp::now()),
             retry_refused: retries || asked,
+            siblings: &self.siblings(),
         })
+    }
+
+    /// The other releases of the ClusterStack, as last seen, by the value of their owner label.
+    fn siblings(&self) -> BTreeMap<String, Sibling> {
+        let spec = &self.stack.spec;
+        let version = |name: &str| ReleaseName::of_stack(name, &spec.provider, &spec.name).map(|name| name.version);
+        let Some(own) = version(&self.release.name_any()) else { return BTreeMap::new() };
+        let others = self.ctx.stack_releases.state();
+        let others = others.iter().filter(|other| cluster_stack::is_owned(other, self.stack));
+        others
+            .filter_map(|other| {
+                let name = other.name_any();
+                let sibling = match version(&name)?.cmp(&own) {
+                    std::cmp::Ordering::Less => Sibling::Older,
+                    std::cmp::Ordering::Greater => Sibling::Newer,
+                    std::cmp::Ordering::Equal => return None,
+                };
+                Some((label_value(&name), sibling))
+            })
+            .collect()
     }
 
     /// Writes what is about to be applied for the first time into the inventory, so that a process that dies meanwhile

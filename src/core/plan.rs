@@ -8,9 +8,11 @@ use serde_json::Value;
 use crate::api::cluster_stack::{DriftMode, IgnoreDifference};
 use crate::api::cluster_stack_release::Resource;
 use crate::api::condition::Reason;
-use crate::api::{FIELD_MANAGER, HELM_RESOURCE_POLICY, PRUNE};
+use crate::api::{
+    FIELD_MANAGER, HELM_RESOURCE_POLICY, OWNER_KIND_LABEL, OWNER_NAME_LABEL, OWNER_NAMESPACE_LABEL, PRUNE,
+};
 use crate::core::fields;
-use crate::core::manifest::{Manifest, ObjectKey, annotation, short_digest, wave};
+use crate::core::manifest::{Manifest, ObjectKey, annotation, label, short_digest, wave};
 use crate::core::ownership::{self, Owner, Ownership};
 
 /// An object as the release wants it, and whether it may be sent at all.
@@ -41,6 +43,26 @@ pub struct Input<'a> {
     pub fights: &'a BTreeMap<ObjectKey, String>,
     /// Send again what the API server refused before.
     pub retry_refused: bool,
+    /// The other releases of the same ClusterStack, by the value of their owner label. An object that two of them have
+    /// in common belongs to the newest one that has it.
+    pub siblings: &'a BTreeMap<String, Sibling>,
+}
+
+/// How another release of the same ClusterStack stands to this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sibling {
+    /// An older release: what it has in common with this one is taken over.
+    Older,
+    /// A newer release: what it has in common with this one is left to it, and counts as applied.
+    Newer,
+}
+
+/// The sibling that applied a live object.
+fn sibling(input: &Input<'_>, live: &Value) -> Option<Sibling> {
+    let of_kind = label(live, OWNER_KIND_LABEL) == Some(&input.owner.kind);
+    let of_namespace = label(live, OWNER_NAMESPACE_LABEL) == Some(&input.owner.namespace);
+    let name = label(live, OWNER_NAME_LABEL).filter(|_| of_kind && of_namespace)?;
+    input.siblings.get(name).copied()
 }
 
 /// Why an object is sent.
@@ -181,6 +203,10 @@ fn decide(
         match ownership::of(live, input.owner, row.is_some()) {
             Ownership::Ours => {}
             Ownership::OfGoOperator => migrate = true,
+            Ownership::Other(_) if sibling(input, live) == Some(Sibling::Older) => {}
+            Ownership::Other(_) if sibling(input, live) == Some(Sibling::Newer) => {
+                return Action::Unchanged { digest: format!("{wanted}.") };
+            }
             Ownership::Other(who) => {
                 return hold(
                     Reason::OwnedByOther,
@@ -347,6 +373,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    static NO_SIBLINGS: BTreeMap<String, Sibling> = BTreeMap::new();
+
     fn owner() -> Owner {
         Owner { kind: "ClusterStackRelease".into(), namespace: "shop".into(), name: "docker-x-1-34-v1".into() }
     }
@@ -400,6 +428,7 @@ mod tests {
             drift: DriftMode::Correct,
             fights: &fights,
             retry_refused: false,
+            siblings: &NO_SIBLINGS,
         };
         change(&mut input);
         plan(&input).steps.remove(0).action
@@ -436,6 +465,31 @@ mod tests {
     }
 
     #[test]
+    fn what_two_releases_of_a_stack_have_in_common_belongs_to_the_newer_one() {
+        let mut common = live("1", "1");
+        common["metadata"]["labels"][OWNER_NAME_LABEL] = "docker-x-1-34-v9".into();
+        for (sibling, expected) in
+            [(None, "hold OwnedByOther"), (Some(Sibling::Older), "apply Changed"), (Some(Sibling::Newer), "unchanged")]
+        {
+            let siblings = sibling.map(|sibling| ("docker-x-1-34-v9".to_owned(), sibling)).into_iter().collect();
+            let (owner, wanted, fights) = (owner(), desired("1"), BTreeMap::new());
+            let live = [(wanted.manifest.key.clone(), common.clone())].into();
+            let input = Input {
+                owner: &owner,
+                desired: std::slice::from_ref(&wanted),
+                recorded: &[],
+                live: &live,
+                ignore: &[],
+                drift: DriftMode::Correct,
+                fights: &fights,
+                retry_refused: false,
+                siblings: &siblings,
+            };
+            assert_eq!(shown(&plan(&input).steps[0].action), expected, "{sibling:?}");
+        }
+    }
+
+    #[test]
     fn what_was_refused_is_sent_again_when_asked_or_changed() {
         let mut refused = row("1");
         refused.reason = Some(Reason::Invalid);
@@ -461,6 +515,7 @@ mod tests {
             drift: DriftMode::Correct,
             fights: &fights,
             retry_refused: false,
+            siblings: &NO_SIBLINGS,
         };
         assert_eq!(shown(&plan(&input).steps[0].action), "hold DriftFight");
     }
@@ -489,6 +544,7 @@ mod tests {
             drift: DriftMode::Correct,
             fights: &fights,
             retry_refused: false,
+            siblings: &NO_SIBLINGS,
         };
         assert_eq!(shown(&plan(&input).steps[0].action), "unchanged");
     }
@@ -535,6 +591,7 @@ mod tests {
             drift: DriftMode::Correct,
             fights: &fights,
             retry_refused: false,
+            siblings: &NO_SIBLINGS,
         };
         let names = |keys: &[ObjectKey]| keys.iter().map(|k| k.name.clone()).collect::<Vec<_>>();
         let prune = plan(&input).prune;
