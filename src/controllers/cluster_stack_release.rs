@@ -113,6 +113,7 @@ impl Pass<'_> {
         self.record_intent(&plan, facts).await?;
         let outcomes = self.apply(&plan, &kinds, &live, &rights).await;
         self.note(&plan, &outcomes).await;
+        facts.unseen = plan.steps.iter().any(is_unseen);
         facts.resources = rows(&plan, outcomes, &live, facts);
         facts.applied = StepState::Done(String::new());
         facts.reconcile_at.clone_from(&self.asked);
@@ -458,6 +459,12 @@ fn rows(plan: &Plan, mut outcomes: BTreeMap<ObjectKey, Outcome>, live: &Live, be
                     }
                 }
                 (Act::Apply { .. }, None) => refused(&mut row, Reason::ApplyFailed, "not sent", previous),
+                (Act::Hold { .. }, _)
+                    if is_unseen(step) && previous.is_some_and(|row| was_synced(row, &step.wanted)) =>
+                {
+                    // Nothing says that it is worse than it was when it was last seen.
+                    row = previous.cloned().unwrap_or_default();
+                }
                 (Act::Hold { reason, message, digest }, _) => {
                     refused(&mut row, *reason, message, previous);
                     row.digest.clone_from(digest);
@@ -466,6 +473,17 @@ fn rows(plan: &Plan, mut outcomes: BTreeMap<ObjectKey, Outcome>, live: &Live, be
             row
         })
         .collect()
+}
+
+/// Whether an object could not be looked at: the API server did not answer about it.
+fn is_unseen(step: &Step) -> bool {
+    matches!(step.action, Act::Hold { reason: Reason::ApplyFailed, .. })
+}
+
+/// Whether an object was as this release wants it when it was last seen.
+fn was_synced(row: &Row, wanted: &str) -> bool {
+    let sent = row.digest.split_once('.').map(|(sent, _)| sent);
+    row.status == ResourceStatus::Synced && sent == Some(wanted)
 }
 
 fn healthy(row: &mut Row, live: Option<&Value>) {
@@ -491,7 +509,8 @@ fn next(facts: &ReleaseFacts, stack: &ClusterStack, release: &ClusterStackReleas
     let trouble = steps.into_iter().flatten().find_map(StepState::trouble).map(|trouble| trouble.class);
     let rows = facts.resources.iter().filter(|row| row.status == ResourceStatus::NotSynced).map(row_class).min();
     let uid = release.uid().unwrap_or_default();
-    match trouble.or(rows) {
+    let unseen = facts.unseen.then_some(ErrorClass::Transient);
+    match trouble.or(unseen).or(rows) {
         Some(ErrorClass::Transient) => Action::requeue(ctx.after(ErrorClass::Transient, &uid)),
         Some(ErrorClass::Waiting) => spread(retry::WAITING.min(pause)),
         _ => {
@@ -522,4 +541,18 @@ async fn write_status(release: &ClusterStackRelease, ctx: &Context, facts: Relea
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_synced_as_wanted_is_taken_as_it_was() {
+        let row = |status, digest: &str| Row { status, digest: digest.into(), ..Row::default() };
+        assert!(was_synced(&row(ResourceStatus::Synced, "want.owned"), "want"));
+        assert!(!was_synced(&row(ResourceStatus::Synced, "other.owned"), "want"));
+        assert!(!was_synced(&row(ResourceStatus::NotSynced, "want.owned"), "want"));
+        assert!(!was_synced(&row(ResourceStatus::Synced, ""), "want"));
+    }
 }
