@@ -85,7 +85,7 @@ impl<'a> Node<'a> {
 
     /// A copy of the defaults that may be changed.
     fn defaults(&self) -> Rc<Map> {
-        let changed = self.values.borrow().as_ref().and_then(|map| deep_copy(&Value::Map(map.clone()), 0));
+        let changed = self.values.borrow().as_ref().and_then(|map| deep_copy(&Value::Map(map.clone())));
         if let Some(Value::Map(map)) = changed {
             map
         } else {
@@ -145,7 +145,7 @@ pub(super) fn coalesce(node: &Node<'_>, values: &Rc<Map>, merge: bool) -> Result
 }
 
 fn copied(values: &Rc<Map>) -> Rc<Map> {
-    match deep_copy(&Value::Map(values.clone()), 0) {
+    match deep_copy(&Value::Map(values.clone())) {
         Some(Value::Map(copy)) => copy,
         _ => new_map(),
     }

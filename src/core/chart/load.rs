@@ -92,6 +92,7 @@ impl Chart {
         if depth > MAX_DEPTH {
             return Err(ChartError::TooDeep(MAX_DEPTH));
         }
+        let files = &without_marks(files);
         let metadata = metadata(files)?;
         let mut chart = Self {
             values: Map::new(),
@@ -179,6 +180,12 @@ fn tera(templates: &[Template]) -> Option<Arc<Result<TeraTemplates, TeraError>>>
         tera.map(|template| (template.path.as_str(), String::from_utf8_lossy(&template.data))).collect();
     let texts = texts.iter().map(|(path, text)| (*path, text.as_ref()));
     (texts.len() > 0).then(|| Arc::new(TeraTemplates::parse(texts)))
+}
+
+/// Helm drops the byte order mark that some editors put before a text.
+fn without_marks(files: &FileTree) -> FileTree {
+    let without = |data: &Bytes| if data.starts_with(b"\xef\xbb\xbf") { data.slice(3..) } else { data.clone() };
+    files.iter().map(|(path, data)| (path.clone(), without(data))).collect()
 }
 
 /// The only folder of an unpacked archive.

@@ -92,7 +92,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { include_depth: 1000, output: 64 << 20, steps: 50_000_000 }
+        Self { include_depth: 1000, output: 32 << 20, steps: 50_000_000 }
     }
 }
 

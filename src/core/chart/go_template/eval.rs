@@ -162,7 +162,7 @@ impl<'a> Eval<'a> {
             self.depth -= 1;
             return Err(Self::error(&frame, 0, format!("templates include each other more than {depth} deep")));
         }
-        let result = stacker::maybe_grow(STACK_RESERVE, STACK_SIZE, || self.walk(&mut frame, data, &body.nodes));
+        let result = with_stack(|| self.walk(&mut frame, data, &body.nodes));
         self.depth -= 1;
         result.map(|_| ())
     }
@@ -172,6 +172,7 @@ impl<'a> Eval<'a> {
         let start = self.out.len();
         let data = data.clone().unwrap_interface();
         let result = self.execute(name, &data);
+        self.produce(self.out.len() - start)?;
         let text = self.take(start);
         result.map(|()| text)
     }
@@ -308,14 +309,13 @@ impl<'a> Eval<'a> {
                 }
                 Node::If(branch) | Node::With(branch) => {
                     let with = matches!(node, Node::With(_));
-                    let flow =
-                        stacker::maybe_grow(STACK_RESERVE, STACK_SIZE, || self.if_or_with(frame, dot, branch, with))?;
+                    let flow = with_stack(|| self.if_or_with(frame, dot, branch, with))?;
                     if flow != Flow::Next {
                         return Ok(flow);
                     }
                 }
                 Node::Range(branch) => {
-                    let flow = stacker::maybe_grow(STACK_RESERVE, STACK_SIZE, || self.range(frame, dot, branch))?;
+                    let flow = with_stack(|| self.range(frame, dot, branch))?;
                     if flow != Flow::Next {
                         return Ok(flow);
                     }
@@ -460,7 +460,7 @@ impl<'a> Eval<'a> {
     }
 
     fn nested(&mut self, frame: &mut Frame<'_>, dot: &Value, pipe: &Pipe) -> Res<Value> {
-        stacker::maybe_grow(STACK_RESERVE, STACK_SIZE, || self.pipe(frame, dot, pipe))
+        with_stack(|| self.pipe(frame, dot, pipe))
     }
 
     /// The value of an operand that stands alone, not yet checked against a type.
@@ -624,9 +624,12 @@ impl Drop for Eval<'_> {
     }
 }
 
-/// Below this much stack another piece is taken from the heap.
-const STACK_RESERVE: usize = 128 * 1024;
-const STACK_SIZE: usize = 1024 * 1024;
+/// Goes on with another piece of stack from the heap when little is left of this one.
+pub(crate) fn with_stack<T>(run: impl FnOnce() -> T) -> T {
+    const RESERVE: usize = 128 * 1024;
+    const SIZE: usize = 1024 * 1024;
+    stacker::maybe_grow(RESERVE, SIZE, run)
+}
 
 fn constant_value(expr: &Expr) -> Value {
     match expr {

@@ -12,6 +12,24 @@ use super::value::{Map, Value};
 /// Deeper values are refused: they can only be made to exhaust the stack.
 pub(crate) const MAX_DEPTH: usize = 500;
 
+/// How much of a value is visited: maps that hold each other twice have no end that could be reached.
+#[derive(Debug)]
+pub(crate) struct Budget(usize);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(1_000_000)
+    }
+}
+
+impl Budget {
+    /// Whether a value at that depth may be visited.
+    pub(crate) fn spend(&mut self, depth: usize) -> bool {
+        self.0 = self.0.saturating_sub(1);
+        self.0 > 0 && depth <= MAX_DEPTH
+    }
+}
+
 /// JSON as Go decodes it into `interface{}`: every number is a float64.
 pub(crate) fn from_json(json: &Json) -> Value {
     match json {
@@ -28,11 +46,11 @@ pub(crate) fn from_json(json: &Json) -> Value {
 
 /// What Go's `json.Marshal` makes of a value, as a tree. `None`: it can't be marshalled.
 pub(crate) fn to_json(value: &Value) -> Option<Json> {
-    convert(value, 0)
+    convert(value, 0, &mut Budget::default())
 }
 
-fn convert(value: &Value, depth: usize) -> Option<Json> {
-    if depth > MAX_DEPTH {
+fn convert(value: &Value, depth: usize, budget: &mut Budget) -> Option<Json> {
+    if !budget.spend(depth) {
         return None;
     }
     Some(match value {
@@ -45,18 +63,18 @@ fn convert(value: &Value, depth: usize) -> Option<Json> {
         Value::Raw(bytes) => Json::String(String::from_utf8_lossy(bytes).into_owned()),
         Value::Bytes(bytes) => Json::String(STANDARD.encode(bytes)),
         Value::List(list) => {
-            Json::Array(list.items.iter().map(|item| convert(item, depth + 1)).collect::<Option<Vec<_>>>()?)
+            Json::Array(list.items.iter().map(|item| convert(item, depth + 1, budget)).collect::<Option<Vec<_>>>()?)
         }
-        Value::Map(map) | Value::Values(map) => Json::Object(convert_map(map, depth)?),
-        Value::Object(object) => convert_object(object, depth)?,
+        Value::Map(map) | Value::Values(map) => Json::Object(convert_map(map, depth, budget)?),
+        Value::Object(object) => convert_object(object, depth, budget)?,
     })
 }
 
-fn convert_map(map: &Map, depth: usize) -> Option<JsonMap<String, Json>> {
-    map.entries().iter().map(|(key, value)| Some((key.to_string(), convert(value, depth + 1)?))).collect()
+fn convert_map(map: &Map, depth: usize, budget: &mut Budget) -> Option<JsonMap<String, Json>> {
+    map.entries().iter().map(|(key, value)| Some((key.to_string(), convert(value, depth + 1, budget)?))).collect()
 }
 
-fn convert_object(object: &Object, depth: usize) -> Option<Json> {
+fn convert_object(object: &Object, depth: usize, budget: &mut Budget) -> Option<Json> {
     Some(match object {
         Object::Struct(fields) => {
             let mut map = JsonMap::new();
@@ -64,7 +82,7 @@ fn convert_object(object: &Object, depth: usize) -> Option<Json> {
                 if field.omit_empty && !field.value.truth() {
                     continue;
                 }
-                map.insert(field.json.to_owned(), convert(&field.value, depth + 1)?);
+                map.insert(field.json.to_owned(), convert(&field.value, depth + 1, budget)?);
             }
             Json::Object(map)
         }
@@ -101,7 +119,7 @@ pub(crate) struct Style {
 /// JSON text as Go writes it. The error is Go's.
 pub(crate) fn encode(value: &Value, style: Style) -> Result<String, String> {
     let mut out = String::new();
-    write(&mut out, value, style, 0)?;
+    write(&mut out, value, style, 0, &mut Budget::default())?;
     Ok(out)
 }
 
@@ -114,8 +132,8 @@ fn newline(out: &mut String, style: Style, depth: usize) {
     }
 }
 
-fn write(out: &mut String, value: &Value, style: Style, depth: usize) -> Result<(), String> {
-    if depth > MAX_DEPTH {
+fn write(out: &mut String, value: &Value, style: Style, depth: usize, budget: &mut Budget) -> Result<(), String> {
+    if !budget.spend(depth) {
         return Err(String::from("json: unsupported value: nested too deep or encountered a cycle"));
     }
     match value {
@@ -134,14 +152,14 @@ fn write(out: &mut String, value: &Value, style: Style, depth: usize) -> Result<
                     out.push(',');
                 }
                 newline(out, style, depth + 1);
-                write(out, item, style, depth + 1)?;
+                write(out, item, style, depth + 1, budget)?;
             }
             if !list.items.is_empty() {
                 newline(out, style, depth);
             }
             out.push(']');
         }
-        Value::Map(map) | Value::Values(map) => object(out, &map.entries(), style, depth)?,
+        Value::Map(map) | Value::Values(map) => object(out, &map.entries(), style, depth, budget)?,
         Value::Object(inner) => match &**inner {
             Object::Struct(fields) => {
                 let entries: Vec<(std::sync::Arc<str>, Value)> = fields
@@ -150,10 +168,10 @@ fn write(out: &mut String, value: &Value, style: Style, depth: usize) -> Result<
                     .filter(|field| !field.omit_empty || field.value.truth())
                     .map(|field| (field.json.into(), field.value.clone()))
                     .collect();
-                object(out, &entries, style, depth)?;
+                object(out, &entries, style, depth, budget)?;
             }
-            other => match convert_object(other, depth) {
-                Some(json) => write(out, &from_json(&json), style, depth)?,
+            other => match convert_object(other, depth, budget) {
+                Some(json) => write(out, &from_json(&json), style, depth, budget)?,
                 None => return Err(String::from("json: unsupported value")),
             },
         },
@@ -166,6 +184,7 @@ fn object(
     entries: &[(std::sync::Arc<str>, Value)],
     style: Style,
     depth: usize,
+    budget: &mut Budget,
 ) -> Result<(), String> {
     out.push('{');
     for (index, (key, item)) in entries.iter().enumerate() {
@@ -178,7 +197,7 @@ fn object(
         if style.pretty {
             out.push(' ');
         }
-        write(out, item, style, depth + 1)?;
+        write(out, item, style, depth + 1, budget)?;
     }
     if !entries.is_empty() {
         newline(out, style, depth);

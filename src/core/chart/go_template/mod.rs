@@ -13,3 +13,6 @@ pub(crate) mod pretty;
 pub(crate) mod print;
 pub(crate) mod toml;
 pub(crate) mod value;
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::ast::{Body, Branch, Command, Expr, File, Node, Operand, Pipe, Pos, Slot};
+use super::eval::with_stack;
 use super::functions;
 use super::lex::{Escaped, Lexer, Token, escape};
 
@@ -343,6 +344,10 @@ impl Parser {
     }
 
     fn control(&mut self, scope: &mut Scope, words: &mut Words<'_>, context: &str, at: Pos) -> Parsed<Branch> {
+        with_stack(|| self.branch(scope, words, context, at))
+    }
+
+    fn branch(&mut self, scope: &mut Scope, words: &mut Words<'_>, context: &str, at: Pos) -> Parsed<Branch> {
         self.deeper(at)?;
         let visible = scope.visible.len();
         let pipe = self.pipe(scope, words, context)?;
@@ -557,7 +562,7 @@ impl Parser {
             Token::OpenParen => {
                 self.deeper(pos)?;
                 // A declaration in parentheses is visible from there on, as in Go.
-                let pipe = self.pipe(scope, words, "parenthesized pipeline")?;
+                let pipe = with_stack(|| self.pipe(scope, words, "parenthesized pipeline"))?;
                 let end = words.next_word()?;
                 if end.1 != Token::CloseParen {
                     return fail(end.0, "unclosed left paren");

@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::json::MAX_DEPTH;
+use super::json::Budget;
 use super::value::Value;
 use super::{json, print};
 use crate::core::yaml;
@@ -10,7 +10,7 @@ use crate::core::yaml;
 /// The text without a line break at its end. `None`: the value is nested too deeply.
 pub(crate) fn to_yaml(value: &Value) -> Option<String> {
     let mut lines = Vec::new();
-    write(&mut lines, value, 0)?;
+    write(&mut lines, value, 0, &mut Budget::default())?;
     Some(lines.join("\n"))
 }
 
@@ -22,15 +22,15 @@ fn is_block(value: &Value) -> bool {
     }
 }
 
-fn write(lines: &mut Vec<String>, value: &Value, depth: usize) -> Option<()> {
-    if depth > MAX_DEPTH {
+fn write(lines: &mut Vec<String>, value: &Value, depth: usize, budget: &mut Budget) -> Option<()> {
+    if !budget.spend(depth) {
         return None;
     }
     match value {
         Value::List(list) if !list.items.is_empty() => {
             for item in &list.items {
                 let mut inner = Vec::new();
-                write(&mut inner, item, depth + 1)?;
+                write(&mut inner, item, depth + 1, budget)?;
                 for (index, line) in inner.iter().enumerate() {
                     lines.push(indented(if index == 0 { "- " } else { "  " }, line));
                 }
@@ -41,7 +41,7 @@ fn write(lines: &mut Vec<String>, value: &Value, depth: usize) -> Option<()> {
                 for (key, value) in map.entries() {
                     let key = scalar(&Value::Str(key))?.join("");
                     let mut inner = Vec::new();
-                    write(&mut inner, &value, depth + 1)?;
+                    write(&mut inner, &value, depth + 1, budget)?;
                     if is_block(&value) {
                         lines.push(format!("{key}:"));
                         lines.extend(inner.iter().map(|line| indented("  ", line)));

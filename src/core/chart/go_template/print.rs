@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::json::MAX_DEPTH;
+use super::json::Budget;
 use super::object::{GoDuration, Object};
 use super::value::Value;
 
@@ -17,7 +17,7 @@ pub(crate) fn write_action(out: &mut Vec<u8>, value: &Value) {
 
 /// Appends `%v` of a value.
 pub(crate) fn write(out: &mut Vec<u8>, value: &Value) {
-    write_at(out, value, 0);
+    write_at(out, value, 0, &mut Budget::default());
 }
 
 /// `%v` of a value as text; bytes that are no UTF-8 are replaced.
@@ -30,9 +30,9 @@ pub(crate) fn text(value: &Value) -> String {
     }
 }
 
-fn write_at(out: &mut Vec<u8>, value: &Value, depth: usize) {
+fn write_at(out: &mut Vec<u8>, value: &Value, depth: usize, budget: &mut Budget) {
     use std::io::Write as _;
-    if depth > MAX_DEPTH {
+    if !budget.spend(depth) {
         out.extend_from_slice(b"...");
         return;
     }
@@ -51,7 +51,7 @@ fn write_at(out: &mut Vec<u8>, value: &Value, depth: usize) {
                 if index > 0 {
                     out.push(b' ');
                 }
-                write_at(out, item, depth + 1);
+                write_at(out, item, depth + 1, budget);
             }
             out.push(b']');
         }
@@ -63,11 +63,11 @@ fn write_at(out: &mut Vec<u8>, value: &Value, depth: usize) {
                 }
                 out.extend_from_slice(key.as_bytes());
                 out.push(b':');
-                write_at(out, item, depth + 1);
+                write_at(out, item, depth + 1, budget);
             }
             out.push(b']');
         }
-        Value::Object(object) => write_object(out, object, depth),
+        Value::Object(object) => write_object(out, object, depth, budget),
     }
 }
 
@@ -80,7 +80,7 @@ fn write_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b']');
 }
 
-fn write_object(out: &mut Vec<u8>, object: &Object, depth: usize) {
+fn write_object(out: &mut Vec<u8>, object: &Object, depth: usize, budget: &mut Budget) {
     use std::io::Write as _;
     match object {
         Object::Struct(inner) => {
@@ -93,7 +93,7 @@ fn write_object(out: &mut Vec<u8>, object: &Object, depth: usize) {
                 if index > 0 {
                     out.push(b' ');
                 }
-                write_at(out, &field.value, depth + 1);
+                write_at(out, &field.value, depth + 1, budget);
             }
             out.push(b'}');
         }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::functions::date;
-use super::json::MAX_DEPTH;
+use super::json::Budget;
 use super::object::Object;
 use super::value::Value;
 
@@ -15,7 +15,7 @@ pub(crate) fn encode(value: &Value) -> String {
         return "toml: top-level values must be Go maps or structs".into();
     };
     let mut out = String::new();
-    match table(&mut out, &map.entries(), &[], 0) {
+    match table(&mut out, &map.entries(), &[], &mut Budget::default()) {
         Ok(()) => out,
         Err(error) => error,
     }
@@ -35,14 +35,14 @@ fn tables(value: &Value) -> Option<&[Value]> {
     }
 }
 
-fn table(out: &mut String, entries: &[(Arc<str>, Value)], path: &[String], depth: usize) -> Result<(), String> {
-    if depth > MAX_DEPTH {
+fn table(out: &mut String, entries: &[(Arc<str>, Value)], path: &[String], budget: &mut Budget) -> Result<(), String> {
+    if !budget.spend(path.len()) {
         return Err("toml: value is nested too deeply".into());
     }
     let pad = "  ".repeat(path.len());
     for (name, value) in entries.iter().filter(|(_, value)| !value.is_nil() && !is_table(value)) {
         _ = write!(out, "{pad}{} = ", key(name));
-        scalar(out, value, depth)?;
+        scalar(out, value, 0, budget)?;
         out.push('\n');
     }
     for (name, value) in entries.iter().filter(|(_, value)| is_table(value)) {
@@ -54,7 +54,7 @@ fn table(out: &mut String, entries: &[(Arc<str>, Value)], path: &[String], depth
                 out.push('\n');
             }
             _ = writeln!(out, "{pad}[{}]", path.join("."));
-            table(out, &map.entries(), &path, depth + 1)?;
+            table(out, &map.entries(), &path, budget)?;
         } else {
             for item in tables(value).unwrap_or_default() {
                 if !out.is_empty() {
@@ -62,7 +62,7 @@ fn table(out: &mut String, entries: &[(Arc<str>, Value)], path: &[String], depth
                 }
                 _ = writeln!(out, "{pad}[[{}]]", path.join("."));
                 if let Some(map) = item.as_map() {
-                    table(out, &map.entries(), &path, depth + 1)?;
+                    table(out, &map.entries(), &path, budget)?;
                 }
             }
         }
@@ -98,8 +98,8 @@ fn string(out: &mut String, text: &str) {
     out.push('"');
 }
 
-fn scalar(out: &mut String, value: &Value, depth: usize) -> Result<(), String> {
-    if depth > MAX_DEPTH {
+fn scalar(out: &mut String, value: &Value, depth: usize, budget: &mut Budget) -> Result<(), String> {
+    if !budget.spend(depth) {
         return Err("toml: value is nested too deeply".into());
     }
     match value {
@@ -125,7 +125,7 @@ fn scalar(out: &mut String, value: &Value, depth: usize) -> Result<(), String> {
                 if index > 0 {
                     out.push_str(", ");
                 }
-                scalar(out, item, depth + 1)?;
+                scalar(out, item, depth + 1, budget)?;
             }
             out.push(']');
         }
@@ -136,7 +136,7 @@ fn scalar(out: &mut String, value: &Value, depth: usize) -> Result<(), String> {
                     out.push_str(", ");
                 }
                 _ = write!(out, "{} = ", key(name));
-                scalar(out, item, depth + 1)?;
+                scalar(out, item, depth + 1, budget)?;
             }
             out.push('}');
         }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::super::eval::{Eval, Fault};
-use super::super::json::MAX_DEPTH;
+use super::super::json::Budget;
 use super::super::value::{List, ListType, Map, MapType, Value};
 use super::{Function, Out, Ty, text, to_text};
 
@@ -87,7 +87,7 @@ fn merge_all(eval: &mut Eval<'_>, args: &[Value], overwrite: bool) -> Out {
         None => Rc::new(Map::new(MapType::Any, BTreeMap::new())),
     };
     for source in args[1..].iter().filter_map(map) {
-        merge(eval, &target, source, overwrite, 0)?;
+        merge(eval, &target, source, overwrite, (0, &mut Budget::default()))?;
     }
     Ok(Value::Map(target))
 }
@@ -101,14 +101,20 @@ fn is_empty(value: &Value) -> bool {
 }
 
 /// Merges as the Go library `mergo` does, in place.
-fn merge(eval: &mut Eval<'_>, target: &Rc<Map>, source: &Rc<Map>, overwrite: bool, depth: usize) -> Result<(), Fault> {
-    if depth > MAX_DEPTH {
-        return Err("maps are nested too deeply".into());
-    }
+fn merge(
+    eval: &mut Eval<'_>,
+    target: &Rc<Map>,
+    source: &Rc<Map>,
+    overwrite: bool,
+    (depth, budget): (usize, &mut Budget),
+) -> Result<(), Fault> {
     if Rc::ptr_eq(target, source) {
         return Ok(());
     }
     for (key, new) in source.entries() {
+        if !budget.spend(depth) {
+            return Err("maps are nested too deeply".into());
+        }
         let old = target.get(&key);
         if new.is_nil() {
             if overwrite {
@@ -118,7 +124,7 @@ fn merge(eval: &mut Eval<'_>, target: &Rc<Map>, source: &Rc<Map>, overwrite: boo
         }
         let new_list = matches!(new, Value::List(_) | Value::Bytes(_));
         match (&old, &new) {
-            (Some(Value::Map(old)), Value::Map(new)) => merge(eval, old, new, overwrite, depth + 1)?,
+            (Some(Value::Map(old)), Value::Map(new)) => merge(eval, old, new, overwrite, (depth + 1, &mut *budget))?,
             _ if new_list && overwrite => target.insert(key.clone(), new.clone()),
             _ => {}
         }
@@ -138,25 +144,29 @@ fn copied(value: &Value) -> Out {
     if value.is_nil() {
         return Ok(Value::Nil);
     }
-    deep_copy(value, 0).ok_or_else(|| "values are nested too deeply".into())
+    deep_copy(value).ok_or_else(|| "values are nested too deeply".into())
 }
 
 /// A copy that shares no map with the original.
-pub(crate) fn deep_copy(value: &Value, depth: usize) -> Option<Value> {
-    if depth > MAX_DEPTH {
+pub(crate) fn deep_copy(value: &Value) -> Option<Value> {
+    copy_at(value, 0, &mut Budget::default())
+}
+
+fn copy_at(value: &Value, depth: usize, budget: &mut Budget) -> Option<Value> {
+    if !budget.spend(depth) {
         return None;
     }
     Some(match value {
         Value::Map(map) | Value::Values(map) => {
             let mut entries = BTreeMap::new();
             for (key, value) in map.entries() {
-                entries.insert(key, deep_copy(&value, depth + 1)?);
+                entries.insert(key, copy_at(&value, depth + 1, budget)?);
             }
             let copy = Rc::new(Map::new(map.ty, entries));
             if let Value::Values(_) = value { Value::Values(copy) } else { Value::Map(copy) }
         }
         Value::List(list) if list.ty == ListType::Any || list.ty == ListType::Lists => {
-            let items = list.items.iter().map(|item| deep_copy(item, depth + 1)).collect::<Option<Vec<_>>>()?;
+            let items = list.items.iter().map(|item| copy_at(item, depth + 1, budget)).collect::<Option<Vec<_>>>()?;
             Value::List(Rc::new(List { ty: list.ty, items }))
         }
         other => other.clone(),

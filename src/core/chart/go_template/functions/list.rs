@@ -41,7 +41,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
         for arg in args {
             items.extend(elements(arg, "concat type", " as list")?);
         }
-        eval.produce(items.len())?;
+        eval.produce(items.len().saturating_mul(24))?;
         Ok(Value::list(items))
     }),
     Function::new("chunk", &[Ty::Int, Ty::Any], chunk),

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 
+use super::super::json::Budget;
 use super::super::print;
 use super::super::value::Value;
 
@@ -49,12 +50,21 @@ struct Formatter<'v> {
     next: usize,
     reordered: bool,
     limit: usize,
+    budget: Budget,
+    depth: usize,
 }
 
 /// `fmt.Sprintf`. Widths and precisions are cut at `limit`.
 pub(crate) fn sprintf(format: &[u8], args: &[Value], limit: usize) -> Vec<u8> {
-    let mut formatter =
-        Formatter { out: Vec::with_capacity(format.len() + 16), args, next: 0, reordered: false, limit };
+    let mut formatter = Formatter {
+        out: Vec::with_capacity(format.len() + 16),
+        args,
+        next: 0,
+        reordered: false,
+        limit,
+        budget: Budget::default(),
+        depth: 0,
+    };
     formatter.run(format);
     formatter.out
 }
@@ -227,7 +237,9 @@ impl Formatter<'_> {
             Value::Float(value) => self.float(verb, arg, *value, spec),
             Value::Str(_) | Value::Raw(_) => self.string(verb, arg, arg.bytes().unwrap_or_default(), spec),
             Value::Bytes(bytes) if verb != 'v' && verb != 'd' => self.string(verb, arg, bytes, spec),
+            Value::List(_) | Value::Map(_) | Value::Values(_) if !self.budget.spend(self.depth) => {}
             Value::List(list) => {
+                self.depth += 1;
                 self.out.push(b'[');
                 for (index, item) in list.items.iter().enumerate() {
                     if index > 0 {
@@ -235,9 +247,11 @@ impl Formatter<'_> {
                     }
                     self.argument(verb, item, spec);
                 }
+                self.depth -= 1;
                 self.out.push(b']');
             }
             Value::Map(map) | Value::Values(map) => {
+                self.depth += 1;
                 self.out.extend_from_slice(b"map[");
                 for (index, (key, item)) in map.entries().into_iter().enumerate() {
                     if index > 0 {
@@ -247,6 +261,7 @@ impl Formatter<'_> {
                     self.out.push(b':');
                     self.argument(verb, &item, spec);
                 }
+                self.depth -= 1;
                 self.out.push(b']');
             }
             Value::Bytes(_) | Value::Object(_) => {

@@ -1,6 +1,6 @@
 //! Types and deep comparison.
 
-use super::super::json::MAX_DEPTH;
+use super::super::json::Budget;
 use super::super::object::Object;
 use super::super::value::Value;
 use super::{Function, Ty, text};
@@ -23,11 +23,11 @@ fn type_of(value: &Value) -> &'static str {
 
 /// Go's `reflect.DeepEqual`: types must be the same, so 1 is not 1.0.
 pub(crate) fn deep_equal(a: &Value, b: &Value) -> bool {
-    equal(a, b, 0)
+    equal(a, b, 0, &mut Budget::default())
 }
 
-fn equal(a: &Value, b: &Value, depth: usize) -> bool {
-    if depth > MAX_DEPTH {
+fn equal(a: &Value, b: &Value, depth: usize, budget: &mut Budget) -> bool {
+    if !budget.spend(depth) {
         return false;
     }
     match (a, b) {
@@ -42,7 +42,7 @@ fn equal(a: &Value, b: &Value, depth: usize) -> bool {
         (Value::List(a), Value::List(b)) => {
             a.ty == b.ty
                 && a.items.len() == b.items.len()
-                && a.items.iter().zip(&b.items).all(|(a, b)| equal(a, b, depth + 1))
+                && a.items.iter().zip(&b.items).all(|(a, b)| equal(a, b, depth + 1, budget))
         }
         (Value::Map(a), Value::Map(b)) | (Value::Values(a), Value::Values(b)) => {
             if std::rc::Rc::ptr_eq(a, b) {
@@ -53,7 +53,7 @@ fn equal(a: &Value, b: &Value, depth: usize) -> bool {
                 && a.entries()
                     .iter()
                     .zip(b.entries())
-                    .all(|((key, a), (other, b))| *key == other && equal(a, &b, depth + 1))
+                    .all(|((key, a), (other, b))| *key == other && equal(a, &b, depth + 1, budget))
         }
         (Value::Object(a), Value::Object(b)) => match (&**a, &**b) {
             (Object::Time(a), Object::Time(b)) => a == b,
@@ -62,7 +62,7 @@ fn equal(a: &Value, b: &Value, depth: usize) -> bool {
             (Object::Version(a), Object::Version(b)) => a == b,
             (Object::Struct(a), Object::Struct(b)) => {
                 a.type_name == b.type_name
-                    && a.fields.iter().zip(&b.fields).all(|(a, b)| equal(&a.value, &b.value, depth + 1))
+                    && a.fields.iter().zip(&b.fields).all(|(a, b)| equal(&a.value, &b.value, depth + 1, budget))
             }
             _ => false,
         },

@@ -1,0 +1,224 @@
+//! Semantics that a trial against Helm found, and hostile templates.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use serde_json::{Value as Json, json};
+
+use super::super::{Capabilities, Limits, Lookup, Release, RenderError, RenderInput, render_text};
+
+fn values() -> Json {
+    json!({
+        "n": null, "empty": "", "zero": 0, "f": 1.5, "big": 1_000_000, "t": true, "s": "hello",
+        "l": [1, "two", null, {"a": 1}], "sl": ["b", "a", "c", "a"],
+        "m": {"a": 1, "b": {"c": 2}, "z": null},
+    })
+}
+
+fn render_with(template: &str, change: impl FnOnce(&mut RenderInput<'_>)) -> Result<String, RenderError> {
+    let capabilities = Capabilities::default();
+    let now = "2026-01-01T00:00:00Z".parse().unwrap();
+    let mut input = RenderInput::new(Release::new("demo", "ns"), &capabilities, now);
+    change(&mut input);
+    render_text("x.yaml", template, &values(), &input)
+}
+
+fn render(template: &str) -> Result<String, String> {
+    render_with(template, |_| {}).map_err(|error| match error {
+        RenderError::Parse(error) | RenderError::Template(error) => error.message.clone(),
+        other => other.to_string(),
+    })
+}
+
+#[test]
+fn values_print_as_in_helm() {
+    for (template, text) in [
+        ("{{ .big }} {{ .f }} {{ .zero }} {{ .t }}", "1e+06 1.5 0 true"),
+        ("{{ .l }} {{ .m }}", "[1 two <nil> map[a:1]] map[a:1 b:map[c:2] z:<nil>]"),
+        ("{{ .n }}|{{ .nope }}|{{ (.nope).a }}|{{ $x := .nope }}{{ $x.a }}", "|||"),
+        ("{{ toYaml .big }} {{ toJson .m }}", r#"1000000 {"a":1,"b":{"c":2},"z":null}"#),
+        (
+            r#"{{ printf "%d" .zero }} {{ 1234567.0 }} {{ 1_000 }} {{ 0x1F }} {{ 'a' }}"#,
+            "%!d(float64=0) 1.234567e+06 1000 31 97",
+        ),
+        ("{{ range $k, $v := .m }}{{ $k }}={{ $v }};{{ end }}", "a=1;b=map[c:2];z=<no value>;"),
+    ] {
+        let text = text.replace("<no value>", "");
+        assert_eq!(render(template).as_deref(), Ok(text.as_str()), "{template}");
+    }
+}
+
+#[test]
+fn control_flow_is_gos() {
+    for (template, text) in [
+        ("{{ range .sl }}{{ if eq . \"c\" }}{{ break }}{{ end }}{{ . }}{{ end }}", "ba"),
+        ("{{ range .sl }}{{ if eq . \"a\" }}{{ continue }}{{ end }}{{ . }}{{ end }}", "bc"),
+        ("{{ range 3 }}{{ . }}{{ else }}none{{ end }}{{ range 0 }}{{ else }}none{{ end }}", "012none"),
+        ("{{ with .n }}a{{ else with .s }}{{ . }}{{ else }}c{{ end }}", "hello"),
+        ("{{ if .n }}a{{ else if .zero }}b{{ else if .t }}c{{ else }}d{{ end }}", "c"),
+        ("{{ $x := 1 }}{{ if true }}{{ $x = 2 }}{{ end }}{{ $x }}", "2"),
+        ("{{ $x := 1 }}{{ if true }}{{ $x := 2 }}{{ end }}{{ $x }}", "1"),
+        ("a {{- /* c */ -}} b {{/* d */ -}} c", "ab c"),
+        (
+            "{{ define \"t\" }}[{{ . }}]{{ end }}{{ template \"t\" 1 }}{{ include \"t\" 2 }}{{ block \"b\" 3 }}<{{ . }}>{{ end }}",
+            "[1][2]<3>",
+        ),
+        ("{{ `raw\\n` }}{{ \"\\u00e9\\x41\" }}", "raw\\néA"),
+        ("{{ and .t .s }} {{ or .empty .zero \"d\" }} {{ .nope | default \"x\" }}", "hello d x"),
+    ] {
+        assert_eq!(render(template).as_deref(), Ok(text), "{template}");
+    }
+}
+
+#[test]
+fn maps_are_changed_in_place() {
+    for (template, text) in [
+        ("{{ $_ := set .m \"new\" 1 }}{{ .m.new }}", "1"),
+        (
+            "{{ $d := dict \"a\" (dict \"x\" 1) }}{{ $_ := merge $d (dict \"a\" (dict \"x\" 2 \"y\" 3)) }}{{ $d }}",
+            "map[a:map[x:1 y:3]]",
+        ),
+        ("{{ mergeOverwrite (dict \"a\" 1 \"l\" (list 1)) (dict \"a\" 0 \"l\" list) }}", "map[a:0 l:[]]"),
+        ("{{ $c := deepCopy .m }}{{ $_ := set $c \"a\" 9 }}{{ .m.a }}{{ $c.a }}", "19"),
+    ] {
+        assert_eq!(render(template).as_deref(), Ok(text), "{template}");
+    }
+}
+
+#[test]
+fn errors_are_gos() {
+    for (template, message) in [
+        ("{{ .n.x }}", "nil pointer evaluating interface {}.x (.n is nil)"),
+        ("{{ .nope.x.y }}", "nil pointer evaluating interface {}.x (.nope is nil)"),
+        ("{{ .s.x }}", "can't evaluate field x in type string"),
+        ("{{ eq .zero 0 }}", "error calling eq: incompatible types for comparison"),
+        ("{{ if false }}{{ nofunc }}{{ end }}", "function \"nofunc\" not defined"),
+        ("{{ upper .zero }}", "wrong type for value; expected string; got float64"),
+        ("{{ .n | upper }}", "invalid value; expected string"),
+        ("{{ trunc \"a\" \"b\" }}", "expected int; found a"),
+        ("{{ upper }}", "wrong number of args for upper: want 1 got 0"),
+        ("{{ 1 | 2 }}", "non executable command in pipeline stage 2"),
+        ("{{ $nope }}", "undefined variable \"$nope\""),
+        ("{{ break }}", "{{break}} outside {{range}}"),
+        ("{{ if .t }}", "unexpected EOF"),
+        ("{{ end }}", "unexpected {{end}}"),
+        ("{{ required \"give it\" .n }}", "error calling required: give it"),
+        ("{{ div 1 0 }}", "error calling div: runtime error: integer divide by zero"),
+        ("{{ define \"a\" }}1{{ end }}{{ define \"a\" }}2{{ end }}", "multiple definition of template \"a\""),
+    ] {
+        assert_eq!(render(template), Err(message.to_owned()), "{template}");
+    }
+}
+
+#[test]
+fn an_error_shows_the_place_and_the_chain_of_includes() {
+    let template = "a: 1\n{{ define \"inner\" }}\n  b: {{ .n.x }}\n{{ end }}\nc: {{ include \"inner\" . | quote }}\n";
+    let Err(RenderError::Template(error)) = render_with(template, |_| {}) else { panic!("renders") };
+    assert_eq!((error.location.line, error.location.column, error.location.template.as_str()), (3, 9, "inner"));
+    assert_eq!(
+        (error.included_from[0].line, error.included_from[0].text.as_str()),
+        (5, "c: {{ include \"inner\" . | quote }}")
+    );
+    assert_eq!(
+        error.to_string(),
+        "x.yaml:3:9 in \"inner\": nil pointer evaluating interface {}.x (.n is nil)\n  | b: {{ .n.x }}\n  |       ^\n  included from x.yaml:5:7"
+    );
+}
+
+#[test]
+fn hostile_templates_end_in_an_error() {
+    let small = |input: &mut RenderInput<'_>| {
+        input.limits = Limits { steps: 200_000, output: 1 << 20, ..Limits::default() };
+    };
+    let nested = format!("{}1{}", "{{ (".repeat(1) + &"(".repeat(100_000), ")".repeat(100_001) + " }}");
+    let blocks = "{{ if true }}".repeat(100_000);
+    let elses = format!("{{{{ if .n }}}}{}{{{{ end }}}}", "{{ else if .n }}".repeat(100_000));
+    for template in [
+        "{{ define \"a\" }}{{ include \"a\" . }}{{ end }}{{ include \"a\" . }}",
+        "{{ define \"a\" }}{{ template \"a\" . }}{{ end }}{{ template \"a\" . }}",
+        "{{ define \"a\" }}{{ tpl \"{{ include \\\"a\\\" . }}\" . }}{{ end }}{{ include \"a\" . }}",
+        "{{ repeat 1000000000 \"x\" }}",
+        "{{ until 1000000000 }}",
+        "{{ indent 1000000000 \"x\" }}",
+        "{{ range until 10000 }}{{ range until 10000 }}{{ end }}{{ end }}",
+        "{{ range until 10000 }}{{ repeat 1000 \"x\" }}{{ end }}",
+        "{{ $s := \"x\" }}{{ range until 100 }}{{ $s = printf \"%s%s\" $s $s }}{{ end }}",
+        "{{ $l := list 1 }}{{ range until 100 }}{{ $l = concat $l $l }}{{ end }}",
+        "{{ randAlphaNum 1000000000 }}",
+        &nested,
+        &blocks,
+        &elses,
+    ] {
+        let result = render_with(template, small);
+        assert!(result.is_err(), "{}", &template[..template.len().min(80)]);
+    }
+}
+
+#[test]
+fn values_without_end_do_no_harm() {
+    for template in [
+        "{{ $d := dict }}{{ $_ := set $d \"a\" $d }}{{ $_ := set $d \"b\" $d }}{{ $d | toYaml | len }}{{ toJson $d | len }}",
+        "{{ $d := dict }}{{ $_ := set $d \"a\" $d }}{{ $_ := set $d \"b\" $d }}{{ printf \"%s\" $d | len }}{{ deepEqual $d (dict \"a\" 1) }}",
+        "{{ $x := list }}{{ range until 20000 }}{{ $x = list $x }}{{ end }}{{ len $x }}",
+        "{{ $root := dict }}{{ $at := $root }}{{ range until 20000 }}{{ $n := dict }}{{ $_ := set $at \"n\" $n }}{{ $at = $n }}{{ end }}{{ len $root }}",
+        "{{ $x := dict }}{{ range until 60 }}{{ $x = dict \"a\" $x \"b\" $x }}{{ end }}{{ toYaml $x | len }}",
+    ] {
+        let result = render_with(template, |_| {});
+        assert!(result.is_ok(), "{template}: {result:?}");
+    }
+}
+
+#[test]
+fn a_set_flag_stops_the_rendering() {
+    let stop = Arc::new(AtomicBool::new(true));
+    let result = render_with("{{ range until 10000 }}{{ . }}{{ end }}", |input| input.stop = Some(stop));
+    assert!(result.unwrap_err().to_string().contains("stopped"));
+}
+
+#[test]
+fn random_functions_follow_the_seed() {
+    let template = "{{ randAlphaNum 10 }} {{ randAlphaNum 10 }} {{ uuidv4 }}";
+    let draw = |seed: u8| render_with(template, |input| input.seed = [seed; 32]).unwrap();
+    assert_eq!(draw(1), draw(1));
+    assert_ne!(draw(1), draw(2));
+    let words: Vec<String> = draw(1).split(' ').map(str::to_owned).collect();
+    assert_ne!(words[0], words[1]);
+}
+
+#[test]
+fn a_lookup_without_an_answer_is_reported() {
+    let asked = Lookup { api_version: "v1".into(), kind: "Secret".into(), namespace: "ns".into(), name: "x".into() };
+    let template = "{{ required \"no secret\" (lookup \"v1\" \"Secret\" \"ns\" \"x\").data }}";
+    let error = render_with(template, |_| {}).unwrap_err();
+    assert_eq!(error.missing_lookups().unwrap().iter().collect::<Vec<_>>(), [&asked]);
+    let answers = BTreeMap::from([(asked, json!({"data": "found"}))]);
+    let capabilities = Capabilities::default();
+    let mut input =
+        RenderInput::new(Release::new("demo", "ns"), &capabilities, "2026-01-01T00:00:00Z".parse().unwrap());
+    input.lookups = &answers;
+    assert_eq!(render_text("x", template, &json!({}), &input).unwrap(), "found");
+}
+
+#[test]
+fn certificates_verify_and_follow_the_seed() {
+    let template = "{{ $ca := genCA \"ca\" 30 }}{{ $c := genSignedCert \"x\" (list \"10.0.0.1\") (list \"x.ns\") 10 $ca }}\
+                    {{ $ca.Cert }}|{{ $c.Cert }}|{{ $c.Key }}";
+    let text = render_with(template, |_| {}).unwrap();
+    let parts: Vec<&str> = text.split('|').collect();
+    let read = |pem: &str| openssl::x509::X509::from_pem(pem.as_bytes()).unwrap();
+    let (authority, cert) = (read(parts[0]), read(parts[1]));
+    assert!(cert.verify(&authority.public_key().unwrap()).unwrap());
+    assert_eq!(authority.issued(&cert), openssl::x509::X509VerifyResult::OK);
+    let key = openssl::rsa::Rsa::private_key_from_pem(parts[2].as_bytes()).unwrap();
+    assert!(key.check_key().unwrap());
+    assert_eq!(cert.subject_alt_names().unwrap().len(), 2);
+    assert_eq!(text, render_with(template, |_| {}).unwrap());
+}
+
+#[test]
+fn charts_and_values_can_be_shared_between_threads() {
+    fn assert_shared<T: Send + Sync>() {}
+    assert_shared::<super::super::Chart>();
+    assert_shared::<RenderInput<'_>>();
+}
