@@ -484,7 +484,7 @@ impl<'a> Eval<'a> {
     }
 
     /// `.a.b.c`; arguments go to the last name, which must then be a method.
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "the whole state of a call, passed on the stack")]
     fn chain(
         &mut self,
         frame: &mut Frame<'_>,
@@ -528,7 +528,7 @@ impl<'a> Eval<'a> {
         Ok(value)
     }
 
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "the whole state of a call, passed on the stack")]
     fn call(
         &mut self,
         frame: &mut Frame<'_>,
@@ -644,7 +644,7 @@ fn constant_value(expr: &Expr) -> Value {
 
 /// A constant where a type is wanted: `5.0` is an int, `5` is a float.
 fn constant_as(expr: &Expr, ty: Ty) -> Result<Value, String> {
-    #[allow(clippy::cast_precision_loss)]
+    #[allow(clippy::cast_precision_loss, reason = "as Go converts")]
     let value = match (ty, expr) {
         (Ty::Any | Ty::Reflect, _)
         | (Ty::Str, Expr::Str(_) | Expr::Raw(_))

@@ -92,7 +92,7 @@ fn equal(a: &Value, b: &Value) -> Result<bool, Fault> {
     Ok(match (&kind_a, &kind_b) {
         (Basic::Int | Basic::Uint, Basic::Int | Basic::Uint) => integer(a) == integer(b),
         (Basic::Bool, Basic::Bool) => matches!((a, b), (Value::Bool(a), Value::Bool(b)) if a == b),
-        #[allow(clippy::float_cmp)]
+        #[allow(clippy::float_cmp, reason = "Go compares exactly")]
         (Basic::Float, Basic::Float) => matches!((a, b), (Value::Float(a), Value::Float(b)) if a == b),
         (Basic::Str, Basic::Str) => a.bytes() == b.bytes(),
         (Basic::Other, Basic::Other) => {

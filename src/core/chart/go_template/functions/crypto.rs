@@ -89,7 +89,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     ),
 ];
 
-#[allow(clippy::needless_pass_by_value)]
+#[allow(clippy::needless_pass_by_value, reason = "the shape of map_err")]
 fn failed(error: ErrorStack) -> Fault {
     Fault::from(format!("cryptography failed: {error}"))
 }

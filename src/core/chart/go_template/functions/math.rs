@@ -71,7 +71,7 @@ pub(crate) fn int(value: &Value) -> i64 {
 }
 
 /// Go's conversion of a float to an integer on amd64.
-#[allow(clippy::cast_possible_truncation)]
+#[allow(clippy::cast_possible_truncation, reason = "as Go converts")]
 fn truncate(value: f64) -> i64 {
     if (-9.223_372_036_854_776e18..9.223_372_036_854_776e18).contains(&value) { value as i64 } else { i64::MIN }
 }
@@ -80,7 +80,7 @@ fn truncate(value: f64) -> i64 {
 pub(crate) fn to_int(value: &Value) -> i64 {
     match value {
         Value::Int(value) | Value::Int64(value) => *value,
-        #[allow(clippy::cast_possible_wrap)]
+        #[allow(clippy::cast_possible_wrap, reason = "as Go converts")]
         Value::Uint(value) => *value as i64,
         Value::Float(value) => truncate(*value),
         Value::Bool(value) => i64::from(*value),
@@ -134,7 +134,7 @@ pub(crate) fn parse_int(text: &str) -> Option<i64> {
 
 /// `cast.ToFloat64`
 pub(crate) fn to_float(value: &Value) -> f64 {
-    #[allow(clippy::cast_precision_loss)]
+    #[allow(clippy::cast_precision_loss, reason = "as Go converts")]
     match value {
         Value::Int(value) | Value::Int64(value) => *value as f64,
         Value::Uint(value) => *value as f64,

@@ -33,7 +33,7 @@ pub(crate) fn sprintln(args: &[Value]) -> Vec<u8> {
 }
 
 #[derive(Clone, Default)]
-#[allow(clippy::struct_excessive_bools)]
+#[allow(clippy::struct_excessive_bools, reason = "the flags of a verb")]
 struct Spec {
     plus: bool,
     minus: bool,

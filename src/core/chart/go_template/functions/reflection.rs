@@ -35,7 +35,7 @@ fn equal(a: &Value, b: &Value, depth: usize, budget: &mut Budget) -> bool {
         (Value::Bool(a), Value::Bool(b)) => a == b,
         (Value::Int(a), Value::Int(b)) | (Value::Int64(a), Value::Int64(b)) => a == b,
         (Value::Uint(a), Value::Uint(b)) => a == b,
-        #[allow(clippy::float_cmp)]
+        #[allow(clippy::float_cmp, reason = "Go compares exactly")]
         (Value::Float(a), Value::Float(b)) => a == b,
         (Value::Str(a), Value::Str(b)) => a == b,
         (Value::Raw(a), Value::Raw(b)) | (Value::Bytes(a), Value::Bytes(b)) => a == b,
