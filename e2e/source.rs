@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use clusterstack::api::ConditionType;
+use clusterstack::api::condition;
 use serde_json::json;
 
-use crate::harness::{GitServer, Mood, Repo, SETTINGS, World, check};
+use crate::harness::{GitServer, Mood, Repo, SETTINGS, SshServer, World, check};
 
 const V1: &str = "docker-x-1-34-v1";
 const V2: &str = "docker-x-1-34-v2";
@@ -125,6 +126,46 @@ async fn credentials_come_from_the_secret_that_the_source_names() {
     let stack = t.ready("x", "v1").await;
     let shown = serde_json::to_string(&stack).unwrap() + &serde_json::to_string(&t.release_ready(V1).await).unwrap();
     assert!(!shown.contains("swordfish") && !operator.log().contains("swordfish"), "the password is shown");
+}
+
+/// Waits until the ClusterStack says that the source is not trusted, with `why`.
+async fn source_refused(t: &World, why: &str) {
+    t.stack("x", why, |stack| {
+        let status = stack.status.clone().unwrap_or_default();
+        let ready = condition::find(&status.conditions, ConditionType::Ready);
+        check(ready.is_some_and(|c| c.reason == "SourceUnauthorized" && c.message.contains(why)), status)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn releases_come_over_ssh_from_a_host_whose_key_is_known() {
+    let t = World::new("ssh").await;
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    let directory = t.dir().join("ssh");
+    let Some(server) = SshServer::start("releases_come_over_ssh", &directory).await else { return };
+    let operator = t.operator(&["--allow-source", &server.host()]);
+    let secret = |known_hosts: String| {
+        let data = json!({"identity": server.identity(), "known_hosts": known_hosts});
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"}, "stringData": data})
+    };
+    let source = json!({"git": {"url": server.url(repo.dir()), "secretRef": {"name": "login"}}});
+    let other_host = server.known_hosts(true).replacen("[127.0.0.1]", "[elsewhere.example]", 1);
+    t.apply(&secret(other_host)).await;
+    t.create_stack("x", &server.url(repo.dir()), json!({"source": source})).await;
+    source_refused(&t, "its host key is not in known_hosts").await;
+    t.apply(&secret(server.known_hosts(false))).await;
+    t.look_again("x").await;
+    source_refused(&t, "its host key is another than the one in known_hosts").await;
+
+    t.apply(&secret(server.known_hosts(true))).await;
+    t.look_again("x").await;
+    t.ready("x", "v1").await;
+    repo.release(V2, SETTINGS);
+    t.look_again("x").await;
+    t.ready("x", "v2").await;
+    assert!(!operator.log().contains("PRIVATE KEY"));
 }
 
 #[tokio::test]

@@ -30,6 +30,15 @@ async fn kept(t: &World, release: &str, why: &str) {
     .await;
 }
 
+/// What Cluster API writes when the templates of a Cluster are those of its class.
+async fn topology_reconciled(t: &World, cluster: &str) {
+    let c = t.get(CLUSTER_API, "Cluster", cluster).await.unwrap();
+    let done = json!({"type": "TopologyReconciled", "status": "True", "lastTransitionTime": "2025-01-01T00:00:00Z"});
+    let status = json!({"observedGeneration": c["metadata"]["generation"], "conditions": [done]});
+    let patch = kube::api::Patch::Merge(json!({"status": status}));
+    t.api(CLUSTER_API, "Cluster").patch_status(cluster, &kube::api::PatchParams::default(), &patch).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_new_tag_is_noticed_applied_and_the_old_release_collected() {
     let t = World::new("upgrade").await;
@@ -90,11 +99,39 @@ async fn a_cluster_that_still_rolls_out_holds_the_release_it_left() {
     t.looked_again("x").await;
     kept(&t, V1, "InUse").await;
 
-    let c = t.get(CLUSTER_API, "Cluster", "c").await.unwrap();
-    let done = json!({"type": "TopologyReconciled", "status": "True", "lastTransitionTime": "2025-01-01T00:00:00Z"});
-    let status = json!({"observedGeneration": c["metadata"]["generation"], "conditions": [done]});
-    let patch = kube::api::Patch::Merge(json!({"status": status}));
-    t.api(CLUSTER_API, "Cluster").patch_status("c", &kube::api::PatchParams::default(), &patch).await.unwrap();
+    topology_reconciled(&t, "c").await;
+    t.release_gone(V1).await;
+}
+
+#[tokio::test]
+async fn the_last_old_machine_that_goes_lets_its_release_go() {
+    let t = World::new("machine").await;
+    let _operator = t.operator(&[]);
+    let repo = with_v1_ready(&t).await;
+    t.apply(&cluster("c", V1)).await;
+    // The clone of v1's template is gone: Cluster API deletes a control plane's before the machines are replaced.
+    let mut old = cluster_of("c", "DockerMachine", "c-cp-old", "c-cp-of-v1");
+    old["metadata"]["labels"]["cluster.x-k8s.io/control-plane"] = "".into();
+    t.apply(&old).await;
+    let machine = json!({
+        "apiVersion": CLUSTER_API, "kind": "Machine",
+        "metadata": {"name": "c-cp-old", "labels": {"cluster.x-k8s.io/cluster-name": "c"}},
+        "spec": {
+            "clusterName": "c", "bootstrap": {"dataSecretName": "none"},
+            "infrastructureRef": {"apiVersion": INFRASTRUCTURE, "kind": "DockerMachine", "name": "c-cp-old"},
+        },
+    });
+    t.apply(&machine).await;
+    repo.release(V2, &templates());
+    t.look_again("x").await;
+    t.ready("x", "v2, v1").await;
+    t.apply(&cluster("c", V2)).await;
+    topology_reconciled(&t, "c").await;
+    t.looked_again("x").await;
+    kept(&t, V1, "InUse").await;
+
+    t.delete(INFRASTRUCTURE, "DockerMachine", "c-cp-old").await;
+    t.delete(CLUSTER_API, "Machine", "c-cp-old").await;
     t.release_gone(V1).await;
 }
 

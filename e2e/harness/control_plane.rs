@@ -20,6 +20,8 @@ pub(crate) struct ControlPlane {
     pub(crate) kubeconfig: PathBuf,
     /// Only that of `hack/controlplane` has one.
     pub(crate) audit_log: Option<PathBuf>,
+    /// Whether Kubernetes' controllers run: envtest has none.
+    controllers: bool,
 }
 
 static PLANE: OnceCell<ControlPlane> = OnceCell::const_new();
@@ -32,7 +34,7 @@ pub(crate) async fn get() -> &'static ControlPlane {
 async fn start() -> ControlPlane {
     let plane = if std::env::var("CLUSTERSTACK_USE_KUBECONFIG").is_ok_and(|v| v == "1") {
         let kubeconfig = std::env::var_os("KUBECONFIG").expect("CLUSTERSTACK_USE_KUBECONFIG=1 needs KUBECONFIG");
-        ControlPlane { kubeconfig: kubeconfig.into(), audit_log: None }
+        ControlPlane { kubeconfig: kubeconfig.into(), audit_log: None, controllers: true }
     } else if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") {
         envtest(Path::new(&assets))
     } else {
@@ -65,7 +67,7 @@ fn ours() -> ControlPlane {
     run(Command::new(format!("{ROOT}/hack/controlplane/up"))
         .args(["--owner", &std::process::id().to_string()])
         .arg(&dir));
-    ControlPlane { kubeconfig: dir.join("kubeconfig"), audit_log: Some(dir.join("audit.log")) }
+    ControlPlane { kubeconfig: dir.join("kubeconfig"), audit_log: Some(dir.join("audit.log")), controllers: true }
 }
 
 /// etcd and kube-apiserver as envtest has them; they end with the process of the tests.
@@ -75,7 +77,7 @@ fn envtest(assets: &Path) -> ControlPlane {
         .args(["--owner", &std::process::id().to_string()])
         .arg(assets)
         .arg(&dir));
-    ControlPlane { kubeconfig: dir.join("kubeconfig"), audit_log: None }
+    ControlPlane { kubeconfig: dir.join("kubeconfig"), audit_log: None, controllers: false }
 }
 
 fn run(command: &mut Command) {
@@ -123,6 +125,11 @@ pub(crate) async fn install(client: &Client, definition: &CustomResourceDefiniti
 }
 
 impl ControlPlane {
+    /// Whether objects go with their owners.
+    pub(crate) fn collects_garbage(&self) -> bool {
+        self.controllers
+    }
+
     /// A client of the administrator; one per test, since it lives in the test's runtime.
     pub(crate) async fn client(&self) -> Client {
         client_of(&self.kubeconfig).await

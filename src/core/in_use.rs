@@ -1,6 +1,6 @@
 //! Which releases are in use, and by whom.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
@@ -9,6 +9,8 @@ use crate::core::manifest::{ObjectKey, annotation, label};
 use crate::core::name::ReleaseName;
 
 const CLUSTER_NAME: &str = crate::api::CLUSTER_NAME_LABEL;
+/// Cluster API puts it on the machines of control planes and on what it clones for them.
+const CONTROL_PLANE: &str = "cluster.x-k8s.io/control-plane";
 const CLONED_FROM: &str = crate::api::CLONED_FROM_NAME;
 
 /// A Cluster of Cluster API, reduced to what matters here.
@@ -68,6 +70,8 @@ pub struct Cloned {
     pub cluster: String,
     /// Name of the template it was cloned from.
     pub from: String,
+    /// It belongs to a machine of the control plane.
+    pub control_plane: bool,
 }
 
 /// Reads a clone from the metadata of an object of kind `base_kind` or `base_kind`Template.
@@ -79,6 +83,7 @@ pub fn cloned(base_kind: &str, object: &Value) -> Option<Cloned> {
         name: get("name")?,
         cluster: label(object, CLUSTER_NAME)?.to_owned(),
         from: annotation(object, CLONED_FROM)?.to_owned(),
+        control_plane: label(object, CONTROL_PLANE).is_some(),
     })
 }
 
@@ -201,20 +206,45 @@ pub fn users(release: &Footprint, world: &World) -> Vec<User> {
 /// Clusters with a machine of one of the release's templates, or with a clone of one while their topology is not
 /// reconciled. Cluster API clones the class's templates for the Cluster, and machines from those clones; KubeadmControlPlane
 /// and others may clone machines from the class's template itself.
+///
+/// Cluster API deletes the old clone of a control plane's template as soon as it made the new one, before the machines
+/// are replaced: a control plane machine whose template is gone may be of any release with such templates.
+///
+/// A clone names its template without a namespace: the same name in another namespace than that of the Cluster's class
+/// is another template, unless the Cluster is just coming from there.
 fn rolling_out(release: &Footprint, world: &World) -> BTreeSet<(String, String)> {
-    let of_release = |clone: &&Cloned| release.templates.contains(&(clone.base_kind.clone(), clone.from.clone()));
-    let mut clones: BTreeMap<(&str, &str, &str), &str> = BTreeMap::new();
-    for clone in world.templates.iter().filter(of_release) {
-        clones.insert((&clone.base_kind, &clone.namespace, &clone.name), &clone.cluster);
-    }
+    let cluster_of =
+        |clone: &Cloned| world.clusters.iter().find(|c| c.namespace == clone.namespace && c.name == clone.cluster);
+    let is_here = |clone: &Cloned| match cluster_of(clone) {
+        Some(ClusterUse { class: Some((namespace, _)), reconciled: true, .. }) => {
+            release.classes.iter().any(|(of_release, _)| of_release == namespace)
+        }
+        _ => true,
+    };
+    let of_release =
+        |clone: &&Cloned| release.templates.contains(&(clone.base_kind.clone(), clone.from.clone())) && is_here(clone);
+    let mut clones: BTreeSet<(&str, &str, &str)> = BTreeSet::new();
+    clones.extend(world.templates.iter().filter(of_release).map(id));
+    let all: BTreeSet<(&str, &str, &str)> = world.templates.iter().map(id).collect();
+    let kinds: BTreeSet<&str> = release.templates.iter().map(|(kind, _)| kind.as_str()).collect();
+    let of_lost_template = |machine: &Cloned, template: &(&str, &str, &str)| {
+        machine.control_plane
+            && kinds.contains(machine.base_kind.as_str())
+            && !all.contains(template)
+            && cluster_of(machine).is_some_and(|cluster| cluster.class.is_some())
+            && is_here(machine)
+    };
     let by_machine = world.machines.iter().filter(|machine| {
-        clones.contains_key(&(machine.base_kind.as_str(), machine.namespace.as_str(), machine.from.as_str()))
-            || of_release(machine)
+        let template = (machine.base_kind.as_str(), machine.namespace.as_str(), machine.from.as_str());
+        clones.contains(&template) || of_release(machine) || of_lost_template(machine, &template)
     });
-    let unreconciled = world.templates.iter().filter(of_release).filter(|clone| {
-        world.clusters.iter().any(|c| c.namespace == clone.namespace && c.name == clone.cluster && !c.reconciled)
-    });
+    let unreconciled =
+        world.templates.iter().filter(of_release).filter(|clone| cluster_of(clone).is_some_and(|c| !c.reconciled));
     by_machine.chain(unreconciled).map(|clone| (clone.namespace.clone(), clone.cluster.clone())).collect()
+}
+
+fn id(clone: &Cloned) -> (&str, &str, &str) {
+    (&clone.base_kind, &clone.namespace, &clone.name)
 }
 
 /// `docker-scs-1-31-v0-sha.abc` and `docker-scs-1-31-v0-sha-abc` are one release.
@@ -279,20 +309,39 @@ mod tests {
 
     #[test]
     fn a_cluster_that_left_counts_until_its_roll_out_is_done() {
-        let moved = |reconciled| ClusterUse { reconciled, ..cluster_of(&json!({"class": "newer"})) };
+        let moved = |reconciled| ClusterUse {
+            reconciled,
+            ..cluster_of(&json!({"class": "newer", "classNamespace": "stacks"}))
+        };
         let template = clone("DockerMachine", "c-md-0", "tmpl-v1");
         let old_machine = clone("DockerMachine", "c-md-0-abc", "c-md-0");
         let new_machine = clone("DockerMachine", "c-md-1-abc", "c-md-1");
+        let lost = Cloned { control_plane: true, ..clone("DockerMachine", "c-cp-abc", "c-cp") };
         for (name, reconciled, templates, machines, used) in [
             ("template left behind, all new", true, vec![template.clone()], vec![new_machine.clone()], false),
             ("an old machine", true, vec![template.clone()], vec![old_machine.clone(), new_machine], true),
             ("topology not reconciled", false, vec![template], vec![], true),
             ("nothing of the release", false, vec![clone("DockerMachine", "c-md-1", "tmpl-v2")], vec![], false),
             ("a machine of the class's own template", true, vec![], vec![clone("DockerMachine", "m", "tmpl-v1")], true),
+            ("a control plane machine whose clone is gone", true, vec![], vec![lost.clone()], true),
+            (
+                "a control plane machine of another clone",
+                true,
+                vec![clone("DockerMachine", "c-cp", "t")],
+                vec![lost],
+                false,
+            ),
         ] {
             let world = World { clusters: vec![moved(reconciled)], templates, machines, addons: vec![] };
             let expected = if used { vec![User::RollingOut("team/c".into())] } else { vec![] };
             assert_eq!(users(&of_inventory(), &world), expected, "{name}");
+        }
+        let elsewhere = cluster_of(&json!({"class": "newer"}));
+        for (reconciled, used) in [(true, false), (false, true)] {
+            let clusters = vec![ClusterUse { reconciled, ..elsewhere.clone() }];
+            let machines = vec![clone("DockerMachine", "m", "tmpl-v1")];
+            let world = World { clusters, machines, ..World::default() };
+            assert_eq!(!users(&of_inventory(), &world).is_empty(), used, "a class elsewhere, reconciled: {reconciled}");
         }
     }
 

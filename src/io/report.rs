@@ -77,6 +77,8 @@ impl Events {
             | Reason::ReleaseCollected
             | Reason::Pruned
             | Reason::Ready
+            | Reason::Progressing
+            | Reason::ProcessOngoing
             | Reason::DriftCorrected => EventType::Normal,
             _ => EventType::Warning,
         };

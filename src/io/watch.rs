@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
@@ -14,12 +15,14 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::{ClusterStackRelease, OWNER_KIND_LABEL};
+use crate::api::{CLUSTER_NAME_LABEL, ClusterStackRelease, OWNER_KIND_LABEL};
 use crate::core::in_use::{self, ClusterUse};
 use crate::core::manifest::ObjectKey;
 use crate::io::kinds::{Kind, Kinds};
 use crate::io::observe::plain;
 use crate::io::usage::CLUSTER_API;
+
+type Metadata = PartialObjectMeta<DynamicObject>;
 
 /// What a watch noticed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +31,7 @@ pub enum Notice {
     Applied(ObjectRef<ClusterStackRelease>),
     /// A CustomResourceDefinition of this group came, changed or went.
     Definition(String),
-    /// A Cluster changed what it uses: the namespaces of its ClusterClass, before and after.
+    /// A Cluster changed what it uses, or lost a Machine: the namespaces of its ClusterClass, before and after.
     Cluster(BTreeSet<String>),
 }
 
@@ -110,7 +113,7 @@ impl Watches {
     /// The next event; errors are logged and waited out by the stream's own back-off. `None` at the end.
     async fn next<K>(
         &self,
-        events: &mut futures::stream::BoxStream<'_, Result<Event<K>, watcher::Error>>,
+        events: &mut BoxStream<'_, Result<Event<K>, watcher::Error>>,
         what: &str,
     ) -> Option<Event<K>> {
         loop {
@@ -181,7 +184,7 @@ impl Watches {
             if all_known {
                 self.tell(Notice::Definition(group.to_owned()));
             }
-            if group == CLUSTER_API && plural == "clusters" {
+            if group == CLUSTER_API && (plural == "clusters" || plural == "machines") {
                 // Also when its versions changed: the one that is preferred may be another now.
                 if let Some(running) = clusters.take() {
                     running.cancel();
@@ -198,17 +201,27 @@ impl Watches {
         let Some(kind) = self.cluster_kind(&kinds, &stop).await else { return };
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind.resource);
         let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+        let mut machines = self.machines(&kinds).await;
         let mut known: HashMap<(String, String), ClusterUse> = HashMap::new();
         loop {
-            let event = tokio::select! {
+            let (object, deleted) = tokio::select! {
                 () = stop.cancelled() => return,
-                event = self.next(&mut events, "Cluster") => event,
-            };
-            let (object, deleted) = match event {
-                Some(Event::Apply(object) | Event::InitApply(object)) => (object, false),
-                Some(Event::Delete(object)) => (object, true),
-                Some(Event::Init | Event::InitDone) => continue,
-                None => return,
+                event = self.next(&mut events, "Cluster") => match event {
+                    Some(Event::Apply(object) | Event::InitApply(object)) => (object, false),
+                    Some(Event::Delete(object)) => (object, true),
+                    Some(Event::Init | Event::InitDone) => continue,
+                    None => return,
+                },
+                event = self.next(&mut machines, "Machine") => {
+                    // Its Cluster may have left a release with it.
+                    if let Some(Event::Delete(machine)) = event
+                        && let Some(cluster) = machine.labels().get(CLUSTER_NAME_LABEL)
+                        && let Some(cluster) = known.get(&(machine.namespace().unwrap_or_default(), cluster.clone()))
+                    {
+                        self.tell(Notice::Cluster(namespaces_of_classes([Some(cluster), None])));
+                    }
+                    continue;
+                }
             };
             let Some(cluster) = in_use::cluster(&plain(&object, &kind)) else { continue };
             let id = (cluster.namespace.clone(), cluster.name.clone());
@@ -216,12 +229,19 @@ impl Watches {
             if !deleted && before.as_ref() == Some(&cluster) {
                 continue;
             }
-            let namespaces = [Some(&cluster), before.as_ref()]
-                .into_iter()
-                .flatten()
-                .filter_map(|cluster| Some(cluster.class.as_ref()?.0.clone()))
-                .collect();
-            self.tell(Notice::Cluster(namespaces));
+            self.tell(Notice::Cluster(namespaces_of_classes([Some(&cluster), before.as_ref()])));
+        }
+    }
+
+    /// The Machines of all Clusters, by metadata alone; none where they are not served.
+    async fn machines(&self, kinds: &Kinds) -> BoxStream<'static, Result<Event<Metadata>, watcher::Error>> {
+        match kinds.preferred(&self.client, CLUSTER_API, "Machine").await {
+            Ok(Some(kind)) => {
+                let api: Api<Metadata> = Api::all_with(self.client.clone(), &kind.resource);
+                let config = watcher::Config::default().labels(CLUSTER_NAME_LABEL);
+                watcher::watcher(api, config).default_backoff().boxed()
+            }
+            _ => futures::stream::pending().boxed(),
         }
     }
 
@@ -239,4 +259,8 @@ impl Watches {
         }
         None
     }
+}
+
+fn namespaces_of_classes(clusters: [Option<&ClusterUse>; 2]) -> BTreeSet<String> {
+    clusters.into_iter().flatten().filter_map(|cluster| Some(cluster.class.as_ref()?.0.clone())).collect()
 }
