@@ -6,7 +6,7 @@ use clusterstack::api::ConditionType;
 use clusterstack::api::condition;
 use serde_json::json;
 
-use crate::harness::{GitServer, Mood, Repo, SETTINGS, SshServer, World, check};
+use crate::harness::{GitServer, Mood, Operator, Repo, SETTINGS, SshServer, World, check};
 
 const V1: &str = "docker-x-1-34-v1";
 const V2: &str = "docker-x-1-34-v2";
@@ -30,6 +30,24 @@ async fn releases_come_from_a_git_server_over_http() {
     repo.release(V2, SETTINGS);
     t.look_again("x").await;
     t.ready("x", "v2").await;
+}
+
+#[tokio::test]
+async fn releases_come_over_https_from_a_host_whose_certificate_is_trusted() {
+    let t = World::new("https").await;
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    let (server, authority) = GitServer::start_tls(repo.dir().parent().unwrap(), t.dir()).await;
+    let url = server.url(&format!("{}/.git", repo.dir().file_name().unwrap().display()));
+    let flags = ["--allow-source", server.host()];
+    let operator = t.operator(&flags);
+    t.create_stack("x", &url, json!({})).await;
+    let message = t.stack_says("x", ConditionType::Ready, "False", "SourceUnauthorized").await;
+    assert!(message.contains("certificate"), "{message}");
+    operator.terminate().await;
+    let _operator = Operator::start_with(&t, &t.plane.kubeconfig, &flags, &[("SSL_CERT_FILE", &authority)]);
+    t.look_again("x").await;
+    t.ready("x", "v1").await;
 }
 
 #[tokio::test]

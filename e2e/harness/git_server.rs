@@ -1,5 +1,6 @@
 //! A real Git server over HTTP (`git http-backend`) that can be told to misbehave.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
@@ -10,9 +11,14 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::serve::Listener;
+use rustls::ServerConfig;
+use rustls::pki_types::PrivatePkcs8KeyDer;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// How the server answers.
@@ -32,6 +38,7 @@ pub(crate) enum Mood {
 
 /// A server of all repositories below a directory. It ends when it goes out of scope.
 pub(crate) struct GitServer {
+    scheme: &'static str,
     host: String,
     shared: Arc<Shared>,
     _end: DropGuard,
@@ -46,20 +53,35 @@ struct Shared {
 impl GitServer {
     /// Serves on a free port of loopback.
     pub(crate) async fn start(root: &Path) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("no port");
-        let host = listener.local_addr().expect("no address").to_string();
+        Self::serve("http", root, |listener| listener).await
+    }
+
+    /// Serves over TLS, with a certificate that is its own authority; its path is returned too.
+    pub(crate) async fn start_tls(root: &Path, dir: &Path) -> (Self, PathBuf) {
+        let authority = dir.join("authority.pem");
+        let tls = Tls::acceptor(&authority);
+        (Self::serve("https", root, |tcp| Tls { tcp, acceptor: tls }).await, authority)
+    }
+
+    async fn serve<L>(scheme: &'static str, root: &Path, over: impl FnOnce(TcpListener) -> L) -> Self
+    where
+        L: Listener<Addr = SocketAddr>,
+    {
+        let tcp = TcpListener::bind("127.0.0.1:0").await.expect("no port");
+        let host = tcp.local_addr().expect("no address").to_string();
         let shared =
             Arc::new(Shared { root: root.to_owned(), mood: Mutex::new(Mood::Good), requests: Mutex::default() });
         let routes = Router::new().fallback(answer).with_state(Arc::clone(&shared));
         let end = CancellationToken::new();
         let ended = end.clone();
+        let listener = over(tcp);
         tokio::spawn(async move {
             tokio::select! {
                 _ = axum::serve(listener, routes) => {}
                 () = ended.cancelled() => {}
             }
         });
-        Self { host, shared, _end: end.drop_guard() }
+        Self { scheme, host, shared, _end: end.drop_guard() }
     }
 
     /// `host:port`, for `--allow-source`.
@@ -69,7 +91,7 @@ impl GitServer {
 
     /// The URL of a repository in a directory below the root.
     pub(crate) fn url(&self, directory: &str) -> String {
-        format!("http://{}/{directory}", self.host)
+        format!("{}://{}/{directory}", self.scheme, self.host)
     }
 
     /// Changes how it answers.
@@ -80,6 +102,44 @@ impl GitServer {
     /// How many requests it got.
     pub(crate) fn requests(&self) -> usize {
         *self.shared.requests.lock().unwrap()
+    }
+}
+
+/// Connections of TLS.
+struct Tls {
+    tcp: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+impl Tls {
+    /// For 127.0.0.1; writes the certificate to `authority`.
+    fn acceptor(authority: &Path) -> TlsAcceptor {
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("no certificate");
+        std::fs::write(authority, made.cert.pem()).expect("no file");
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()).into();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.expect("no TLS").with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key);
+        TlsAcceptor::from(Arc::new(config.expect("no TLS")))
+    }
+}
+
+impl Listener for Tls {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, SocketAddr) {
+        loop {
+            let Ok((stream, address)) = self.tcp.accept().await else { continue };
+            // Who does not trust us hangs up here.
+            if let Ok(stream) = self.acceptor.accept(stream).await {
+                return (stream, address);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.tcp.local_addr()
     }
 }
 

@@ -17,6 +17,11 @@ pub(crate) struct Operator {
 impl Operator {
     /// Starts it for the namespace of `world`; `flags` come last.
     pub(crate) fn start(world: &World, kubeconfig: &Path, flags: &[&str]) -> Self {
+        Self::start_with(world, kubeconfig, flags, &[])
+    }
+
+    /// Starts it with more in its environment.
+    pub(crate) fn start_with(world: &World, kubeconfig: &Path, flags: &[&str], env: &[(&str, &Path)]) -> Self {
         let log = world.dir().join(format!("{}.log", super::world::unique("operator")));
         let file = std::fs::File::create(&log).expect("no log");
         let root = world.dir().canonicalize().expect("no directory");
@@ -31,6 +36,7 @@ impl Operator {
             .args(flags)
             .args((!flags.contains(&"--leader-elect")).then_some("--leader-elect=false"))
             .env("KUBECONFIG", kubeconfig)
+            .envs(env.iter().copied())
             .env_remove("RUST_LOG")
             .stdin(Stdio::null())
             .stdout(file.try_clone().expect("no log"))

@@ -226,6 +226,10 @@ fn explain(session: &Session, seen: &Seen, error: &Error) -> SourceError {
     match error.code() {
         ErrorCode::Auth => SourceError::Unauthorized { action, url, problem },
         ErrorCode::Certificate => SourceError::Untrusted { url, problem },
+        _ if error.class() == ErrorClass::Ssl && says("certificate") => {
+            let hint = "if its authority is your own, name it to the operator in SSL_CERT_FILE";
+            SourceError::Untrusted { url, problem: format!("{problem}; {hint}") }
+        }
         _ if says("status code: 401") || says("status code: 403") || says("authentication") => {
             SourceError::Unauthorized { action, url, problem }
         }
