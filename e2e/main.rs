@@ -20,6 +20,7 @@ mod prune;
 mod real;
 mod restart;
 mod rights;
+mod seed;
 mod signals;
 mod source;
 mod upgrade;

@@ -11,7 +11,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use clusterstack::core::chart::{Capabilities, Chart, Release, RenderInput, render};
+use clusterstack::core::chart::{Capabilities, Chart, Release, RenderInput, Seed, render};
 use clusterstack::core::files::FileTree;
 use clusterstack::core::yaml;
 use serde_json::Value;
@@ -120,6 +120,7 @@ fn check(chart: &Chart, case: &Case) -> Result<(), String> {
     let capabilities = Capabilities::for_kube_version("v1.34.2").unwrap();
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
     let mut input = RenderInput::new(Release::new("demo", "demo-ns"), &capabilities, now);
+    input.seed = Some(Seed([7; 32]));
     if let Some(path) = &case.values {
         input.values = yaml::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
     }

@@ -175,6 +175,10 @@ vocabulary! {
     DriftCorrected,
     /// An object that the release no longer contains was deleted.
     Pruned,
+    /// The Secret that keeps what random functions draw from was made.
+    SeedCreated,
+    /// A certificate that a chart makes was made anew, at two thirds of its life.
+    CertificateRenewed,
     /// A release was subscribed.
     ReleaseCreated,
     /// A release that nobody uses was deleted.

@@ -13,10 +13,11 @@ use bytes::Bytes;
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::output::{self, Format};
 use super::report::Hinted;
-use crate::core::chart::{Capabilities, Chart, Document, Release, RenderInput, render};
+use crate::core::chart::{Capabilities, Chart, Document, Release, RenderInput, Seed, render};
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -72,6 +73,11 @@ pub struct TemplateArgs {
     #[arg(long)]
     is_upgrade: bool,
 
+    /// What random functions draw from: the same text gives the same passwords, keys and certificates. Each run
+    /// draws anew without it
+    #[arg(long, value_name = "TEXT")]
+    seed: Option<String>,
+
     /// Form of the output: texts as rendered, or one JSON List of the objects
     #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
     output: Format,
@@ -88,7 +94,7 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
     let release = Release { is_upgrade: args.is_upgrade, ..Release::new(&args.name, &args.namespace) };
     let input = RenderInput {
         values: Value::Object(values),
-        seed: rand::random(),
+        seed: Some(seed(args)),
         include_crds: args.include_crds,
         include_comments: true,
         ..RenderInput::new(release, &capabilities, Timestamp::now())
@@ -104,6 +110,10 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
             output::print(&output::format(&json!({"apiVersion": "v1", "kind": "List", "items": items}), Format::Json)?)
         }
     }
+}
+
+fn seed(args: &TemplateArgs) -> Seed {
+    Seed(args.seed.as_ref().map_or_else(rand::random, |text| Sha256::digest(text).into()))
 }
 
 fn capabilities(args: &TemplateArgs) -> Result<Capabilities> {

@@ -23,8 +23,9 @@ use crate::core::retry::{self, ErrorClass};
 use crate::core::status::{self, ReleaseFacts, StepState, Trouble, row_class};
 use crate::io::apply::{self, Outcome, Refusal, Send};
 use crate::io::kinds::Kind;
+use crate::io::lookup::Reader;
 use crate::io::observe::{self, Live, Target};
-use crate::io::release::Wanted;
+use crate::io::release::{FetchedRelease, Job, Objects, Wanted};
 use crate::io::report;
 use crate::settings::interval;
 
@@ -167,16 +168,38 @@ impl Pass<'_> {
             }
         }
         let since = self.release.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-        match self.ctx.releases.render(&fetched, &namespace, since).await {
-            Ok(manifests) => {
+        match self.render(&fetched, since).await {
+            Ok(objects) => {
+                for (reason, note) in &objects.events {
+                    self.ctx.events.say(self.release, *reason, note).await;
+                }
                 facts.templated = StepState::Done(String::new());
-                Some(manifests)
+                Some(objects.manifests)
             }
             Err(trouble) => {
                 facts.templated = StepState::Failed(trouble);
                 None
             }
         }
+    }
+
+    async fn render(&self, fetched: &FetchedRelease, since: Timestamp) -> Result<Objects, Trouble> {
+        let namespace = self.release.namespace().unwrap_or_default();
+        let rights = self.ctx.rights(&namespace, Some(&self.stack.spec));
+        let rights =
+            rights.map_err(|error| Trouble::new(ErrorClass::Transient, Reason::RenderFailed, error.to_string()))?;
+        let reader = Reader { client: rights.client, kinds: &self.ctx.kinds, only_namespace: rights.only_namespace };
+        let releases = self.ctx.stack_releases.state();
+        let existing = releases.iter().filter(|release| cluster_stack::is_owned(release, self.stack));
+        let job = Job {
+            release: fetched,
+            since,
+            reader: &reader,
+            client: &self.ctx.clients.own(),
+            seed: &deletion::seed_of(self.stack),
+            existing: &existing.map(|release| release.name_any()).collect(),
+        };
+        self.ctx.releases.render(&job).await
     }
 
     /// Whether the condition of the last pass says this already: then no event repeats it.

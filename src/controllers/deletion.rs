@@ -27,7 +27,7 @@ use crate::core::retry::{self, ErrorClass};
 use crate::core::selection::{Selection, Wish};
 use crate::core::status::{ReleaseFacts, StackFacts, StepState, Trouble, release_status};
 use crate::io::observe::{self, Target};
-use crate::io::{apply, report, usage};
+use crate::io::{apply, report, seed, usage};
 
 /// How often what is being deleted is looked at; its watch tells earlier.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -44,6 +44,11 @@ fn pause(trouble: &Trouble, uid: &str, ctx: &Context) -> Duration {
     }
 }
 
+/// The target whose seed the class charts of a ClusterStack draw from.
+pub(super) fn seed_of(stack: &ClusterStack) -> Owner {
+    Owner { kind: "ClusterStack".to_owned(), namespace: stack.namespace().unwrap_or_default(), name: stack.name_any() }
+}
+
 /// One pass over a ClusterStack that is being deleted.
 pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action, Error> {
     if !has_finalizer(stack, CLUSTER_STACK_FINALIZER) {
@@ -53,6 +58,12 @@ pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action,
     let all = api.list(&ListParams::default()).await.doing(|| "listing ClusterStackReleases".to_owned())?;
     let releases: Vec<ClusterStackRelease> = all.items.into_iter().filter(|release| is_owned(release, stack)).collect();
     if releases.is_empty() {
+        // With policy orphan its objects live on, and so do the passwords in them.
+        if !is_orphan(stack) {
+            seed::delete(&ctx.clients.own(), &seed_of(stack))
+                .await
+                .doing(|| format!("deleting the seed of ClusterStack {}", stack.name_any()))?;
+        }
         remove_finalizer(stack, CLUSTER_STACK_FINALIZER, ctx).await?;
         ctx.memory.forget(&stack.uid().unwrap_or_default());
         return Ok(Action::await_change());

@@ -1,6 +1,6 @@
 //! Releases: listed, fetched, kept, rendered. Joins sources, store and charts; each release is rendered once.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,6 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
@@ -15,13 +17,17 @@ use crate::api::cluster_stack::{GitSource as GitSpec, Source as Spec};
 use crate::api::cluster_stack_release::Artifact;
 use crate::api::condition::Reason;
 use crate::core::bundle::{Bundle, BundleError};
+use crate::core::chart::{Drawn, Kept, Lookup, Needs};
 use crate::core::limits::Limits;
 use crate::core::manifest::{Manifest, manifests};
 use crate::core::name::ReleaseName;
+use crate::core::ownership::Owner;
 use crate::core::retry::ErrorClass;
 use crate::core::source::{AllowError, AllowList};
 use crate::core::status::Trouble;
+use crate::io::lookup::Reader;
 use crate::io::render::{self, Subject};
+use crate::io::seed;
 use crate::io::source::git::{Git, GitSource};
 use crate::io::source::poller::Poller;
 use crate::io::source::{Credentials, Listing, Source, SourceError, Tag};
@@ -33,6 +39,9 @@ use crate::settings::Settings;
 const REMEMBERED: usize = 512;
 /// Longest time for rendering a chart.
 const RENDER: Duration = Duration::from_mins(1);
+
+/// Most renderings of a chart in a row: each answers what the one before looked up.
+const ROUNDS: usize = 8;
 
 /// Repositories talked to at once; libgit2 blocks a thread each.
 const GIT_THREADS: usize = 8;
@@ -74,7 +83,59 @@ pub struct FetchedRelease {
     pub changed_upstream: Option<String>,
 }
 
-type Rendered = Arc<Result<Vec<Manifest>, Trouble>>;
+/// What is to be rendered, and where what it asks for is found.
+pub struct Job<'a> {
+    /// The release.
+    pub release: &'a FetchedRelease,
+    /// What `now` gives: when the release was subscribed.
+    pub since: Timestamp,
+    /// Answers lookups.
+    pub reader: &'a Reader<'a>,
+    /// Reads and writes the seed.
+    pub client: &'a Client,
+    /// Whose seed it is.
+    pub seed: &'a Owner,
+    /// The releases of the target that exist.
+    pub existing: &'a BTreeSet<String>,
+}
+
+/// What a release consists of.
+pub struct Objects {
+    /// In Helm's order.
+    pub manifests: Vec<Manifest>,
+    /// What is to be told.
+    pub events: Vec<(Reason, String)>,
+}
+
+/// What came of one rendering.
+#[derive(Clone)]
+struct Attempt {
+    manifests: Result<Vec<Manifest>, Trouble>,
+    /// What it asked for in vain.
+    lacks: Needs,
+    /// Keys and certificates it used.
+    drawn: Drawn,
+    /// What it was told.
+    answers: BTreeMap<Lookup, Value>,
+}
+
+impl Attempt {
+    /// Whether it is what would be rendered at that time too: no certificate is due.
+    fn holds_at(&self, now: Timestamp) -> bool {
+        self.drawn.values().all(|kept| kept.renew.is_none_or(|at| now < at))
+    }
+
+    /// The certificates that it made anew.
+    fn renewed(&self, before: &Drawn) -> Vec<String> {
+        let older = |place: &String, kept: &Kept| before.get(place).is_some_and(|old| old.generation < kept.generation);
+        let renewed = self.drawn.iter().filter(|(place, kept)| older(place, kept));
+        renewed
+            .map(|(_, kept)| format!("two thirds of its life are over: made anew the certificate of {}", kept.of))
+            .collect()
+    }
+}
+
+type Place = (String, String, String);
 
 /// Sources, the store and what was rendered.
 pub struct Releases {
@@ -82,7 +143,8 @@ pub struct Releases {
     poller: Poller,
     store: Store,
     bundles: Mutex<HashMap<(String, String), Arc<Bundle>>>,
-    rendered: Mutex<HashMap<(String, String, String), Rendered>>,
+    needs: Mutex<HashMap<Place, Needs>>,
+    rendered: Mutex<HashMap<(Place, [u8; 32]), Attempt>>,
 }
 
 impl Releases {
@@ -98,6 +160,7 @@ impl Releases {
             poller: Poller::new(),
             store: Store::open(dir.join("sha256"), settings.release_dir_size).await?,
             bundles: Mutex::default(),
+            needs: Mutex::default(),
             rendered: Mutex::default(),
         })
     }
@@ -216,38 +279,87 @@ impl Releases {
         Ok(bundle)
     }
 
-    /// The objects of a release's class chart. The same release in the same namespace is rendered once.
+    /// The objects of a release's class chart. The same release with the same answers and the same seed is rendered once.
+    ///
+    /// A chart says what it lacks by asking: it is rendered again with the answers, until it asks for nothing new.
     ///
     /// # Errors
-    /// The chart does not render, or what it renders are no objects.
-    pub async fn render(
-        &self,
-        release: &FetchedRelease,
-        namespace: &str,
-        since: Timestamp,
-    ) -> Result<Vec<Manifest>, Trouble> {
-        let named = format!("{} {since}", release.bundle.name);
-        let key = (release.artifact.digest.clone(), named, namespace.to_owned());
-        if let Some(rendered) = lock(&self.rendered).get(&key).cloned() {
-            return (*rendered).clone();
+    /// The chart does not render, what it renders are no objects, or what it asks for can't be had.
+    pub async fn render(&self, job: &Job<'_>) -> Result<Objects, Trouble> {
+        let bundle = &job.release.bundle;
+        let place =
+            (job.release.artifact.digest.clone(), format!("{} {}", bundle.name, job.since), job.seed.namespace.clone());
+        let mut needs = lock(&self.needs).get(&place).cloned().unwrap_or_default();
+        let mut events = Vec::new();
+        for _ in 0..ROUNDS {
+            let answers = job.reader.answers(&needs.lookups).await?;
+            let kept = if needs.seed { Some(seed::read_or_make(job.client, job.seed).await?) } else { None };
+            if kept.as_ref().is_some_and(|kept| kept.is_new) {
+                events.push((
+                    Reason::SeedCreated,
+                    format!("made Secret {}: random functions draw from it", seed::name(job.seed)),
+                ));
+            }
+            let now = Timestamp::now();
+            let input = input_digest(&answers, kept.as_ref());
+            let known = lock(&self.rendered).get(&(place.clone(), input)).filter(|known| known.holds_at(now)).cloned();
+            let attempt = match known {
+                Some(known) => known,
+                None => self.attempt(job, answers, kept.as_ref(), now).await?,
+            };
+            if needs.extend(&attempt.lacks) {
+                remember(&self.needs, place.clone(), needs.clone());
+                continue;
+            }
+            let Some(kept) = kept.filter(|_| attempt.manifests.is_ok()) else {
+                remember(&self.rendered, (place, input), attempt.clone());
+                return attempt.manifests.map(|manifests| Objects { manifests, events });
+            };
+            let renewed = attempt.renewed(&kept.keyring.drawn());
+            let keyring = kept.keyring.settled(&bundle.name.object_name(), &attempt.drawn, job.existing);
+            let kept = if keyring == kept.keyring {
+                kept
+            } else {
+                // Kept before it is applied: a process that dies in between finds the same keys again.
+                let Some(written) = seed::write(job.client, job.seed, &kept, keyring).await? else { continue };
+                written
+            };
+            events.extend(renewed.into_iter().map(|what| (Reason::CertificateRenewed, what)));
+            remember(&self.rendered, (place, input_digest(&attempt.answers, Some(&kept))), attempt.clone());
+            return attempt.manifests.map(|manifests| Objects { manifests, events });
         }
+        let asked: Vec<String> =
+            needs.lookups.iter().map(|l| format!("{} {}/{}", l.kind, l.namespace, l.name)).collect();
+        let message = format!("the chart looked up something new in each of {ROUNDS} renderings: {}", asked.join(", "));
+        Err(Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, message))
+    }
+
+    /// One rendering.
+    async fn attempt(
+        &self,
+        job: &Job<'_>,
+        answers: BTreeMap<Lookup, Value>,
+        kept: Option<&seed::Kept>,
+        now: Timestamp,
+    ) -> Result<Attempt, Trouble> {
         // Set when this future is dropped: a rendering that nobody waits for any more ends.
         let stop = StopOnDrop::default();
-        let (bundle, stopped) = (Arc::clone(&release.bundle), Arc::clone(&stop.0));
-        let subject =
-            Subject { release: bundle.name.stem(), namespace: namespace.to_owned(), since, stop: Some(stopped) };
-        let work = blocking(move || render_bundle(&bundle, &subject));
-        let done = tokio::time::timeout(RENDER, work).await.unwrap_or_else(|_| {
+        let subject = Subject {
+            release: job.release.bundle.name.stem(),
+            namespace: job.seed.namespace.clone(),
+            since: job.since,
+            seed: kept.map(|kept| kept.seed),
+            drawn: kept.map(|kept| kept.keyring.drawn()).unwrap_or_default(),
+            answers,
+            clock: now,
+            stop: Some(Arc::clone(&stop.0)),
+        };
+        let bundle = Arc::clone(&job.release.bundle);
+        let work = blocking(move || render_bundle(&bundle, subject));
+        tokio::time::timeout(RENDER, work).await.unwrap_or_else(|_| {
             let message = format!("the chart did not render within {} s", RENDER.as_secs());
-            Ok(Err(Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, message)))
-        });
-        let rendered: Rendered = Arc::new(done?);
-        let mut all = lock(&self.rendered);
-        if all.len() >= REMEMBERED {
-            all.clear();
-        }
-        all.insert(key, Arc::clone(&rendered));
-        (*rendered).clone()
+            Err(Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, message))
+        })
     }
 
     async fn source(&self, client: &Client, namespace: &str, spec: Option<&Spec>) -> Result<GitSource, Trouble> {
@@ -313,12 +425,48 @@ impl Drop for StopOnDrop {
     }
 }
 
-fn render_bundle(bundle: &Bundle, subject: &Subject) -> Result<Vec<Manifest>, Trouble> {
+fn render_bundle(bundle: &Bundle, subject: Subject) -> Attempt {
     let failed = |error: String| Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, error);
-    let files =
-        unpack::expand_charts(bundle.class_chart.clone(), &Limits::default()).map_err(|e| failed(e.to_string()))?;
-    let documents = render::class_chart(&files, subject).map_err(|e| failed(e.to_string()))?;
-    manifests(documents).map_err(|error| failed(error.to_string()))
+    let mut attempt =
+        Attempt { manifests: Ok(Vec::new()), lacks: Needs::default(), drawn: Drawn::new(), answers: BTreeMap::new() };
+    let rendered = match unpack::expand_charts(bundle.class_chart.clone(), &Limits::default()) {
+        Ok(files) => render::class_chart(&files, &subject),
+        Err(error) => {
+            attempt.manifests = Err(failed(error.to_string()));
+            return attempt;
+        }
+    };
+    attempt.answers = subject.answers;
+    match rendered {
+        Ok(rendered) => {
+            attempt.lacks.lookups = rendered.missing_lookups;
+            attempt.drawn = rendered.drawn;
+            attempt.manifests = manifests(rendered.objects).map_err(|error| failed(error.to_string()));
+        }
+        Err(error) => {
+            attempt.lacks = error.lacks();
+            attempt.manifests = Err(failed(error.to_string()));
+        }
+    }
+    attempt
+}
+
+/// What an input holds besides the chart.
+fn input_digest(answers: &BTreeMap<Lookup, Value>, kept: Option<&seed::Kept>) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    for (lookup, answer) in answers {
+        digest.update(format!("{lookup:?}\0{answer}\0"));
+    }
+    digest.update(kept.map_or("", |kept| kept.version.as_str()));
+    digest.finalize().into()
+}
+
+fn remember<K: std::hash::Hash + Eq, V>(all: &Mutex<HashMap<K, V>>, key: K, value: V) {
+    let mut all = lock(all);
+    if all.len() >= REMEMBERED {
+        all.clear();
+    }
+    all.insert(key, value);
 }
 
 /// The credentials in the Secret that a Git source names, always of the object's own namespace.

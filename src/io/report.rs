@@ -78,6 +78,8 @@ impl Events {
             | Reason::Pruned
             | Reason::Ready
             | Reason::Progressing
+            | Reason::SeedCreated
+            | Reason::CertificateRenewed
             | Reason::ProcessOngoing
             | Reason::DriftCorrected => EventType::Normal,
             _ => EventType::Warning,

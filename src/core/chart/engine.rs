@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::error::RenderError;
 use super::scope::Tree;
-use super::{Lookup, RenderInput};
+use super::{Drawn, Lookup, RenderInput};
 
 /// What one chart of a tree of charts offers to its templates.
 pub struct Scope<'a> {
@@ -33,6 +33,8 @@ pub struct Texts {
     pub files: BTreeMap<String, String>,
     /// Lookups that had no answer.
     pub missing_lookups: BTreeSet<Lookup>,
+    /// Keys and certificates that were used.
+    pub drawn: Drawn,
 }
 
 /// A template language. Each template of a chart belongs to exactly one engine.

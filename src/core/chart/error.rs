@@ -1,11 +1,10 @@
 //! What can go wrong with a chart.
 
-use std::collections::BTreeSet;
 use std::fmt;
 
 use thiserror::Error;
 
-use super::Lookup;
+use super::Needs;
 
 /// A chart that can't be loaded.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -79,11 +78,11 @@ pub enum RenderError {
 }
 
 impl RenderError {
-    /// The lookups that had no answer when the error occurred: with them the chart may render.
-    pub fn missing_lookups(&self) -> Option<&BTreeSet<Lookup>> {
+    /// What was asked for in vain when the error occurred: with it the chart may render.
+    pub fn lacks(&self) -> Needs {
         match self {
-            Self::Template(error) => Some(&error.missing_lookups),
-            _ => None,
+            Self::Template(error) => error.lacks.clone(),
+            _ => Needs::default(),
         }
     }
 }
@@ -125,8 +124,8 @@ pub struct TemplateError {
     pub location: Location,
     /// The places that included it, innermost first.
     pub included_from: Vec<Location>,
-    /// Lookups without an answer up to then.
-    pub missing_lookups: BTreeSet<Lookup>,
+    /// What was asked for in vain up to then.
+    pub lacks: Needs,
 }
 
 /// How many places of a chain of includes are shown.

@@ -21,6 +21,7 @@ mod engine;
 mod error;
 mod go_template;
 mod ignore;
+mod keyring;
 mod load;
 mod manifests;
 mod metadata;
@@ -34,6 +35,7 @@ mod version;
 pub use capabilities::{Capabilities, KubeVersion};
 pub use engine::{Charts, Engine, GoTemplate, Scope, Texts};
 pub use error::{ChartError, Location, RenderError, TemplateError};
+pub use keyring::{Drawn, Kept, Keyring, Needs, Seed};
 pub use load::Chart;
 pub use manifests::{Document, Hook};
 pub use metadata::{Dependency, Maintainer, Metadata};
@@ -107,8 +109,12 @@ pub struct RenderInput<'a> {
     pub capabilities: &'a Capabilities,
     /// What `now` gives.
     pub now: Timestamp,
-    /// What random functions draw from.
-    pub seed: [u8; 32],
+    /// What random functions draw from. Without one they fail, and the error says that one is needed.
+    pub seed: Option<Seed>,
+    /// Keys and certificates that were made before.
+    pub drawn: &'a Drawn,
+    /// The time that decides whether a certificate is to be made anew; none ever is without it.
+    pub clock: Option<Timestamp>,
     /// What may be used.
     pub limits: Limits,
     /// Answers to `lookup`. A lookup without an answer gives an empty map and is reported.
@@ -127,12 +133,15 @@ impl<'a> RenderInput<'a> {
     /// An input with no values, no answers and default limits.
     pub fn new(release: Release, capabilities: &'a Capabilities, now: Timestamp) -> Self {
         static NONE: BTreeMap<Lookup, Json> = BTreeMap::new();
+        static NOTHING: Drawn = Drawn::new();
         Self {
             release,
             values: Json::Object(serde_json::Map::new()),
             capabilities,
             now,
-            seed: [0; 32],
+            seed: None,
+            drawn: &NOTHING,
+            clock: None,
             limits: Limits::default(),
             lookups: &NONE,
             include_crds: true,
@@ -152,4 +161,6 @@ pub struct Rendered {
     pub notes: Option<String>,
     /// Lookups that had no answer: with answers the chart may render otherwise.
     pub missing_lookups: BTreeSet<Lookup>,
+    /// Keys and certificates that were used: those to keep for the next rendering.
+    pub drawn: Drawn,
 }

@@ -19,7 +19,7 @@ use super::scope::Tree;
 use super::tera::Tera;
 use super::values::new_map;
 use super::version::is_compatible;
-use super::{RenderInput, Rendered};
+use super::{Drawn, Needs, RenderInput, Rendered};
 
 /// Renders a chart: Go templates as `helm template` does, and Tera's.
 ///
@@ -52,18 +52,19 @@ pub fn render_with(chart: &Chart, input: &RenderInput<'_>, engines: &[&dyn Engin
         collect_crds(&tree.root, &mut crds)?;
     }
     let mut files = std::collections::BTreeMap::new();
-    let mut missing_lookups = BTreeSet::new();
+    let (mut missing_lookups, mut drawn) = (BTreeSet::new(), Drawn::new());
     for engine in engines {
         let mut texts = engine.render(&Charts { tree: &tree }, input)?;
         files.append(&mut texts.files);
         missing_lookups.append(&mut texts.missing_lookups);
+        drawn.append(&mut texts.drawn);
     }
     let notes_path = format!("{}/templates/NOTES.txt", chart.name());
     let notes = files.remove(&notes_path);
     files.retain(|path, _| !path.ends_with("NOTES.txt"));
     let mut documents = crds;
     documents.append(&mut manifests::sorted(&files, input.include_comments)?);
-    Ok(Rendered { documents, notes, missing_lookups })
+    Ok(Rendered { documents, notes, missing_lookups, drawn })
 }
 
 /// Enables subcharts, merges values and checks them.
@@ -113,7 +114,7 @@ pub fn render_text(name: &str, template: &str, root: &Json, input: &RenderInput<
             message: error.message,
             location: locate(template, error.pos, name, name),
             included_from: Vec::new(),
-            missing_lookups: BTreeSet::new(),
+            lacks: Needs::default(),
         }))
     })?;
     let name: Arc<str> = name.into();

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use super::RenderInput;
 use super::dependencies::Node;
 use super::engine::{Path, Scope, Texts};
 use super::error::{RenderError, TemplateError};
@@ -17,6 +16,7 @@ use super::go_template::value::{ListType, Map, MapType, Value};
 use super::load::Template;
 use super::metadata::Metadata;
 use super::values::new_map;
+use super::{Needs, RenderInput};
 
 /// A chart with its enabled subcharts and merged values.
 pub(crate) struct Tree<'a> {
@@ -65,7 +65,7 @@ impl<'a> Tree<'a> {
                         message: error.message.clone(),
                         location: locate(&source, error.pos, path, path),
                         included_from: Vec::new(),
-                        missing_lookups: std::collections::BTreeSet::new(),
+                        lacks: Needs::default(),
                     })));
                 }
             }
@@ -84,11 +84,12 @@ impl<'a> Tree<'a> {
             files.insert(path.to_string(), text);
         }
         let missing_lookups = std::mem::take(&mut eval.missing_lookups);
+        let drawn = std::mem::take(&mut eval.drawn);
         // `.Subcharts` and `.Values` may hold cycles.
         for renderable in renderables.values() {
             renderable.data.clear();
         }
-        Ok(Texts { files, missing_lookups })
+        Ok(Texts { files, missing_lookups, drawn })
     }
 }
 

@@ -27,7 +27,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::engine::Texts;
-use super::{Limits, Lookup};
+use super::{Drawn, Limits, Lookup};
 pub use engine::Tera;
 pub use error::{TeraError, TeraErrorKind};
 use session::Session;
@@ -114,10 +114,10 @@ impl TeraTemplates {
         let (result, session) = nesting::with_room(|| session.run(render_all))?;
         let missing_lookups = session.missing;
         match result {
-            Ok(files) => Ok(Texts { files, missing_lookups }),
+            Ok(files) => Ok(Texts { files, missing_lookups, drawn: Drawn::new() }),
             Err(error) => {
                 let mut error: TeraError = error;
-                error.details.missing_lookups = missing_lookups;
+                error.details.lacks.lookups = missing_lookups;
                 if let Some(limit) = session.limit {
                     error.kind = TeraErrorKind::Limit;
                     limit.clone_into(&mut error.details.message);

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::super::error::{Location, TemplateError};
-use super::super::{Lookup, RenderInput};
+use super::super::{Drawn, Lookup, Needs, RenderInput};
 use super::ast::{Body, Branch, Command, Expr, File, Node, Operand, Pipe, Pos};
 use super::functions::{Function, Run, Ty, methods};
 use super::object::Object;
@@ -88,9 +88,17 @@ pub(crate) struct Eval<'a> {
     /// Maps that were put into maps: they may hold cycles, which would never be freed.
     linked: Vec<Weak<Map>>,
     /// Where draws of random functions are made, and how many were made there.
-    pub(crate) draws: HashMap<(String, Pos, Vec<u8>), u32>,
+    pub(crate) draws: HashMap<[u8; 32], u32>,
     /// The file and place of the call being made.
     pub(crate) site: (Arc<str>, Pos),
+    /// The text in which it is made.
+    site_source: Arc<str>,
+    /// The file that is rendered.
+    pub(crate) entry: Arc<str>,
+    /// Keys and certificates that were used.
+    pub(crate) drawn: Drawn,
+    /// Something was to be drawn, and there is no seed.
+    pub(crate) needs_seed: bool,
     produced: usize,
     steps: u64,
     depth: usize,
@@ -108,6 +116,10 @@ impl<'a> Eval<'a> {
             linked: Vec::new(),
             draws: HashMap::new(),
             site: ("".into(), 0),
+            site_source: "".into(),
+            entry: "".into(),
+            drawn: Drawn::new(),
+            needs_seed: false,
             produced: 0,
             steps: 0,
             depth: 0,
@@ -117,10 +129,11 @@ impl<'a> Eval<'a> {
     /// Executes a file's template and gives its text.
     pub(crate) fn render(&mut self, name: &str, data: &Value) -> Res<String> {
         self.out.clear();
+        self.entry = name.into();
         match self.execute(name, data) {
             Ok(()) => Ok(without_no_value(&String::from_utf8_lossy(&std::mem::take(&mut self.out)))),
             Err(Fault::Template(mut error)) => {
-                error.missing_lookups.clone_from(&self.missing_lookups);
+                error.lacks = self.lacks();
                 Err(error)
             }
             Err(Fault::Message(message)) => Err(Box::new(TemplateError {
@@ -133,9 +146,19 @@ impl<'a> Eval<'a> {
                     text: String::new(),
                 },
                 included_from: Vec::new(),
-                missing_lookups: self.missing_lookups.clone(),
+                lacks: self.lacks(),
             })),
         }
+    }
+
+    fn lacks(&self) -> Needs {
+        Needs { lookups: self.missing_lookups.clone(), seed: self.needs_seed }
+    }
+
+    /// The text of the line of the call being made: it moves with edits elsewhere.
+    pub(crate) fn line(&self) -> String {
+        let (file, pos) = &self.site;
+        locate(&self.site_source, *pos, file, file).text.trim().to_owned()
     }
 
     fn find(&self, name: &str) -> Option<Definition> {
@@ -206,7 +229,7 @@ impl<'a> Eval<'a> {
                         message: format!("cannot parse template: {}", error.message),
                         location,
                         included_from: Vec::new(),
-                        missing_lookups: BTreeSet::new(),
+                        lacks: Needs::default(),
                     })));
                 }
             },
@@ -259,7 +282,7 @@ impl<'a> Eval<'a> {
             message: message.into(),
             location: locate(&frame.body.source, pos, frame.file, frame.name),
             included_from: Vec::new(),
-            missing_lookups: BTreeSet::new(),
+            lacks: Needs::default(),
         })
     }
 
@@ -572,6 +595,9 @@ impl<'a> Eval<'a> {
                 self.site.0 = frame.file.into();
             }
             self.site.1 = pos;
+        }
+        if !Arc::ptr_eq(&self.site_source, &frame.body.source) {
+            self.site_source = frame.body.source.clone();
         }
         body(self, &values).map_err(|fault| Self::fault(frame, pos, function, fault))
     }

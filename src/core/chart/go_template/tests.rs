@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use serde_json::{Value as Json, json};
 
-use super::super::{Capabilities, Limits, Lookup, Release, RenderError, RenderInput, render_text};
+use super::super::{Capabilities, Chart, Drawn, Limits, Lookup, Release, RenderError, RenderInput, Seed, render_text};
 
 fn values() -> Json {
     json!({
@@ -20,6 +20,7 @@ fn render_with(template: &str, change: impl FnOnce(&mut RenderInput<'_>)) -> Res
     let capabilities = Capabilities::default();
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
     let mut input = RenderInput::new(Release::new("demo", "ns"), &capabilities, now);
+    input.seed = Some(Seed([1; 32]));
     change(&mut input);
     render_text("x.yaml", template, &values(), &input)
 }
@@ -179,7 +180,7 @@ fn a_set_flag_stops_the_rendering() {
 #[test]
 fn random_functions_follow_the_seed() {
     let template = "{{ randAlphaNum 10 }} {{ randAlphaNum 10 }} {{ uuidv4 }}";
-    let draw = |seed: u8| render_with(template, |input| input.seed = [seed; 32]).unwrap();
+    let draw = |seed: u8| render_with(template, |input| input.seed = Some(Seed([seed; 32]))).unwrap();
     assert_eq!(draw(1), draw(1));
     assert_ne!(draw(1), draw(2));
     let words: Vec<String> = draw(1).split(' ').map(str::to_owned).collect();
@@ -191,7 +192,7 @@ fn a_lookup_without_an_answer_is_reported() {
     let asked = Lookup { api_version: "v1".into(), kind: "Secret".into(), namespace: "ns".into(), name: "x".into() };
     let template = "{{ required \"no secret\" (lookup \"v1\" \"Secret\" \"ns\" \"x\").data }}";
     let error = render_with(template, |_| {}).unwrap_err();
-    assert_eq!(error.missing_lookups().unwrap().iter().collect::<Vec<_>>(), [&asked]);
+    assert_eq!(error.lacks().lookups.iter().collect::<Vec<_>>(), [&asked]);
     let answers = BTreeMap::from([(asked, json!({"data": "found"}))]);
     let capabilities = Capabilities::default();
     let mut input =
@@ -256,4 +257,67 @@ fn charts_and_values_can_be_shared_between_threads() {
     fn assert_shared<T: Send + Sync>() {}
     assert_shared::<super::super::Chart>();
     assert_shared::<RenderInput<'_>>();
+}
+
+/// The keys and certificates that a chart of one template uses.
+fn drawn<'a>(template: &str, change: impl FnOnce(&mut RenderInput<'a>), capabilities: &'a Capabilities) -> Drawn {
+    let chart = [("Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\n"), ("templates/x.yaml", template)];
+    let chart =
+        Chart::load_directory(&chart.map(|(path, text)| (path.to_owned(), text.to_owned().into())).into()).unwrap();
+    let now = "2026-01-01T00:00:00Z".parse().unwrap();
+    let mut input = RenderInput::new(Release::new("demo", "ns"), capabilities, now);
+    input.seed = Some(Seed([1; 32]));
+    change(&mut input);
+    crate::core::chart::render(&chart, &input).unwrap().drawn
+}
+
+#[test]
+fn draws_survive_edits_elsewhere_and_differ_from_each_other() {
+    let draw = |template: &str| render(template).unwrap().lines().last().unwrap().to_owned();
+    let alone = draw("a: {{ randAlphaNum 16 }}");
+    assert_eq!(draw("# an edit\nb: {{ randAlphaNum 8 }}\n\na: {{ randAlphaNum 16 }}"), alone);
+    assert_eq!(draw("b: {{ randAlphaNum 16 }}\na: {{ randAlphaNum 16 }}"), alone, "the same call on another line");
+    assert_ne!(draw("b: {{ randAlphaNum 16 }}")[3..], alone[3..], "another place");
+    let twice = render("{{ range until 2 }}\n{{ uuidv4 }}{{ end }}").unwrap();
+    let twice: Vec<&str> = twice.trim().lines().collect();
+    assert_ne!(twice[0], twice[1], "the same place twice");
+}
+
+#[test]
+fn without_a_seed_nothing_is_drawn_and_the_error_says_so() {
+    let error = render_with("{{ randAlphaNum 8 }}", |input| input.seed = None).unwrap_err();
+    assert!(error.lacks().seed, "{error}");
+    assert!(!render_with("{{ fail \"no\" }}", |input| input.seed = None).unwrap_err().lacks().seed);
+}
+
+#[test]
+fn kept_certificates_are_used_until_two_thirds_of_their_life() {
+    let template = r#"cert: {{ (genSelfSignedCert "x" nil nil 30).Cert | b64enc }}"#;
+    let capabilities = Capabilities::default();
+    let first = drawn(template, |_| {}, &capabilities);
+    let (_, made) = first.iter().next().unwrap();
+    assert_eq!((made.generation, made.of.as_str()), (0, "genSelfSignedCert in c/templates/x.yaml"));
+    assert_eq!(made.renew, "2026-01-21T00:00:00Z".parse().ok());
+    let at = |clock: &str, seed: u8| {
+        let later = |input: &mut RenderInput<'_>| {
+            input.seed = Some(Seed([seed; 32]));
+            input.clock = clock.parse().ok();
+        };
+        drawn(
+            template,
+            |input| {
+                later(input);
+                input.drawn = &first;
+            },
+            &capabilities,
+        )
+    };
+    assert_eq!(at("2026-01-20T00:00:00Z", 2), first, "kept whatever the seed is");
+    let second = at("2026-01-22T00:00:00Z", 1);
+    let (_, renewed) = second.iter().next().unwrap();
+    assert_eq!((renewed.generation, renewed.renew), (1, "2026-02-11T00:00:00Z".parse().ok()));
+    assert_ne!(renewed.key, made.key);
+    // A release that is older than the life of what it makes.
+    let late = drawn(template, |input| input.clock = "2027-01-01T00:00:00Z".parse().ok(), &capabilities);
+    assert_eq!(late.values().next().unwrap().renew, "2027-01-21T00:00:00Z".parse().ok());
 }

@@ -29,11 +29,8 @@ pub enum TeraErrorKind {
 impl TeraError {
     pub(super) fn new(kind: TeraErrorKind, file: &str, message: impl Into<String>) -> Self {
         let location = location(file, 0, 0, "");
-        let (included_from, missing_lookups) = Default::default();
-        Self {
-            kind,
-            details: Box::new(TemplateError { message: message.into(), location, included_from, missing_lookups }),
-        }
+        let (included_from, lacks) = Default::default();
+        Self { kind, details: Box::new(TemplateError { message: message.into(), location, included_from, lacks }) }
     }
 
     /// Takes Tera's error apart. `file` counts where Tera tells none.

@@ -273,7 +273,7 @@ fn lookups_are_answered_or_remembered() {
     assert_eq!(texts.files[FILE], "xnone");
     assert_eq!(texts.missing_lookups, BTreeSet::from([secret("b")]));
     let error = templates.render_with(&context(), &BTreeMap::new(), &Limits::default(), None).unwrap_err();
-    assert_eq!(error.details.missing_lookups, BTreeSet::from([secret("a"), secret("b")]));
+    assert_eq!(error.details.lacks.lookups, BTreeSet::from([secret("a"), secret("b")]));
 }
 
 #[test]

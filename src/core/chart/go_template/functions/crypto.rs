@@ -1,7 +1,8 @@
-//! Keys, certificates and password hashes. Keys come from the input's seed: the same input gives the same key.
+//! Keys, certificates and password hashes. Keys come from the input's seed, or were kept from an earlier rendering.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
 use openssl::asn1::{Asn1Integer, Asn1Time};
 use openssl::bn::{BigNum, BigNumContext};
 use openssl::ec::{EcGroup, EcKey, EcPoint};
@@ -22,17 +23,18 @@ use super::super::print;
 use super::super::value::Value;
 use super::encoding::decode_base64;
 use super::math::int;
-use super::random::{Stream, stream};
+use super::random::{Place, Stream, stream};
 use super::{Function, Out, Ty, text};
+use crate::core::chart::keyring::{Kept, renewal};
 
 pub(super) const FUNCTIONS: &[Function] = &[
-    Function::new("bcrypt", &[Ty::Str], |eval, args| Ok(Value::from(bcrypt(eval, "bcrypt", args, &text(&args[0]))))),
+    Function::new("bcrypt", &[Ty::Str], |eval, args| Ok(Value::from(bcrypt(eval, "bcrypt", args, &text(&args[0]))?))),
     Function::new("htpasswd", &[Ty::Str, Ty::Str], |eval, args| {
         let user = text(&args[0]);
         if user.contains(':') {
             return Ok(Value::from(format!("invalid username: {user}")));
         }
-        let hash = bcrypt(eval, "htpasswd", args, &text(&args[1]));
+        let hash = bcrypt(eval, "htpasswd", args, &text(&args[1]))?;
         Ok(Value::from(format!("{user}:{hash}")))
     }),
     Function::new("derivePassword", &[Ty::Uint32, Ty::Str, Ty::Str, Ty::Str, Ty::Str], |_, args| {
@@ -44,7 +46,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
             return Ok(Value::from(""));
         }
         let mut iv = [0; 16];
-        stream(eval, "encryptAES", args).fill(&mut iv);
+        stream(eval, "encryptAES", args)?.fill(&mut iv);
         let encrypted = openssl::symm::encrypt(Cipher::aes_256_cbc(), &aes_key(&args[0]), Some(&iv), plain);
         Ok(Value::from(STANDARD.encode([&iv, encrypted.map_err(failed)?.as_slice()].concat())))
     }),
@@ -52,42 +54,87 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("genPrivateKey", &[Ty::Str], private_key),
     Function::new("buildCustomCert", &[Ty::Str, Ty::Str], custom_cert),
     Function::new("genCA", &[Ty::Str, Ty::Int], |eval, args| {
-        let mut draws = stream(eval, "genCA", args);
-        let key = rsa_key(&mut draws, 2048).map_err(failed)?;
-        authority(eval, args, &key, &mut draws)
+        certified(eval, "genCA", args, int(&args[1]), |draws, start| {
+            let key = rsa_key(draws, 2048).map_err(failed)?;
+            authority(args, &key, draws, start)
+        })
     }),
     Function::new("genCAWithKey", &[Ty::Str, Ty::Int, Ty::Str], |eval, args| {
-        let mut draws = stream(eval, "genCAWithKey", args);
-        let key = read_key(&args[2]).map_err(|error| format!("parsing private key: {error}"))?;
-        authority(eval, args, &key, &mut draws)
+        certified(eval, "genCAWithKey", args, int(&args[1]), |draws, start| {
+            let key = read_key(&args[2]).map_err(|error| format!("parsing private key: {error}"))?;
+            authority(args, &key, draws, start)
+        })
     }),
     Function::new("genSelfSignedCert", &[Ty::Str, Ty::List, Ty::List, Ty::Int], |eval, args| {
-        let mut draws = stream(eval, "genSelfSignedCert", args);
-        let key = rsa_key(&mut draws, 2048).map_err(failed)?;
-        signed(eval, args, None, &key, &mut draws)
+        certified(eval, "genSelfSignedCert", args, int(&args[3]), |draws, start| {
+            let key = rsa_key(draws, 2048).map_err(failed)?;
+            signed(args, None, &key, draws, start)
+        })
     }),
     Function::new("genSelfSignedCertWithKey", &[Ty::Str, Ty::List, Ty::List, Ty::Int, Ty::Str], |eval, args| {
-        let mut draws = stream(eval, "genSelfSignedCertWithKey", args);
-        let key = read_key(&args[4]).map_err(|error| format!("parsing private key: {error}"))?;
-        signed(eval, args, None, &key, &mut draws)
+        certified(eval, "genSelfSignedCertWithKey", args, int(&args[3]), |draws, start| {
+            let key = read_key(&args[4]).map_err(|error| format!("parsing private key: {error}"))?;
+            signed(args, None, &key, draws, start)
+        })
     }),
     Function::new("genSignedCert", &[Ty::Str, Ty::List, Ty::List, Ty::Int, Ty::Certificate], |eval, args| {
-        let mut draws = stream(eval, "genSignedCert", args);
-        let authority = Authority::read(&args[4])?;
-        let key = rsa_key(&mut draws, 2048).map_err(failed)?;
-        signed(eval, args, Some(&authority), &key, &mut draws)
+        certified(eval, "genSignedCert", args, int(&args[3]), |draws, start| {
+            let authority = Authority::read(&args[4])?;
+            let key = rsa_key(draws, 2048).map_err(failed)?;
+            signed(args, Some(&authority), &key, draws, start)
+        })
     }),
     Function::new(
         "genSignedCertWithKey",
         &[Ty::Str, Ty::List, Ty::List, Ty::Int, Ty::Certificate, Ty::Str],
         |eval, args| {
-            let mut draws = stream(eval, "genSignedCertWithKey", args);
-            let authority = Authority::read(&args[4])?;
-            let key = read_key(&args[5]).map_err(|error| format!("parsing private key: {error}"))?;
-            signed(eval, args, Some(&authority), &key, &mut draws)
+            certified(eval, "genSignedCertWithKey", args, int(&args[3]), |draws, start| {
+                let authority = Authority::read(&args[4])?;
+                let key = read_key(&args[5]).map_err(|error| format!("parsing private key: {error}"))?;
+                signed(args, Some(&authority), &key, draws, start)
+            })
         },
     ),
 ];
+
+/// The certificate that was kept of this place; where there is none, or its time has come, the one that `make` makes,
+/// valid from the time it is given.
+fn certified(
+    eval: &mut Eval<'_>,
+    function: &str,
+    args: &[Value],
+    days: i64,
+    make: impl FnOnce(&mut Stream, Timestamp) -> Result<Pair, Fault>,
+) -> Out {
+    let place = Place::of(eval, function, args);
+    let before = eval.input.drawn.get(&place.id());
+    let is_due = |renew: Option<Timestamp>| renew.zip(eval.input.clock).is_some_and(|(at, now)| at <= now);
+    let kept = match before {
+        Some(kept) if !is_due(kept.renew) => kept.clone(),
+        _ => {
+            let generation = before.map_or(0, |kept| kept.generation.saturating_add(1));
+            // The first one is as old as the release, unless it would be due at once.
+            let first = before.is_none() && !is_due(renewal(eval.input.now, days));
+            let start = if first { eval.input.now } else { eval.input.clock.unwrap_or(eval.input.now) };
+            let mut draws = place.draws(eval, generation)?;
+            let Pair { certificate, key } = make(&mut draws, start)?;
+            Kept { of: made_where(eval, function), key, certificate, generation, renew: renewal(start, days) }
+        }
+    };
+    let value = certificate(Value::from_bytes(kept.certificate.clone().into_bytes()), Value::from(kept.key.as_str()));
+    eval.drawn.insert(place.id(), kept);
+    Ok(value)
+}
+
+fn made_where(eval: &Eval<'_>, function: &str) -> String {
+    format!("{function} in {}", eval.site.0)
+}
+
+/// In PEM.
+struct Pair {
+    certificate: String,
+    key: String,
+}
 
 #[allow(clippy::needless_pass_by_value, reason = "the shape of map_err")]
 fn failed(error: ErrorStack) -> Fault {
@@ -96,16 +143,16 @@ fn failed(error: ErrorStack) -> Fault {
 
 const BCRYPT_COST: u32 = 10;
 
-fn bcrypt(eval: &mut Eval<'_>, function: &str, args: &[Value], password: &str) -> String {
+fn bcrypt(eval: &mut Eval<'_>, function: &str, args: &[Value], password: &str) -> Result<String, Fault> {
     let mut salt = [0; 16];
-    stream(eval, function, args).fill(&mut salt);
+    stream(eval, function, args)?.fill(&mut salt);
     if password.len() > 72 {
-        return "failed to encrypt string with bcrypt: bcrypt: password length exceeds 72 bytes".into();
+        return Ok("failed to encrypt string with bcrypt: bcrypt: password length exceeds 72 bytes".into());
     }
-    match bcrypt::hash_with_salt(password, BCRYPT_COST, salt) {
+    Ok(match bcrypt::hash_with_salt(password, BCRYPT_COST, salt) {
         Ok(hash) => hash.format_for_version(bcrypt::Version::TwoA),
         Err(error) => format!("failed to encrypt string with bcrypt: {error}"),
-    }
+    })
 }
 
 fn aes_key(password: &Value) -> [u8; 32] {
@@ -224,20 +271,30 @@ fn key_pem(key: &PKey<Private>) -> Result<String, ErrorStack> {
 }
 
 fn private_key(eval: &mut Eval<'_>, args: &[Value]) -> Out {
-    let mut draws = stream(eval, "genPrivateKey", args);
     let kind = text(&args[0]);
-    let key = match &*kind {
-        "" | "rsa" => rsa_key(&mut draws, 4096),
-        "ecdsa" => ec_key(&mut draws),
-        "ed25519" => {
-            let mut secret = [0; 32];
-            draws.fill(&mut secret);
-            PKey::private_key_from_raw_bytes(&secret, Id::ED25519)
-        }
-        "dsa" => return Err("DSA keys are not supported: nothing takes them any more".into()),
-        other => return Ok(Value::from(format!("Unknown type {other}"))),
+    let place = Place::of(eval, "genPrivateKey", args);
+    let kept = if let Some(kept) = eval.input.drawn.get(&place.id()) {
+        kept.clone()
+    } else {
+        let mut draws = place.draws(eval, 0)?;
+        let key = match &*kind {
+            "" | "rsa" => rsa_key(&mut draws, 4096),
+            "ecdsa" => ec_key(&mut draws),
+            "ed25519" => {
+                let mut secret = [0; 32];
+                draws.fill(&mut secret);
+                PKey::private_key_from_raw_bytes(&secret, Id::ED25519)
+            }
+            "dsa" => return Err("DSA keys are not supported: nothing takes them any more".into()),
+            other => return Ok(Value::from(format!("Unknown type {other}"))),
+        };
+        let key = key.and_then(|key| key_pem(&key)).map_err(failed)?;
+        let of = made_where(eval, "genPrivateKey");
+        Kept { of, key, certificate: String::new(), generation: 0, renew: None }
     };
-    Ok(Value::from(key.and_then(|key| key_pem(&key)).map_err(failed)?))
+    let value = Value::from(kept.key.as_str());
+    eval.drawn.insert(place.id(), kept);
+    Ok(value)
 }
 
 fn read_key(value: &Value) -> Result<PKey<Private>, String> {
@@ -306,20 +363,20 @@ struct Request<'r> {
     authority: bool,
 }
 
-fn authority(eval: &mut Eval<'_>, args: &[Value], key: &PKey<Private>, draws: &mut Stream) -> Out {
+fn authority(args: &[Value], key: &PKey<Private>, draws: &mut Stream, start: Timestamp) -> Result<Pair, Fault> {
     let name = text(&args[0]);
     let request =
         Request { name: &name, addresses: Vec::new(), hosts: Vec::new(), days: int(&args[1]), authority: true };
-    issue(eval, &request, None, key, draws)
+    issue(&request, None, key, draws, start)
 }
 
 fn signed(
-    eval: &mut Eval<'_>,
     args: &[Value],
     authority: Option<&Authority>,
     key: &PKey<Private>,
     draws: &mut Stream,
-) -> Out {
+    start: Timestamp,
+) -> Result<Pair, Fault> {
     let name = text(&args[0]);
     let addresses = names(&args[1], "parsing ip")?;
     for address in &addresses {
@@ -329,27 +386,27 @@ fn signed(
     }
     let hosts = names(&args[2], "processing alternate dns name")?;
     let request = Request { name: &name, addresses, hosts, days: int(&args[3]), authority: false };
-    issue(eval, &request, authority, key, draws)
+    issue(&request, authority, key, draws, start)
 }
 
 fn issue(
-    eval: &mut Eval<'_>,
     request: &Request<'_>,
     authority: Option<&Authority>,
     key: &PKey<Private>,
     draws: &mut Stream,
-) -> Out {
-    let cert = build(eval, request, authority, key, draws).map_err(failed)?;
+    start: Timestamp,
+) -> Result<Pair, Fault> {
+    let cert = build(request, authority, key, draws, start).map_err(failed)?;
     let pem = cert.to_pem().map_err(failed)?;
-    Ok(certificate(Value::from_bytes(pem), Value::from(key_pem(key).map_err(failed)?)))
+    Ok(Pair { certificate: String::from_utf8_lossy(&pem).into_owned(), key: key_pem(key).map_err(failed)? })
 }
 
 fn build(
-    eval: &Eval<'_>,
     request: &Request<'_>,
     authority: Option<&Authority>,
     key: &PKey<Private>,
     draws: &mut Stream,
+    start: Timestamp,
 ) -> Result<X509, ErrorStack> {
     let mut serial = [0; 16];
     draws.fill(&mut serial);
@@ -362,7 +419,7 @@ fn build(
     builder.set_serial_number(&serial)?;
     builder.set_subject_name(&subject)?;
     builder.set_issuer_name(authority.map_or(&subject, |authority| authority.cert.subject_name()))?;
-    let start = eval.input.now.as_second();
+    let start = start.as_second();
     let end = start.saturating_add(request.days.saturating_mul(86_400));
     let (start, end) = (Asn1Time::from_unix(start)?, Asn1Time::from_unix(end)?);
     builder.set_not_before(&start)?;

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 
-use super::super::eval::Eval;
+use super::super::eval::{Eval, Fault};
 use super::super::print;
 use super::super::value::Value;
 use super::math::int;
@@ -28,14 +28,14 @@ pub(super) const FUNCTIONS: &[Function] = &[
         let Ok(count) = usize::try_from(int(&args[0])) else { return Err("makeslice: len out of range".into()) };
         eval.produce(count.saturating_mul(2))?;
         let mut bytes = vec![0; count];
-        stream(eval, "randBytes", args).fill(&mut bytes);
+        stream(eval, "randBytes", args)?.fill(&mut bytes);
         Ok(Value::from(STANDARD.encode(bytes)))
     }),
     Function::new("randInt", &[Ty::Int, Ty::Int], |eval, args| {
         let (low, high) = (int(&args[0]), int(&args[1]));
         match high.checked_sub(low).and_then(|span| u64::try_from(span).ok()).filter(|span| *span > 0) {
             Some(span) => {
-                let drawn = stream(eval, "randInt", args).below(span);
+                let drawn = stream(eval, "randInt", args)?.below(span);
                 Ok(Value::Int(low.wrapping_add(i64::try_from(drawn).unwrap_or(0))))
             }
             None => Err("invalid argument to Intn".into()),
@@ -43,7 +43,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
     Function::new("uuidv4", &[], |eval, args| {
         let mut bytes = [0; 16];
-        stream(eval, "uuidv4", args).fill(&mut bytes);
+        stream(eval, "uuidv4", args)?.fill(&mut bytes);
         bytes[6] = bytes[6] & 0x0f | 0x40;
         bytes[8] = bytes[8] & 0x3f | 0x80;
         let hex = super::encoding::hex(&bytes);
@@ -51,7 +51,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
     Function::new("shuffle", &[Ty::Str], |eval, args| {
         let mut characters: Vec<char> = text(&args[0]).chars().collect();
-        let mut draws = stream(eval, "shuffle", args);
+        let mut draws = stream(eval, "shuffle", args)?;
         for at in (1..characters.len()).rev() {
             let other = usize::try_from(draws.below(at as u64 + 1)).unwrap_or(0);
             characters.swap(at, other);
@@ -112,42 +112,65 @@ impl Stream {
     }
 }
 
-/// The draws of one call: a key derived (HKDF's extract and expand) from the seed by chart, file, place of the call
-/// as a line's text would move with edits, the function, its arguments, and how often that was drawn before.
-pub(crate) fn stream(eval: &mut Eval<'_>, function: &str, args: &[Value]) -> Stream {
-    let mut digest = Sha256::new();
-    for arg in args {
-        let mut printed = Vec::new();
-        print::write(&mut printed, arg);
-        digest.update((printed.len() as u64).to_be_bytes());
-        digest.update(&printed);
-    }
-    let arguments = digest.finalize().to_vec();
-    let (file, _) = eval.site.clone();
-    let site = (format!("{file}\0{function}"), 0, arguments.clone());
-    let ordinal = eval.draws.entry(site).or_insert(0);
-    let number = *ordinal;
-    *ordinal += 1;
-    let secret = hmac(b"clusterstack template randomness v1", &[&eval.input.seed]);
-    let key = hmac(
-        &secret,
-        &[
+/// Where a call draws: the file that is rendered, the one the call stands in, the text of its line, the function, its
+/// arguments, and how often the same was drawn before. Neither line numbers nor versions are in it: what is drawn survives
+/// a new release and an edit elsewhere.
+pub(crate) struct Place([u8; 32]);
+
+impl Place {
+    /// The place of the call being made.
+    pub(crate) fn of(eval: &mut Eval<'_>, function: &str, args: &[Value]) -> Self {
+        let mut arguments = Sha256::new();
+        for arg in args {
+            let mut printed = Vec::new();
+            print::write(&mut printed, arg);
+            arguments.update((printed.len() as u64).to_be_bytes());
+            arguments.update(&printed);
+        }
+        let (line, arguments) = (eval.line(), arguments.finalize());
+        let parts: [&[u8]; 7] = [
             eval.input.release.namespace.as_bytes(),
             eval.input.release.name.as_bytes(),
-            file.as_bytes(),
+            eval.entry.as_bytes(),
+            eval.site.0.as_bytes(),
+            line.as_bytes(),
             function.as_bytes(),
             &arguments,
-            &number.to_be_bytes(),
-        ],
-    );
-    Stream { key, counter: 0, block: [0; 32], used: 32 }
+        ];
+        let site = hmac(b"site", &parts);
+        let ordinal = eval.draws.entry(site).or_insert(0);
+        let number = *ordinal;
+        *ordinal += 1;
+        Self(hmac(b"place", &[&site, &number.to_be_bytes()]))
+    }
+
+    /// Its name in a keyring. Arguments may be secret: nobody gets them out of it without knowing them.
+    pub(crate) fn id(&self) -> String {
+        super::encoding::hex(&self.0[..16])
+    }
+
+    /// The draws there: a key derived (HKDF's extract and expand) from the seed, for the `generation`th making.
+    pub(crate) fn draws(&self, eval: &mut Eval<'_>, generation: u32) -> Result<Stream, Fault> {
+        let Some(seed) = eval.input.seed else {
+            eval.needs_seed = true;
+            return Err("random functions need a seed".into());
+        };
+        let secret = hmac(b"clusterstack template randomness v1", &[&seed.0]);
+        let key = hmac(&secret, &[&self.0, &generation.to_be_bytes()]);
+        Ok(Stream { key, counter: 0, block: [0; 32], used: 32 })
+    }
+}
+
+/// The draws of the call being made.
+pub(crate) fn stream(eval: &mut Eval<'_>, function: &str, args: &[Value]) -> Result<Stream, Fault> {
+    Place::of(eval, function, args).draws(eval, 0)
 }
 
 fn characters(eval: &mut Eval<'_>, name: &str, args: &[Value], wanted: fn(u8) -> bool) -> Out {
     let Ok(count) = usize::try_from(int(&args[0])) else { return Ok(Value::from("")) };
     eval.produce(count)?;
     let set: Vec<char> = (0..128_u8).filter(|byte| wanted(*byte)).map(char::from).collect();
-    let mut draws = stream(eval, name, args);
+    let mut draws = stream(eval, name, args)?;
     let pick = |_| set[usize::try_from(draws.below(set.len() as u64)).unwrap_or(0)];
     Ok(Value::from((0..count).map(pick).collect::<String>()))
 }

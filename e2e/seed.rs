@@ -1,0 +1,179 @@
+//! Random functions and lookups in class charts.
+
+use base64::Engine as _;
+use clusterstack::api::ConditionType;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::harness::{CLASS, World, check, wait_for};
+
+const V1: &str = "docker-x-1-34-v1";
+const V2: &str = "docker-x-1-34-v2";
+const SECRET: &str = "x-clusterstack-seed";
+
+/// A Secret with a password, a key and certificates.
+const CREDENTIALS: &str = r#"---
+apiVersion: v1
+kind: Secret
+metadata:
+  name: credentials
+stringData:
+  password: {{ randAlphaNum 24 }}
+  id: {{ uuidv4 }}
+  {{- $ca := genCA "authority" 365 }}
+  {{- $cert := genSignedCert "shop" nil (list "shop.example.com") 90 $ca }}
+  ca.crt: {{ $ca.Cert | quote }}
+  tls.crt: {{ $cert.Cert | quote }}
+  tls.key: {{ $cert.Key | quote }}
+"#;
+
+async fn credentials(t: &World) -> Value {
+    t.there("v1", "Secret", "credentials").await["data"].clone()
+}
+
+fn text(value: &Value) -> String {
+    let bytes = base64::engine::general_purpose::STANDARD.decode(value.as_str().unwrap()).unwrap();
+    String::from_utf8(bytes).unwrap()
+}
+
+#[tokio::test]
+async fn credentials_survive_a_restart_a_new_release_and_the_loss_of_the_store() {
+    let t = World::new("seed").await;
+    let repo = t.repo();
+    repo.release(V1, &format!("{CLASS}{CREDENTIALS}"));
+    let operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    let first = credentials(&t).await;
+    assert_eq!(text(&first["password"]).len(), 24);
+    assert!(text(&first["tls.crt"]).starts_with("-----BEGIN CERTIFICATE"));
+    t.event("SeedCreated", SECRET).await;
+    let kept = t.there("v1", "Secret", SECRET).await;
+
+    operator.terminate().await;
+    std::fs::remove_dir_all(t.store()).unwrap();
+    let operator = t.operator(&[]);
+    t.looked_again("x").await;
+    assert_eq!(credentials(&t).await, first, "after a restart");
+
+    // Another template, another line before the draws: nothing that was drawn moves.
+    let more = "---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: more\ndata:\n  other: {{ randAlphaNum 24 }}\n";
+    repo.release(V2, &format!("{CLASS}{more}{CREDENTIALS}"));
+    t.look_again("x").await;
+    t.ready("x", "v2").await;
+    t.release_gone(V1).await;
+    assert_eq!(credentials(&t).await, first, "in a new release");
+    assert_ne!(t.in_config_map("more", "/data/other").await, text(&first["password"]), "two draws gave the same");
+
+    // Nothing secret is shown.
+    let shown = serde_json::to_string(&t.stacks().get("x").await.unwrap()).unwrap()
+        + &serde_json::to_string(&t.release_ready(V2).await).unwrap()
+        + &operator.log();
+    let seed = kept["data"]["seed"].as_str().unwrap();
+    assert!(!shown.contains(&text(&first["password"])) && !shown.contains(seed), "a secret is shown");
+
+    t.delete_stack("x").await;
+    t.stack_gone("x").await;
+    t.gone("v1", "Secret", SECRET).await;
+}
+
+#[tokio::test]
+async fn two_stacks_never_share_what_they_draw() {
+    let t = World::new("seeds").await;
+    let repo = t.repo();
+    let own = "---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}\ndata:\n  drawn: {{ randAlphaNum 24 }}\n";
+    repo.release(V1, own);
+    repo.release("docker-y-1-34-v1", own);
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.create_stack("y", &repo.url(), json!({"name": "y"})).await;
+    t.ready("x", "v1").await;
+    t.ready("y", "v1").await;
+    let of_x = t.in_config_map("docker-x-1-34", "/data/drawn").await;
+    assert_ne!(of_x, t.in_config_map("docker-y-1-34", "/data/drawn").await);
+}
+
+#[tokio::test]
+async fn a_certificate_is_made_anew_at_two_thirds_of_its_life() {
+    let t = World::new("renew").await;
+    let repo = t.repo();
+    repo.release(V1, &format!("{CLASS}{CREDENTIALS}"));
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    let first = credentials(&t).await;
+    // As if the time had come for all that was made.
+    let kept = t.there("v1", "Secret", SECRET).await;
+    let mut keyring: Value = serde_json::from_str(&text(&kept["data"]["keyring"])).unwrap();
+    for entry in keyring.as_object_mut().unwrap().values_mut() {
+        entry["renew"] = json!("2025-01-01T00:00:00Z");
+    }
+    let change = json!({"stringData": {"keyring": keyring.to_string()}});
+    let secrets = t.api("v1", "Secret");
+    secrets.patch(SECRET, &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+    t.look_again("x").await;
+    t.event("CertificateRenewed", "genCA").await;
+    let second = wait_for("another certificate", || async {
+        let now = credentials(&t).await;
+        check(now["ca.crt"] != first["ca.crt"], "the same").map(|()| now)
+    })
+    .await;
+    assert_ne!(second["tls.crt"], first["tls.crt"], "signed by the authority that went");
+    assert_eq!(second["password"], first["password"]);
+    t.looked_again("x").await;
+    assert_eq!(credentials(&t).await, second, "made anew once");
+}
+
+#[tokio::test]
+async fn a_seed_that_can_not_be_read_is_said_and_never_replaced() {
+    let t = World::new("badseed").await;
+    t.apply(&json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET}})).await;
+    let repo = t.repo();
+    repo.release(V1, CREDENTIALS);
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    let message = t.release_says(V1, ConditionType::HelmChartTemplated, "False", "SecretInvalid").await;
+    assert!(message.contains(SECRET) && message.contains("not of type"), "{message}");
+    t.delete("v1", "Secret", SECRET).await;
+    t.look_again("x").await;
+    t.ready("x", "v1").await;
+}
+
+#[tokio::test]
+async fn what_a_chart_looks_up_is_read_with_the_rights_that_apply() {
+    let t = World::new("lookup").await;
+    let repo = t.repo();
+    // Three rounds: each lookup needs the answer of the one before.
+    let chain = r#"---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: found
+data:
+  {{- $first := lookup "v1" "ConfigMap" .Release.Namespace "first" }}
+  {{- $second := lookup "v1" "ConfigMap" .Release.Namespace (dig "data" "next" "none" $first) }}
+  value: {{ dig "data" "value" "nothing" $second }}
+  many: {{ len (lookup "v1" "ConfigMap" .Release.Namespace "").items | quote }}
+"#;
+    repo.release(V1, chain);
+    let map = |name: &str, data: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data});
+    t.apply(&map("first", json!({"next": "second"}))).await;
+    t.apply(&map("second", json!({"value": "blue"}))).await;
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    assert_eq!(t.in_config_map("found", "/data/value").await, "blue");
+    t.apply(&map("second", json!({"value": "green"}))).await;
+    t.look_again("x").await;
+    wait_for("the new answer", || async {
+        let value = t.in_config_map("found", "/data/value").await;
+        check(value == "green", value)
+    })
+    .await;
+
+    repo.release(V2, &chain.replace(".Release.Namespace \"first\"", "\"kube-system\" \"first\""));
+    t.look_again("x").await;
+    let message = t.release_says(V2, ConditionType::HelmChartTemplated, "False", "RenderFailed").await;
+    assert!(message.contains("kube-system/first") && message.contains("serviceAccountName"), "{message}");
+    t.release_ready(V1).await;
+}

@@ -1,0 +1,197 @@
+//! The Secret of a target: the seed of its random functions, and the keys and certificates that they made.
+//!
+//! Guarantees: a seed is made once and never changed; nothing of the Secret gets into errors. A write names the version it
+//! was decided on, so that of two processes only one gets through.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{DeleteParams, ObjectMeta, PostParams};
+use kube::{Api, Client, ResourceExt};
+use sha2::{Digest, Sha256};
+
+use crate::api::FIELD_MANAGER;
+use crate::api::condition::Reason;
+use crate::core::chart::{Keyring, Seed};
+use crate::core::ownership::Owner;
+use crate::core::retry::ErrorClass;
+use crate::core::status::Trouble;
+use crate::io::apply::refusal;
+use crate::io::source::hex;
+
+/// Type of these Secrets.
+pub const TYPE: &str = "clusterstack.x-k8s.io/seed";
+/// `clusterctl move` takes what carries it.
+const MOVE: &str = "clusterctl.cluster.x-k8s.io/move";
+const SEED: &str = "seed";
+const KEYRING: &str = "keyring";
+
+/// A Secret as it was read or written.
+#[derive(Clone)]
+pub struct Kept {
+    /// The seed.
+    pub seed: Seed,
+    /// Keys and certificates.
+    pub keyring: Keyring,
+    /// Its version.
+    pub version: String,
+    /// It was made just now.
+    pub is_new: bool,
+}
+
+/// The name of the Secret of a target.
+pub fn name(target: &Owner) -> String {
+    let name = format!("{}-{}-seed", target.name, target.kind.to_lowercase());
+    if name.len() <= 253 {
+        return name;
+    }
+    let digest = hex(&Sha256::digest(&name));
+    let mut end = 200;
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}-{}-seed", &name[..end], &digest[..16])
+}
+
+/// Reads the Secret, and makes it where there is none.
+///
+/// # Errors
+/// What stands in the way.
+pub async fn read_or_make(client: &Client, target: &Owner) -> Result<Kept, Trouble> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), &target.namespace);
+    let name = name(target);
+    if let Some(secret) = api.get_opt(&name).await.map_err(|error| failed("read", target, &error))? {
+        return understood(&secret, target);
+    }
+    let mut secret = secret(target, &Seed(rand::random()), &Keyring::default());
+    match api.create(&params(), &secret).await {
+        Ok(made) => {
+            secret.metadata = made.metadata;
+            Ok(Kept { is_new: true, ..understood(&secret, target)? })
+        }
+        // Somebody else was faster.
+        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
+            let secret = api.get(&name).await.map_err(|error| failed("read", target, &error))?;
+            understood(&secret, target)
+        }
+        Err(error) => Err(failed("created", target, &error)),
+    }
+}
+
+/// Writes another keyring; `None` if the Secret has changed since it was read.
+///
+/// # Errors
+/// What stands in the way.
+pub async fn write(client: &Client, target: &Owner, kept: &Kept, keyring: Keyring) -> Result<Option<Kept>, Trouble> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), &target.namespace);
+    let mut changed = secret(target, &kept.seed, &keyring);
+    changed.metadata.resource_version = Some(kept.version.clone());
+    match api.replace(&name(target), &params(), &changed).await {
+        Ok(written) => {
+            let version = written.resource_version().unwrap_or_default();
+            Ok(Some(Kept { seed: kept.seed, keyring, version, is_new: kept.is_new }))
+        }
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
+        Err(error) => Err(failed("written", target, &error)),
+    }
+}
+
+/// Deletes the Secret of a target that is gone.
+///
+/// # Errors
+/// What the API server refused.
+pub async fn delete(client: &Client, target: &Owner) -> Result<(), kube::Error> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), &target.namespace);
+    match api.delete(&name(target), &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => other.map(|_| ()),
+    }
+}
+
+fn params() -> PostParams {
+    PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() }
+}
+
+fn secret(target: &Owner, seed: &Seed, keyring: &Keyring) -> Secret {
+    let mut labels: BTreeMap<String, String> =
+        target.labels().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    labels.insert(MOVE.to_owned(), String::new());
+    let keyring = serde_json::to_vec(keyring).unwrap_or_default();
+    let data = [(SEED.to_owned(), ByteString(seed.0.to_vec())), (KEYRING.to_owned(), ByteString(keyring))];
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(name(target)),
+            namespace: Some(target.namespace.clone()),
+            labels: Some(labels),
+            ..ObjectMeta::default()
+        },
+        type_: Some(TYPE.to_owned()),
+        data: Some(data.into()),
+        ..Secret::default()
+    }
+}
+
+fn understood(secret: &Secret, target: &Owner) -> Result<Kept, Trouble> {
+    let invalid = |problem: &str| {
+        let name = format!("{}/{}", target.namespace, name(target));
+        let message = format!(
+            "Secret {name}, which keeps what random functions draw from, {problem}: restore it from a backup, or delete it, and passwords and keys are made anew"
+        );
+        Trouble::new(ErrorClass::Waiting, Reason::SecretInvalid, message)
+    };
+    let data = secret.data.as_ref();
+    if secret.type_.as_deref() != Some(TYPE) {
+        return Err(invalid(&format!("is not of type {TYPE}")));
+    }
+    let seed = data.and_then(|data| <[u8; 32]>::try_from(data.get(SEED)?.0.as_slice()).ok());
+    let seed = Seed(seed.ok_or_else(|| invalid("holds no seed of 32 bytes"))?);
+    let keyring = data.and_then(|data| serde_json::from_slice(&data.get(KEYRING)?.0).ok());
+    let keyring = keyring.ok_or_else(|| invalid("holds no keyring that can be read"))?;
+    Ok(Kept { seed, keyring, version: secret.resource_version().unwrap_or_default(), is_new: false })
+}
+
+fn failed(action: &str, target: &Owner, error: &kube::Error) -> Trouble {
+    let message = format!(
+        "Secret {}/{} could not be {action}: {}; random functions of the chart draw from it",
+        target.namespace,
+        name(target),
+        refusal(error).message
+    );
+    Trouble::new(ErrorClass::Transient, Reason::RenderFailed, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(name: &str) -> Owner {
+        Owner { kind: "ClusterStack".into(), namespace: "shop".into(), name: name.into() }
+    }
+
+    type Change = fn(&mut Secret);
+
+    #[test]
+    fn a_secret_is_understood_as_it_was_written_and_told_apart_from_others() {
+        let written = secret(&target("x"), &Seed([7; 32]), &Keyring::default());
+        assert_eq!(written.name_any(), "x-clusterstack-seed");
+        assert!(understood(&written, &target("x")).is_ok_and(|kept| kept.seed == Seed([7; 32])));
+        let changes: [(&str, Change); 3] = [
+            ("is not of type", |secret| secret.type_ = Some("Opaque".into())),
+            ("holds no seed", |secret| drop(secret.data.as_mut().map(|data| data.remove(SEED)))),
+            ("holds no keyring", |secret| drop(secret.data.as_mut().map(|data| data.remove(KEYRING)))),
+        ];
+        for (problem, change) in changes {
+            let mut changed = written.clone();
+            change(&mut changed);
+            let error = understood(&changed, &target("x")).map(drop).unwrap_err();
+            assert!(error.message.contains(problem), "{}", error.message);
+        }
+    }
+
+    #[test]
+    fn names_fit() {
+        assert!(name(&target(&"x".repeat(253))).len() <= 253);
+        assert_ne!(name(&target(&("y".repeat(250) + "a"))), name(&target(&("y".repeat(250) + "b"))));
+    }
+}
