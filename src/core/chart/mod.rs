@@ -96,6 +96,21 @@ impl Default for Limits {
     }
 }
 
+/// The Helm that charts are rendered like, where its versions differ.
+///
+/// | | [`V3`](Self::V3) | [`V4`](Self::V4) |
+/// |---|---|---|
+/// | a default of the chart that is null, and no value given | the key is there, with nil | the key is missing |
+/// | two aliases of one chart | share its subcharts: what disables one disables both | have their own |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HelmVersion {
+    /// Helm 3.21
+    #[default]
+    V3,
+    /// Helm 4.3
+    V4,
+}
+
 /// Everything that a rendering depends on besides the chart.
 #[derive(Clone, Debug)]
 pub struct RenderInput<'a> {
@@ -105,6 +120,8 @@ pub struct RenderInput<'a> {
     pub values: Json,
     /// The cluster.
     pub capabilities: &'a Capabilities,
+    /// The Helm to render like.
+    pub helm: HelmVersion,
     /// What `now` gives.
     pub now: Timestamp,
     /// What random functions draw from.
@@ -131,6 +148,7 @@ impl<'a> RenderInput<'a> {
             release,
             values: Json::Object(serde_json::Map::new()),
             capabilities,
+            helm: HelmVersion::default(),
             now,
             seed: [0; 32],
             limits: Limits::default(),
