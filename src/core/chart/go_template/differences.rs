@@ -14,6 +14,7 @@ fn render(template: &str) -> Result<String, String> {
 #[test]
 fn templates_render_to_what_helm_renders() {
     for (template, text) in [
+        ("{{ chunk -5 (list 1) }}", "[[1]]"),
         ("{{ chunk -5 (list 1 2 3) }}{{ chunk -1 (list 1 2) }}", "[][]"),
         ("{{ sortAlpha nil }}{{ any (sortAlpha nil) }}", "[<nil>]true"),
         (

@@ -186,6 +186,9 @@ fn chunk(_: &mut Eval<'_>, args: &[Value]) -> Out {
         if int(&args[0]) < 0 && last > 0 && last <= int(&args[0]).saturating_neg() {
             return Ok(Value::typed_list(ListType::Lists, Vec::new()));
         }
+        if int(&args[0]) < -1 && last == 0 {
+            return Ok(Value::typed_list(ListType::Lists, vec![Value::list(items)]));
+        }
         return Err("chunk needs a positive size".into());
     };
     Ok(Value::typed_list(ListType::Lists, items.chunks(size).map(|chunk| Value::list(chunk.to_vec())).collect()))
