@@ -206,6 +206,21 @@ fn values_come_from_files_standard_input_and_assignments() {
 }
 
 #[test]
+fn helm_4_drops_defaults_that_are_null() {
+    let directory = chart();
+    fs::write(directory.path().join("values.yaml"), "greeting: hello\nlist: [a]\nlabels: {app: web, tier: null}\n")
+        .unwrap();
+    for (version, labels) in
+        [("3", r#"labels: "{\"app\":\"web\",\"tier\":null}""#), ("4", r#"labels: "{\"app\":\"web\"}""#)]
+    {
+        let text = template(directory.path(), &["--helm-version", version]).succeeds();
+        assert!(text.contains(labels), "{labels} in {text}");
+    }
+    assert!(template(directory.path(), &[]).succeeds().contains("null"));
+    template(directory.path(), &["--helm-version", "2"]).fails(2);
+}
+
+#[test]
 fn hooks_can_be_left_out_and_objects_had_as_json() {
     let chart = chart();
     let json = template(chart.path(), &["--no-hooks", "-o", "json"]).succeeds();

@@ -16,7 +16,7 @@ use clusterstack::core::files::FileTree;
 use clusterstack::core::yaml;
 use serde_json::Value;
 
-fn shared() -> Option<PathBuf> {
+pub fn shared() -> Option<PathBuf> {
     let root = std::env::var_os("CLUSTERSTACK_SHARED")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from);
     let charts = root.join("charts");
@@ -24,7 +24,7 @@ fn shared() -> Option<PathBuf> {
 }
 
 /// The files of a packaged chart; `charts/*.tgz` in it are unpacked to folders of the same name.
-fn unpack(archive: &[u8]) -> FileTree {
+pub fn unpack(archive: &[u8]) -> FileTree {
     let mut files = FileTree::new();
     let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(archive));
     for entry in archive.entries().unwrap() {

@@ -4,6 +4,7 @@
 mod architecture;
 mod cli;
 mod crds;
+mod differential;
 mod golden;
 mod source;
 mod spec_edits;

@@ -2,6 +2,7 @@
 
 pub mod crds;
 pub mod demo;
+mod functions;
 pub mod operator;
 pub mod output;
 pub mod reference;
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::builder::Styles;
 use clap::builder::styling::AnsiColor;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use crate::settings::Flags;
@@ -84,9 +85,22 @@ Examples:
     #[command(hide = true)]
     Demo(demo::DemoArgs),
 
-    /// Print the reference of the API as Markdown
+    /// Print a reference as Markdown: of the API, or of the functions of Helm templates
     #[command(hide = true)]
-    Reference,
+    Reference {
+        /// What it is of
+        #[arg(value_enum, default_value = "api")]
+        of: Reference,
+    },
+}
+
+/// What a reference is of.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Reference {
+    /// The kinds, conditions and reasons
+    Api,
+    /// The functions of Helm templates
+    Functions,
 }
 
 #[derive(Args, Debug)]
@@ -108,7 +122,10 @@ impl Cli {
             Command::Tree(args) => tree::run(&args)?,
             Command::Template(args) => template::run(&args)?,
             Command::Completions(args) => completions(args.shell)?,
-            Command::Reference => output::print(&reference::markdown(&crate::api::custom_resource_definitions())?)?,
+            Command::Reference { of: Reference::Api } => {
+                output::print(&reference::markdown(&crate::api::custom_resource_definitions())?)?;
+            }
+            Command::Reference { of: Reference::Functions } => output::print(&functions::markdown())?,
         }
         Ok(ExitCode::SUCCESS)
     }

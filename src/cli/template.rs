@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::output::{self, Format};
 use super::report::Hinted;
-use crate::core::chart::{Capabilities, Chart, Document, Release, RenderInput, Seed, render};
+use crate::core::chart::{Capabilities, Chart, Document, HelmVersion, Release, RenderInput, Seed, render};
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -52,6 +52,10 @@ pub struct TemplateArgs {
     /// Kubernetes version that the chart sees
     #[arg(long, value_name = "VERSION")]
     kube_version: Option<String>,
+
+    /// Helm to render like, where 3.21 and 4.3 differ: 4 drops a chart's defaults that are null
+    #[arg(long, value_name = "MAJOR", default_value = "3", value_parser = ["3", "4"])]
+    helm_version: String,
 
     /// API versions that the chart sees besides Kubernetes' own, for example cert-manager.io/v1
     #[arg(short, long, value_name = "VERSIONS", value_delimiter = ',')]
@@ -94,6 +98,7 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
     let release = Release { is_upgrade: args.is_upgrade, ..Release::new(&args.name, &args.namespace) };
     let input = RenderInput {
         values: Value::Object(values),
+        helm: helm(args),
         seed: Some(seed(args)),
         include_crds: args.include_crds,
         include_comments: true,
@@ -116,12 +121,19 @@ fn seed(args: &TemplateArgs) -> Seed {
     Seed(args.seed.as_ref().map_or_else(rand::random, |text| Sha256::digest(text).into()))
 }
 
+fn helm(args: &TemplateArgs) -> HelmVersion {
+    if args.helm_version == "4" { HelmVersion::V4 } else { HelmVersion::V3 }
+}
+
 fn capabilities(args: &TemplateArgs) -> Result<Capabilities> {
     let mut capabilities = match &args.kube_version {
         None => Capabilities::default(),
         Some(version) => Capabilities::for_kube_version(version)
             .map_err(|error| Hinted::new(format!("--kube-version: {error}"), "write it as 1.34 or v1.34.2"))?,
     };
+    if helm(args) == HelmVersion::V4 {
+        capabilities.helm_version = "v4.3.1".into();
+    }
     capabilities.api_versions.extend(args.api_versions.iter().cloned());
     Ok(capabilities)
 }

@@ -8,6 +8,7 @@ use std::rc::{Rc, Weak};
 
 use serde_json::Value as Json;
 
+use super::HelmVersion;
 use super::error::RenderError;
 use super::go_template::functions::dict::deep_copy;
 use super::go_template::json::from_json;
@@ -31,6 +32,7 @@ pub(crate) struct Node<'a> {
 }
 
 /// A line of `dependencies`.
+#[derive(Clone)]
 pub(crate) struct Wanted {
     pub(crate) dependency: Dependency,
     /// Becomes the alias.
@@ -97,11 +99,31 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// This chart under another name, as Helm copies it: wishes and subcharts stay shared.
-    fn alias(&self, name: &str) -> Rc<Self> {
-        Rc::new(Self {
+    /// This chart under another name, as Helm copies it. With Helm 3 wishes and subcharts stay shared; Helm 4 copies
+    /// them one level deep.
+    fn alias(&self, name: &str, helm: HelmVersion) -> Rc<Self> {
+        let (wanted, children) = (self.wanted.borrow().clone(), self.children());
+        let copied = helm == HelmVersion::V4;
+        let wanted = if copied { wanted.iter().map(|wanted| Rc::new(Wanted::clone(wanted))).collect() } else { wanted };
+        let alias = Rc::new(Self {
             chart: self.chart,
             name: name.to_owned(),
+            wanted: RefCell::new(wanted),
+            values: RefCell::new(self.values.borrow().clone()),
+            children: RefCell::new(children),
+            parent: RefCell::new(self.parent.borrow().clone()),
+        });
+        if copied {
+            alias.adopt(alias.children().iter().map(|child| child.copy()).collect());
+        }
+        alias
+    }
+
+    /// A copy that shares wishes and subcharts.
+    fn copy(&self) -> Rc<Self> {
+        Rc::new(Self {
+            chart: self.chart,
+            name: self.name.clone(),
             wanted: RefCell::new(self.wanted.borrow().clone()),
             values: RefCell::new(self.values.borrow().clone()),
             children: RefCell::new(self.children()),
@@ -121,10 +143,10 @@ pub(super) fn missing(chart: &Chart) -> Vec<String> {
 }
 
 /// Merges the values for a chart and its subcharts. `values` is changed.
-pub(super) fn coalesce(node: &Node<'_>, values: &Rc<Map>, merge: bool) -> Result<(), RenderError> {
+pub(super) fn coalesce(node: &Node<'_>, values: &Rc<Map>, merge: bool, helm: HelmVersion) -> Result<(), RenderError> {
     let children = node.children();
     let names: Vec<String> = children.iter().map(|child| child.name.clone()).collect();
-    coalesce_values(&node.defaults(), values, &names, merge);
+    coalesce_values(&node.defaults(), values, &names, merge, helm);
     for child in children {
         let own = match values.get(&child.name) {
             None => {
@@ -139,7 +161,7 @@ pub(super) fn coalesce(node: &Node<'_>, values: &Rc<Map>, merge: bool) -> Result
             }
         };
         coalesce_globals(&own, values);
-        coalesce(&child, &own, merge)?;
+        coalesce(&child, &own, merge, helm)?;
     }
     Ok(())
 }
@@ -152,7 +174,12 @@ fn copied(values: &Rc<Map>) -> Rc<Map> {
 }
 
 /// Removes what conditions and tags disable, and gives the rest its alias. `path` leads to the chart, with a dot.
-pub(super) fn process_enabled(node: &Rc<Node<'_>>, values: &Rc<Map>, path: &str) -> Result<(), RenderError> {
+pub(super) fn process_enabled(
+    node: &Rc<Node<'_>>,
+    values: &Rc<Map>,
+    path: &str,
+    helm: HelmVersion,
+) -> Result<(), RenderError> {
     let wanted = node.wanted.borrow().clone();
     if wanted.is_empty() {
         return Ok(());
@@ -164,7 +191,7 @@ pub(super) fn process_enabled(node: &Rc<Node<'_>>, values: &Rc<Map>, path: &str)
         let alias = &wanted.dependency.alias;
         if let Some(child) = on_disk.iter().find(|child| child.fits(wanted)) {
             let name = if alias.is_empty() { &child.name } else { alias };
-            children.push(child.alias(name));
+            children.push(child.alias(name, helm));
         }
         if !alias.is_empty() {
             wanted.name.borrow_mut().clone_from(alias);
@@ -173,14 +200,14 @@ pub(super) fn process_enabled(node: &Rc<Node<'_>>, values: &Rc<Map>, path: &str)
     }
     node.adopt(children);
     let merged = copied(values);
-    coalesce(node, &merged, false)?;
+    coalesce(node, &merged, false, helm)?;
     apply_tags(&wanted, &merged);
     apply_conditions(&wanted, &merged, path);
     let disabled: Vec<String> =
         wanted.iter().filter(|wanted| !*wanted.enabled.borrow()).map(|wanted| wanted.name.borrow().clone()).collect();
     let children: Vec<_> = node.children().into_iter().filter(|child| !disabled.contains(&child.name)).collect();
     for child in &children {
-        process_enabled(child, &merged, &format!("{path}{}.", child.name))?;
+        process_enabled(child, &merged, &format!("{path}{}.", child.name), helm)?;
     }
     *node.wanted.borrow_mut() =
         wanted.into_iter().filter(|wanted| !disabled.contains(&*wanted.name.borrow())).collect();
@@ -212,16 +239,16 @@ fn apply_conditions(wanted: &[Rc<Wanted>], values: &Rc<Map>, path: &str) {
 }
 
 /// Takes values of subcharts over into their parents' defaults.
-pub(super) fn process_imports(node: &Rc<Node<'_>>) -> Result<(), RenderError> {
+pub(super) fn process_imports(node: &Rc<Node<'_>>, helm: HelmVersion) -> Result<(), RenderError> {
     for child in node.children() {
-        process_imports(&child)?;
+        process_imports(&child, helm)?;
     }
     let wanted = node.wanted.borrow().clone();
     if wanted.is_empty() {
         return Ok(());
     }
     let merged = new_map();
-    coalesce(node, &merged, true)?;
+    coalesce(node, &merged, true, helm)?;
     let imported = new_map();
     for wanted in &wanted {
         let name = wanted.name.borrow();

@@ -19,6 +19,7 @@ mod capabilities;
 mod dependencies;
 mod engine;
 mod error;
+mod function_table;
 mod go_template;
 mod ignore;
 mod keyring;
@@ -35,6 +36,7 @@ mod version;
 pub use capabilities::{Capabilities, KubeVersion};
 pub use engine::{Charts, Engine, GoTemplate, Scope, Texts};
 pub use error::{ChartError, Location, RenderError, TemplateError};
+pub use function_table::{FunctionState, Origin, State, function_states};
 pub use keyring::{Drawn, Kept, Keyring, Needs, Seed};
 pub use load::Chart;
 pub use manifests::{Document, Hook};
@@ -98,6 +100,21 @@ impl Default for Limits {
     }
 }
 
+/// The Helm that charts are rendered like, where its versions differ.
+///
+/// | | [`V3`](Self::V3) | [`V4`](Self::V4) |
+/// |---|---|---|
+/// | a default of the chart that is null, and no value given | the key is there, with nil | the key is missing |
+/// | two aliases of one chart | share its subcharts: what disables one disables both | have their own |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HelmVersion {
+    /// Helm 3.21
+    #[default]
+    V3,
+    /// Helm 4.3
+    V4,
+}
+
 /// Everything that a rendering depends on besides the chart.
 #[derive(Clone, Debug)]
 pub struct RenderInput<'a> {
@@ -107,6 +124,8 @@ pub struct RenderInput<'a> {
     pub values: Json,
     /// The cluster.
     pub capabilities: &'a Capabilities,
+    /// The Helm to render like.
+    pub helm: HelmVersion,
     /// What `now` gives.
     pub now: Timestamp,
     /// What random functions draw from. Without one they fail, and the error says that one is needed.
@@ -138,6 +157,7 @@ impl<'a> RenderInput<'a> {
             release,
             values: Json::Object(serde_json::Map::new()),
             capabilities,
+            helm: HelmVersion::default(),
             now,
             seed: None,
             drawn: &NOTHING,

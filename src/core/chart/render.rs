@@ -78,10 +78,10 @@ fn resolve<'a>(chart: &'a Chart, input: &RenderInput<'_>) -> Result<Tree<'a>, Re
         other => Err(RenderError::Values(format!("values are no map but {}", super::metadata::json_type(other)))),
     };
     let root = Node::new(chart);
-    process_enabled(&root, &given()?, "")?;
-    process_imports(&root)?;
+    process_enabled(&root, &given()?, "", input.helm)?;
+    process_imports(&root, input.helm)?;
     let values = given()?;
-    coalesce(&root, &values, false)?;
+    coalesce(&root, &values, false, input.helm)?;
     let tree = Tree { root, values };
     schema::validate(&tree)?;
     Ok(tree)

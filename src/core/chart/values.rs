@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::HelmVersion;
 use super::go_template::value::{Map, MapType, Value};
 
 pub(super) const GLOBAL: &str = "global";
@@ -48,11 +49,34 @@ pub(super) fn coalesce_tables(dst: &Map, src: &Map, merge: bool) {
     }
 }
 
-/// Merges a chart's defaults into the values given for it. `children` are the names of its subcharts.
-pub(super) fn coalesce_values(defaults: &Map, values: &Map, children: &[String], merge: bool) {
+/// Removes what is null, at any depth: Helm 4 does it to a chart's defaults.
+fn drop_nulls(map: &Map) {
+    for (key, value) in map.entries() {
+        match value {
+            Value::Nil | Value::Invalid => map.remove(&key),
+            Value::Map(inner) => drop_nulls(&inner),
+            _ => {}
+        }
+    }
+}
+
+/// Merges a chart's defaults into the values given for it. `children` are the names of its subcharts. `defaults` are
+/// the caller's to be changed.
+pub(super) fn coalesce_values(defaults: &Map, values: &Map, children: &[String], merge: bool, helm: HelmVersion) {
+    let drops = |merge: bool| !merge && helm == HelmVersion::V4;
     for (key, default) in defaults.entries() {
         match values.get(&key) {
-            None => values.insert(key, default),
+            None => {
+                if drops(merge) {
+                    if default.is_nil() {
+                        continue;
+                    }
+                    if let Value::Map(default) = &default {
+                        drop_nulls(default);
+                    }
+                }
+                values.insert(key, default);
+            }
             Some(Value::Nil | Value::Invalid) => {
                 if !merge {
                     values.remove(&key);
@@ -62,6 +86,9 @@ pub(super) fn coalesce_values(defaults: &Map, values: &Map, children: &[String],
                 if let Value::Map(default) = default {
                     // A subchart's nulls are needed when its own defaults are merged.
                     let merge = merge || children.iter().any(|child| **child == *key);
+                    if drops(merge) {
+                        drop_nulls(&default);
+                    }
                     coalesce_tables(&given, &default, merge);
                 }
             }
@@ -147,14 +174,40 @@ mod tests {
     #[test]
     fn null_deletes_a_default_and_stays_without_one() {
         let values = map(&json!({"a": {"x": null, "new": null}, "b": null, "c": null}));
-        coalesce_values(&map(&json!({"a": {"x": 1, "y": 2}, "b": 3})), &values, &[], false);
+        coalesce_values(&map(&json!({"a": {"x": 1, "y": 2}, "b": 3})), &values, &[], false, HelmVersion::V3);
         assert_eq!(json_of(&values), json!({"a": {"y": 2, "new": null}, "c": null}));
+    }
+
+    #[test]
+    fn helm_4_drops_defaults_that_are_null() {
+        let defaults = json!({"n": null, "t": {"n": null, "x": 1, "u": {"n": null}}, "given": {"n": null, "y": 2}, "sub": {"n": null}});
+        for (helm, merge, merged) in [
+            (
+                HelmVersion::V3,
+                false,
+                json!({"n": null, "t": {"n": null, "x": 1, "u": {"n": null}}, "given": {"n": null, "y": 2, "own": null}, "sub": {"n": null}}),
+            ),
+            (
+                HelmVersion::V4,
+                false,
+                json!({"t": {"x": 1, "u": {}}, "given": {"y": 2, "own": null}, "sub": {"n": null}}),
+            ),
+            (
+                HelmVersion::V4,
+                true,
+                json!({"n": null, "t": {"n": null, "x": 1, "u": {"n": null}}, "given": {"n": null, "y": 2, "own": null}, "sub": {"n": null}}),
+            ),
+        ] {
+            let values = map(&json!({"given": {"own": null}, "sub": {}}));
+            coalesce_values(&map(&defaults), &values, &["sub".to_owned()], merge, helm);
+            assert_eq!(json_of(&values), merged, "{helm:?} {merge}");
+        }
     }
 
     #[test]
     fn a_scalar_does_not_replace_a_table() {
         let values = map(&json!({"a": 1, "b": {"x": 1}}));
-        coalesce_values(&map(&json!({"a": {"x": 1}, "b": 2})), &values, &[], false);
+        coalesce_values(&map(&json!({"a": {"x": 1}, "b": 2})), &values, &[], false, HelmVersion::V3);
         assert_eq!(json_of(&values), json!({"a": 1, "b": {"x": 1}}));
     }
 

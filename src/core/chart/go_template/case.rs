@@ -134,7 +134,11 @@ pub(crate) fn pascal(text: &str) -> String {
     let lower = |c: char| c.to_lowercase().next().unwrap_or(c);
     let mut current = loop {
         match chars.next() {
-            None => return out,
+            // xstrings writes the last of nothing but connectors twice.
+            None => {
+                out.extend(out.chars().next_back());
+                return out;
+            }
             Some(c) if is_connector(c) => out.push(c),
             Some(c) => break c,
         }

@@ -15,4 +15,6 @@ pub(crate) mod toml;
 pub(crate) mod value;
 
 #[cfg(test)]
+mod differences;
+#[cfg(test)]
 mod tests;

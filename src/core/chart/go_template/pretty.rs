@@ -1,8 +1,11 @@
 //! `toYamlPretty`: YAML with lists indented below their keys.
 
+use std::sync::Arc;
+
 use serde_json::Value as Json;
 
 use super::json::Budget;
+use super::object::Object;
 use super::value::Value;
 use super::{json, print};
 use crate::core::yaml;
@@ -18,8 +21,18 @@ pub(crate) fn to_yaml(value: &Value) -> Option<String> {
 fn is_block(value: &Value) -> bool {
     match value {
         Value::List(list) => !list.items.is_empty(),
-        other => other.as_map().is_some_and(|map| !map.is_empty()),
+        other => entries(other).is_some_and(|entries| !entries.is_empty()),
     }
+}
+
+/// The entries of a map, in order, or the fields of a struct under the names that `yaml.v3` gives them.
+fn entries(value: &Value) -> Option<Vec<(Arc<str>, Value)>> {
+    if let Value::Object(object) = value
+        && let Object::Struct(inner) = &**object
+    {
+        return Some(inner.fields.iter().map(|f| (f.name.to_lowercase().into(), f.value.clone())).collect());
+    }
+    value.as_map().map(|map| map.entries())
 }
 
 fn write(lines: &mut Vec<String>, value: &Value, depth: usize, budget: &mut Budget) -> Option<()> {
@@ -36,9 +49,9 @@ fn write(lines: &mut Vec<String>, value: &Value, depth: usize, budget: &mut Budg
                 }
             }
         }
-        other => match other.as_map() {
-            Some(map) if !map.is_empty() => {
-                for (key, value) in map.entries() {
+        other => match entries(other) {
+            Some(entries) if !entries.is_empty() => {
+                for (key, value) in entries {
                     let key = scalar(&Value::Str(key))?.join("");
                     let mut inner = Vec::new();
                     write(&mut inner, &value, depth + 1, budget)?;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::json::Budget;
-use super::object::{GoDuration, Object};
+use super::object::{GoDuration, Object, Struct};
 use super::value::Value;
 
 /// Appends what `{{ value }}` prints.
@@ -11,6 +11,11 @@ pub(crate) fn write_action(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Invalid => out.extend_from_slice(b"<no value>"),
         Value::Str(text) => out.extend_from_slice(text.as_bytes()),
+        Value::Object(object) => match &**object {
+            // Only an action can take the address that a method `String` needs.
+            Object::Struct(Struct { display: Some(text), .. }) => out.extend_from_slice(text.as_bytes()),
+            _ => write(out, value),
+        },
         _ => write(out, value),
     }
 }
@@ -84,10 +89,6 @@ fn write_object(out: &mut Vec<u8>, object: &Object, depth: usize, budget: &mut B
     use std::io::Write as _;
     match object {
         Object::Struct(inner) => {
-            if let Some(text) = &inner.display {
-                out.extend_from_slice(text.as_bytes());
-                return;
-            }
             out.extend_from_slice(if inner.pointer { b"&{" } else { b"{" });
             for (index, field) in inner.fields.iter().enumerate() {
                 if index > 0 {

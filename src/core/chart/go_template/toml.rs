@@ -11,6 +11,12 @@ use super::value::Value;
 
 /// TOML text of a value; what can't be written gives the error's text, as in Helm.
 pub(crate) fn encode(value: &Value) -> String {
+    if let Value::Object(object) = value
+        && let Object::Files(files) = &**object
+    {
+        let numbers = |data: &[u8]| Value::list(data.iter().map(|byte| Value::Uint(u64::from(*byte))).collect());
+        return encode(&Value::map(files.iter().map(|(name, data)| (name.clone(), numbers(data))).collect()));
+    }
     let Some(map) = value.as_map() else {
         return "toml: top-level values must be Go maps or structs".into();
     };
@@ -110,13 +116,10 @@ fn scalar(out: &mut String, value: &Value, depth: usize, budget: &mut Budget) ->
         Value::Float(value) if value.is_nan() => out.push_str("nan"),
         Value::Float(value) if value.is_infinite() => out.push_str(if *value > 0.0 { "inf" } else { "-inf" }),
         Value::Float(value) => {
-            let magnitude = value.abs();
-            if magnitude != 0.0 && !(1e-4..1e21).contains(&magnitude) {
-                out.push_str(&super::print::float(*value));
-            } else if value.fract() == 0.0 {
-                _ = write!(out, "{value:.1}");
-            } else {
-                _ = write!(out, "{value}");
+            let text = super::print::float(*value);
+            out.push_str(&text);
+            if !text.contains(['.', 'e']) {
+                out.push_str(".0");
             }
         }
         Value::List(list) => {

@@ -205,11 +205,13 @@ fn len(_: &mut Eval<'_>, args: &[Value]) -> Out {
 }
 
 fn escaped(args: &[Value], escape: fn(&str) -> String) -> Value {
-    let text = match args {
-        [Value::Str(text)] => escape(text),
-        _ => escape(&String::from_utf8_lossy(&printf::sprint(args))),
-    };
-    Value::from(text)
+    if let [Value::Str(text)] = args {
+        return Value::from(escape(text));
+    }
+    // Go makes a text of each argument as an action would, so nil is `<no value>`.
+    let printable = |arg: &Value| if arg.is_nil() { Value::from("<no value>") } else { arg.clone() };
+    let args: Vec<Value> = args.iter().map(printable).collect();
+    Value::from(escape(&String::from_utf8_lossy(&printf::sprint(&args))))
 }
 
 fn html(text: &str) -> String {

@@ -349,7 +349,16 @@ fn write_part(out: &mut String, time: &Zoned, part: &str) {
 
 fn zone_name(time: &Zoned) -> String {
     let name = time.time_zone().to_offset_info(time.timestamp()).abbreviation().to_owned();
-    if name.is_empty() { "UTC".into() } else { name }
+    let offset = time.offset().seconds();
+    if name.is_empty() {
+        return "UTC".into();
+    }
+    // An offset without a name, as it is read from a text.
+    if offset != 0 && time.time_zone().iana_name().is_none() {
+        let minutes = offset.unsigned_abs() / 60;
+        return format!("{}{:02}{:02}", if offset < 0 { '-' } else { '+' }, minutes / 60, minutes % 60);
+    }
+    name
 }
 
 /// Go's `Time.String`.

@@ -142,7 +142,7 @@ fn merge(
 
 fn copied(value: &Value) -> Out {
     if value.is_nil() {
-        return Ok(Value::Nil);
+        return Err("reflect: call of reflect.Value.Type on zero Value".into());
     }
     deep_copy(value).ok_or_else(|| "values are nested too deeply".into())
 }
@@ -177,6 +177,9 @@ fn dig(_: &mut Eval<'_>, args: &[Value]) -> Out {
     let [keys @ .., default, root] = args else { return Err("dig needs at least three arguments".into()) };
     if keys.is_empty() {
         return Err("dig needs at least three arguments".into());
+    }
+    if let Some(key) = keys.iter().find(|key| !matches!(key, Value::Str(_) | Value::Raw(_))) {
+        return Err(format!("interface conversion: interface {{}} is {}, not string", name(key)).into());
     }
     let mut at = root.clone();
     for key in keys {

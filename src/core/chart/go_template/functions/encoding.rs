@@ -43,17 +43,64 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Go ignores line breaks in base64.
+/// Go ignores line breaks in base64, and what is left in the bits of the last character.
 pub(crate) fn decode_base64(text: &[u8]) -> Result<Vec<u8>, String> {
-    let plain: Vec<u8> = text.iter().copied().filter(|byte| !matches!(byte, b'\n' | b'\r')).collect();
-    STANDARD.decode(&plain).map_err(|error| {
-        let at = match error {
-            base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => at,
-            base64::DecodeError::InvalidLength(at) => at - at % 4,
-            base64::DecodeError::InvalidPadding => plain.len() - plain.len() % 4,
-        };
-        format!("illegal base64 data at input byte {at}")
-    })
+    decode_groups(text).map_err(|at| format!("illegal base64 data at input byte {at}"))
+}
+
+fn decode_groups(text: &[u8]) -> Result<Vec<u8>, usize> {
+    let line_break = |byte: &u8| matches!(byte, b'\n' | b'\r');
+    let skip = |mut at: usize| {
+        while text.get(at).is_some_and(line_break) {
+            at += 1;
+        }
+        at
+    };
+    let mut out = Vec::with_capacity(text.len() / 4 * 3);
+    let mut at = 0;
+    loop {
+        let (mut bits, mut read) = (0_u32, 0);
+        while read < 4 {
+            let Some(byte) = text.get(at) else {
+                return if read == 0 { Ok(out) } else { Err(at - read) };
+            };
+            at += 1;
+            if line_break(byte) {
+                continue;
+            }
+            if *byte == b'=' {
+                if read < 2 {
+                    return Err(at - 1);
+                }
+                if read == 2 {
+                    at = skip(at);
+                    match text.get(at) {
+                        None => return Err(text.len()),
+                        Some(b'=') => at += 1,
+                        Some(_) => return Err(at - 1),
+                    }
+                }
+                at = skip(at);
+                if at < text.len() {
+                    return Err(at);
+                }
+                bits <<= 6 * (4 - read);
+                out.extend_from_slice(&bits.to_be_bytes()[1..read]);
+                return Ok(out);
+            }
+            let value = match byte {
+                b'A'..=b'Z' => byte - b'A',
+                b'a'..=b'z' => byte - b'a' + 26,
+                b'0'..=b'9' => byte - b'0' + 52,
+                b'+' => 62,
+                b'/' => 63,
+                _ => return Err(at - 1),
+            };
+            bits = bits << 6 | u32::from(value);
+            read += 1;
+        }
+        out.extend_from_slice(&bits.to_be_bytes()[1..]);
+    }
 }
 
 fn b64dec(_: &mut super::Eval<'_>, args: &[Value]) -> Out {
@@ -80,27 +127,38 @@ fn base32(bytes: &[u8]) -> String {
     out
 }
 
+/// As Go reads it: the error is the place that it complains about.
 fn from_base32(text: &[u8]) -> Result<Vec<u8>, usize> {
     let plain: Vec<u8> = text.iter().copied().filter(|byte| !matches!(byte, b'\n' | b'\r')).collect();
     let mut out = Vec::with_capacity(plain.len() * 5 / 8);
-    for (number, chunk) in plain.chunks(8).enumerate() {
-        let start = number * 8;
-        if chunk.len() != 8 {
-            return Err(start + chunk.len());
-        }
-        let used = chunk.iter().position(|byte| *byte == b'=').unwrap_or(8);
-        if let Some(bad) = chunk[used..].iter().position(|byte| *byte != b'=') {
-            return Err(start + used + bad);
-        }
-        if !matches!(used, 2 | 4 | 5 | 7 | 8) || (used < 8 && start + 8 != plain.len()) {
-            return Err(start + used);
-        }
-        let mut bits = 0_u64;
-        for (index, byte) in chunk[..used].iter().enumerate() {
-            let value = ALPHABET.iter().position(|known| known == byte).ok_or(start + index)?;
-            bits |= (value as u64) << (35 - 5 * index);
+    let mut start = 0;
+    while start < plain.len() {
+        let (mut bits, mut used) = (0_u64, 0);
+        while used < 8 {
+            let at = start + used;
+            let Some(byte) = plain.get(at) else { return Err(start) };
+            let behind = plain.len() - at - 1;
+            if *byte == b'=' && used >= 2 && behind < 8 {
+                if behind + used < 7 {
+                    return Err(plain.len());
+                }
+                if let Some(bad) = (at + 1..start + 8).find(|at| plain.get(*at).is_some_and(|byte| *byte != b'=')) {
+                    return Err(bad - 1);
+                }
+                if matches!(used, 1 | 3 | 6) {
+                    return Err(at);
+                }
+                break;
+            }
+            let value = ALPHABET.iter().position(|known| known == byte).ok_or(at)?;
+            bits |= (value as u64) << (35 - 5 * used);
+            used += 1;
         }
         out.extend_from_slice(&bits.to_be_bytes()[3..3 + used * 5 / 8]);
+        if used < 8 {
+            break;
+        }
+        start += 8;
     }
     Ok(out)
 }

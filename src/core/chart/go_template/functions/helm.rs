@@ -86,6 +86,9 @@ pub(super) const FUNCTIONS: &[Function] = &[
         })
     }),
     Function::new("toToml", &[Ty::Any], |eval, args| {
+        if args[0].is_nil() {
+            return Err("reflect: call of reflect.Value.Type on zero Value".into());
+        }
         let text = super::super::toml::encode(&args[0]);
         eval.produce(text.len())?;
         Ok(Value::from(text))

@@ -47,7 +47,8 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("chunk", &[Ty::Int, Ty::Any], chunk),
     Function::new("mustChunk", &[Ty::Int, Ty::Any], chunk),
     Function::new("sortAlpha", &[Ty::Any], |_, args| {
-        let mut sorted = strings(&args[0]);
+        // What is no list is a list of one, nil too.
+        let mut sorted = if args[0].is_nil() { vec!["<nil>".into()] } else { strings(&args[0]) };
         sorted.sort_unstable();
         Ok(Value::strings(sorted))
     }),
@@ -180,6 +181,14 @@ fn slice(_: &mut Eval<'_>, args: &[Value]) -> Out {
 fn chunk(_: &mut Eval<'_>, args: &[Value]) -> Out {
     let items = elements(&args[1], "chunk type", "")?;
     let Some(size) = usize::try_from(int(&args[0])).ok().filter(|size| *size > 0) else {
+        let last = i64::try_from(items.len()).unwrap_or(i64::MAX) - 1;
+        // sprig computes how many chunks there are, and a small negative size gives none.
+        if int(&args[0]) < 0 && last > 0 && last <= int(&args[0]).saturating_neg() {
+            return Ok(Value::typed_list(ListType::Lists, Vec::new()));
+        }
+        if int(&args[0]) < -1 && last == 0 {
+            return Ok(Value::typed_list(ListType::Lists, vec![Value::list(items)]));
+        }
         return Err("chunk needs a positive size".into());
     };
     Ok(Value::typed_list(ListType::Lists, items.chunks(size).map(|chunk| Value::list(chunk.to_vec())).collect()))

@@ -37,20 +37,20 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("ceil", &[Ty::Any], |_, args| Ok(Value::Float(to_float(&args[0]).ceil()))),
     Function::variadic("round", &[Ty::Any, Ty::Int], Ty::Float, round),
     Function::new("add1f", &[Ty::Any], |_, args| {
-        Ok(decimal(to_float(&args[0]), &[Value::Int(1)], Decimal::add, |a, b| a + b))
+        decimal(to_float(&args[0]), &[Value::Int(1)], Decimal::add, |a, b| a + b)
     }),
-    Function::variadic("addf", &[], Ty::Any, |_, args| Ok(decimal(0.0, args, Decimal::add, |a, b| a + b))),
+    Function::variadic("addf", &[], Ty::Any, |_, args| decimal(0.0, args, Decimal::add, |a, b| a + b)),
     Function::variadic("subf", &[Ty::Any], Ty::Any, |_, args| {
-        Ok(decimal(to_float(&args[0]), &args[1..], Decimal::sub, |a, b| a - b))
+        decimal(to_float(&args[0]), &args[1..], Decimal::sub, |a, b| a - b)
     }),
     Function::variadic("mulf", &[Ty::Any], Ty::Any, |_, args| {
-        Ok(decimal(to_float(&args[0]), &args[1..], Decimal::mul, |a, b| a * b))
+        decimal(to_float(&args[0]), &args[1..], Decimal::mul, |a, b| a * b)
     }),
     Function::variadic("divf", &[Ty::Any], Ty::Any, |_, args| {
         if args[1..].iter().any(|arg| to_float(arg) == 0.0) {
             return Err("decimal division by 0".into());
         }
-        Ok(decimal(to_float(&args[0]), &args[1..], Decimal::div, |a, b| a / b))
+        decimal(to_float(&args[0]), &args[1..], Decimal::div, |a, b| a / b)
     }),
     Function::new("until", &[Ty::Int], |eval, args| {
         let count = int(&args[0]);
@@ -145,9 +145,52 @@ pub(crate) fn to_float(value: &Value) -> f64 {
     }
 }
 
-/// Go's `strconv.ParseFloat`, but for hexadecimal floats.
+/// Go's `strconv.ParseFloat`.
 pub(crate) fn parse_float(text: &str) -> Option<f64> {
-    text.parse::<f64>().ok()
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if let Some(hex) = unsigned.strip_prefix("0x").or_else(|| unsigned.strip_prefix("0X")) {
+        let magnitude = hex_float(hex)?;
+        return Some(if text.starts_with('-') { -magnitude } else { magnitude });
+    }
+    if unsigned.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        // NaN has no sign.
+        return text.parse().ok().filter(|value: &f64| !value.is_nan() || unsigned.len() == text.len());
+    }
+    let value: f64 = without_underscores(text, None)?.parse().ok()?;
+    value.is_finite().then_some(value)
+}
+
+/// Digits without the `_` between them; one that is not between digits makes it no number.
+fn without_underscores(text: &str, before: Option<char>) -> Option<std::borrow::Cow<'_, str>> {
+    if !text.contains('_') {
+        return Some(text.into());
+    }
+    let mut previous = before;
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        let digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_hexdigit());
+        if c == '_' && !(digit(previous) && digit(chars.peek().copied())) {
+            return None;
+        }
+        previous = Some(c);
+    }
+    Some(text.replace('_', "").into())
+}
+
+/// The digits of a hexadecimal float behind `0x`: the exponent must be there.
+fn hex_float(text: &str) -> Option<f64> {
+    let text = without_underscores(text, Some('0'))?;
+    let (mantissa, exponent) = text.split_once(['p', 'P'])?;
+    let exponent: i32 = exponent.parse().ok()?;
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    if whole.len() + fraction.len() == 0 {
+        return None;
+    }
+    let digits = whole.chars().chain(fraction.chars());
+    let mantissa =
+        digits.map(|c| c.to_digit(16)).try_fold(0.0_f64, |sum, digit| Some(sum * 16.0 + f64::from(digit?)))?;
+    let value = mantissa * 2.0_f64.powi(exponent.checked_sub(i32::try_from(fraction.len()).ok()?.checked_mul(4)?)?);
+    value.is_finite().then_some(value)
 }
 
 fn divide(args: &[Value], operation: fn(i64, i64) -> i64) -> Out {
@@ -284,15 +327,18 @@ fn decimal(
     rest: &[Value],
     exact: fn(Decimal, Decimal) -> Option<Decimal>,
     rough: fn(f64, f64) -> f64,
-) -> Value {
+) -> Out {
+    if let Some(endless) = std::iter::once(first).chain(rest.iter().map(to_float)).find(|value| !value.is_finite()) {
+        return Err(format!("Cannot create a Decimal from {}", print::float(endless)).into());
+    }
     let precise = rest.iter().try_fold(Decimal::from_float(first), |sum, next| {
         let sum = sum?;
         Some(Some(exact(sum, Decimal::from_float(to_float(next))?)?))
     });
-    match precise.flatten() {
-        Some(sum) => Value::Float(sum.to_float()),
-        None => Value::Float(rest.iter().fold(first, |sum, next| rough(sum, to_float(next)))),
-    }
+    Ok(Value::Float(match precise.flatten() {
+        Some(sum) => sum.to_float(),
+        None => rest.iter().fold(first, |sum, next| rough(sum, to_float(next))),
+    }))
 }
 
 #[cfg(test)]
@@ -318,9 +364,9 @@ mod tests {
 
     #[test]
     fn decimals_add_exactly() {
-        let sum = decimal(0.1, &[Value::Float(0.2)], Decimal::add, |a, b| a + b);
+        let sum = decimal(0.1, &[Value::Float(0.2)], Decimal::add, |a, b| a + b).unwrap_or_default();
         assert!(matches!(sum, Value::Float(value) if value.to_bits() == 0.3_f64.to_bits()));
-        let quotient = decimal(10.0, &[Value::Int(3)], Decimal::div, |a, b| a / b);
+        let quotient = decimal(10.0, &[Value::Int(3)], Decimal::div, |a, b| a / b).unwrap_or_default();
         assert!(matches!(quotient, Value::Float(value) if (value - 3.333_333_333_333_333_5).abs() < 1e-12));
     }
 }

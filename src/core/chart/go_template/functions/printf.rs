@@ -3,6 +3,7 @@
 use std::io::Write as _;
 
 use super::super::json::Budget;
+use super::super::object::Object;
 use super::super::print;
 use super::super::value::Value;
 
@@ -212,9 +213,16 @@ impl Formatter<'_> {
         _ = write!(self.out, "%!{verb}({what})");
     }
 
-    fn bad_verb(&mut self, verb: char, arg: &Value) {
+    /// The value in place of what the verb can't print: by `%v`, with the verb's flags.
+    fn bad_verb(&mut self, verb: char, arg: &Value, spec: &Spec) {
         _ = write!(self.out, "%!{verb}(");
-        self.typed(arg);
+        if arg.is_nil() {
+            self.out.extend_from_slice(b"<nil>");
+        } else {
+            self.out.extend_from_slice(arg.type_name().as_bytes());
+            self.out.push(b'=');
+            self.argument('v', arg, &Spec { sharp: false, ..spec.clone() });
+        }
         self.out.push(b')');
     }
 
@@ -225,10 +233,10 @@ impl Formatter<'_> {
             _ => {}
         }
         match arg {
-            Value::Invalid | Value::Nil => self.bad_verb(verb, arg),
+            Value::Invalid | Value::Nil => self.bad_verb(verb, arg, spec),
             Value::Bool(value) => match verb {
                 't' | 'v' => self.pad(if *value { b"true" } else { b"false" }, spec),
-                _ => self.bad_verb(verb, arg),
+                _ => self.bad_verb(verb, arg, spec),
             },
             Value::Int(value) | Value::Int64(value) => {
                 self.integer(verb, arg, *value < 0, value.unsigned_abs(), spec);
@@ -245,7 +253,7 @@ impl Formatter<'_> {
                     if index > 0 {
                         self.out.push(b' ');
                     }
-                    self.argument(verb, item, spec);
+                    self.element(verb, item, spec);
                 }
                 self.depth -= 1;
                 self.out.push(b']');
@@ -259,16 +267,37 @@ impl Formatter<'_> {
                     }
                     self.argument(verb, &Value::Str(key), spec);
                     self.out.push(b':');
-                    self.argument(verb, &item, spec);
+                    self.element(verb, &item, spec);
                 }
                 self.depth -= 1;
                 self.out.push(b']');
             }
+            Value::Object(object) if let Object::Struct(inner) = &**object => {
+                self.depth += 1;
+                self.out.extend_from_slice(if inner.pointer { b"&{" } else { b"{" });
+                for (index, field) in inner.fields.iter().enumerate() {
+                    if index > 0 {
+                        self.out.push(b' ');
+                    }
+                    if spec.plus || spec.sharp {
+                        self.out.extend_from_slice(field.name.as_bytes());
+                        self.out.push(b':');
+                    }
+                    self.argument(verb, &field.value, spec);
+                }
+                self.depth -= 1;
+                self.out.push(b'}');
+            }
             Value::Bytes(_) | Value::Object(_) => {
                 let text = print::text(arg);
-                self.string(if verb == 'q' { 'q' } else { 's' }, arg, text.as_bytes(), spec);
+                self.string(if matches!(verb, 'q' | 'x' | 'X') { verb } else { 's' }, arg, text.as_bytes(), spec);
             }
         }
+    }
+
+    /// A part of a list or a map: nil is `<nil>` there for every verb.
+    fn element(&mut self, verb: char, value: &Value, spec: &Spec) {
+        if value.is_nil() { self.pad(b"<nil>", spec) } else { self.argument(verb, value, spec) }
     }
 
     fn pad(&mut self, text: &[u8], spec: &Spec) {
@@ -323,7 +352,7 @@ impl Formatter<'_> {
                 }
                 self.pad(text.as_bytes(), spec);
             }
-            _ => self.bad_verb(verb, arg),
+            _ => self.bad_verb(verb, arg, spec),
         }
     }
 
@@ -347,7 +376,7 @@ impl Formatter<'_> {
                 return self.pad(text.as_bytes(), spec);
             }
             'U' => return self.pad(format!("U+{value:04X}").as_bytes(), spec),
-            _ => return self.bad_verb(verb, arg),
+            _ => return self.bad_verb(verb, arg, spec),
         };
         let sign = if negative {
             "-"
@@ -375,17 +404,18 @@ impl Formatter<'_> {
             match (verb, spec.precision) {
                 ('v' | 'g' | 'G', None) => print::float(magnitude),
                 ('v' | 'g' | 'G', Some(precision)) => general(magnitude, precision, spec.sharp),
+                ('x' | 'X', None) => hexadecimal(magnitude),
                 ('e' | 'E', precision) => scientific(magnitude, precision.unwrap_or(6)),
                 ('f' | 'F', precision) => {
                     let precision = precision.unwrap_or(6).min(10_000);
                     format!("{magnitude:.precision$}")
                 }
-                _ => return self.bad_verb(verb, arg),
+                _ => return self.bad_verb(verb, arg, spec),
             }
         } else if matches!(verb, 'v' | 'g' | 'G' | 'e' | 'E' | 'f' | 'F') {
             if value.is_nan() { "NaN".into() } else { "Inf".into() }
         } else {
-            return self.bad_verb(verb, arg);
+            return self.bad_verb(verb, arg, spec);
         };
         let text = if verb.is_ascii_uppercase() && value.is_finite() { text.to_uppercase() } else { text };
         let sign = if value.is_sign_negative() && !value.is_nan() {
@@ -420,6 +450,25 @@ fn scientific(value: f64, precision: usize) -> String {
         Some((mantissa, exponent)) => print::exponential(mantissa, exponent.parse().unwrap_or_default()),
         None => text,
     }
+}
+
+/// `%x` of a float that is not negative: `0x1.8p+01`.
+fn hexadecimal(value: f64) -> String {
+    let bits = value.to_bits();
+    let (mut exponent, mut mantissa) = (i64::try_from(bits >> 52).unwrap_or(0) - 1023, bits << 12);
+    let mut whole = 1;
+    if value == 0.0 {
+        (exponent, whole) = (0, 0);
+    } else if exponent == -1023 {
+        // Without a leading one, it is shifted until it has one.
+        let shift = mantissa.leading_zeros() + 1;
+        mantissa = mantissa.checked_shl(shift).unwrap_or(0);
+        exponent -= i64::from(shift) - 1;
+    }
+    let digits = format!("{mantissa:016x}");
+    let digits = digits.trim_end_matches('0');
+    let point = if digits.is_empty() { "" } else { "." };
+    format!("0x{whole}{point}{digits}p{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
 }
 
 /// `%.3g`

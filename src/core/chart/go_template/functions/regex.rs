@@ -49,6 +49,10 @@ fn compile(eval: &mut Eval<'_>, pattern: &Value) -> Result<Regex, Fault> {
     if let Some(regex) = eval.regexes.get(&pattern) {
         return Ok(regex.clone());
     }
+    if let Some(operator) = nested_repetition(&pattern) {
+        let message = format!("error parsing regexp: invalid nested repetition operator: `{operator}`");
+        return Err(Fault::from(message));
+    }
     let compiled = regex::RegexBuilder::new(&translate(&pattern)).size_limit(SIZE_LIMIT).build();
     let regex = compiled.map_err(|error| {
         let reason = error.to_string();
@@ -143,6 +147,60 @@ fn translate(pattern: &str) -> String {
     out
 }
 
+/// A repetition of a repetition, as in `a**`, which RE2 refuses.
+fn nested_repetition(pattern: &str) -> Option<String> {
+    let chars: Vec<char> = pattern.chars().collect();
+    let (mut at, mut class, mut repeated): (usize, bool, Option<usize>) = (0, false, None);
+    while let Some(&c) = chars.get(at) {
+        let start = at;
+        at += 1;
+        let operator = match c {
+            '\\' if chars.get(at) == Some(&'Q') => {
+                while at < chars.len() && !(chars[at] == '\\' && chars.get(at + 1) == Some(&'E')) {
+                    at += 1;
+                }
+                at += 2;
+                false
+            }
+            '\\' => {
+                at += 1;
+                false
+            }
+            '[' if !class => {
+                class = true;
+                at += usize::from(chars.get(at) == Some(&'^'));
+                at += usize::from(chars.get(at) == Some(&']'));
+                false
+            }
+            ']' => {
+                class = false;
+                false
+            }
+            // What follows an opening parenthesis is no operator but the kind of group.
+            '(' if !class && chars.get(at) == Some(&'?') => {
+                at += 1;
+                false
+            }
+            '*' | '+' | '?' => !class,
+            '{' if !class && repetition(&chars[at..]) => {
+                at += chars[at..].iter().position(|c| *c == '}').unwrap_or(0) + 1;
+                true
+            }
+            _ => false,
+        };
+        if !operator {
+            repeated = None;
+            continue;
+        }
+        if let Some(first) = repeated {
+            return Some(chars[first..at].iter().collect());
+        }
+        repeated = Some(start);
+        at += usize::from(chars.get(at) == Some(&'?'));
+    }
+    None
+}
+
 /// Whether what was read ends in `[:name`.
 fn named_class(chars: &[char]) -> bool {
     let name = chars.iter().rev().take_while(|c| c.is_ascii_alphabetic() || **c == '^').count();
@@ -211,10 +269,10 @@ fn replace(eval: &mut Eval<'_>, args: &[Value], literal: bool) -> Out {
 /// Go's `Regexp.Split`.
 fn split(eval: &mut Eval<'_>, args: &[Value]) -> Out {
     let limit = int(&args[2]);
+    let regex = compile(eval, &args[0])?;
     if limit == 0 {
         return Ok(Value::strings(Vec::<Value>::new()));
     }
-    let regex = compile(eval, &args[0])?;
     let source = text(&args[1]);
     if !text(&args[0]).is_empty() && source.is_empty() {
         return Ok(Value::strings([""]));

@@ -50,10 +50,15 @@ pub(super) const FUNCTIONS: &[Function] = &[
         map(&args[1], |text| text.strip_prefix(&*prefix).unwrap_or(text))
     }),
     Function::new("nospace", &[Ty::Str], |_, args| {
-        Ok(Value::from(text(&args[0]).chars().filter(|c| !c.is_whitespace()).collect::<String>()))
+        let source = args[0].bytes().unwrap_or_default();
+        // goutils takes each byte for a character, and gives the text as it is when it finds no white space.
+        let kept: String = source.iter().map(|byte| char::from(*byte)).filter(|c| !c.is_whitespace()).collect();
+        Ok(if kept.chars().count() == source.len() { args[0].clone() } else { Value::from(kept) })
     }),
     Function::new("initials", &[Ty::Str], |_, args| {
-        Ok(Value::from(text(&args[0]).split_whitespace().filter_map(|word| word.chars().next()).collect::<String>()))
+        // goutils takes each byte for a character.
+        let source: String = args[0].bytes().unwrap_or_default().iter().map(|byte| char::from(*byte)).collect();
+        Ok(Value::from(source.split_whitespace().filter_map(|word| word.chars().next()).collect::<String>()))
     }),
     Function::new("swapcase", &[Ty::Str], |_, args| Ok(Value::from(swap_case(&text(&args[0]))))),
     Function::new("snakecase", &[Ty::Str], |_, args| {

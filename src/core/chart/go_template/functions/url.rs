@@ -157,6 +157,9 @@ fn parse(raw: &str) -> Result<Url, String> {
         rest = path;
         let host = match authority.rsplit_once('@') {
             Some((user, host)) => {
+                if user.bytes().any(|byte| !byte.is_ascii_alphanumeric() && !b"-._:~!$&'()*+,;=%@".contains(&byte)) {
+                    return Err(wrap("net/url: invalid userinfo".into()));
+                }
                 url.user = Some(match user.split_once(':') {
                     Some((name, password)) => (unescape(name).map_err(wrap)?, Some(unescape(password).map_err(wrap)?)),
                     None => (unescape(user).map_err(wrap)?, None),

@@ -1,0 +1,269 @@
+//! Our Go templates against Helm's own engine, on charts and on generated templates.
+//!
+//! `DIFFERENTIAL_CASES` says how many templates are generated, `DIFFERENTIAL_SEED` from which seed. Where a template
+//! renders otherwise than with Helm, it is shrunk and shown; it becomes a row of a table test in the engine.
+
+#![allow(clippy::unwrap_used, clippy::format_push_string, reason = "a test")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use clusterstack::core::chart::{
+    Capabilities, Chart, Charts, Engine, GoTemplate, Release, RenderError, RenderInput, Texts, render_with,
+};
+use clusterstack::core::files::FileTree;
+use proptest::strategy::{Strategy as _, ValueTree as _};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use serde_json::json;
+
+mod generate;
+mod grammar;
+mod oracle;
+
+use oracle::{Answer, Oracle};
+
+/// Enough to find what broke, few enough for half a minute.
+const CASES: usize = 1500;
+
+/// Differences shown at once.
+const SHOWN: usize = 30;
+
+fn say(text: &str) {
+    _ = std::io::Write::write_all(&mut std::io::stderr(), format!("differential: {text}\n").as_bytes());
+}
+
+fn number(name: &str, default: usize) -> usize {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn oracle() -> Option<Oracle> {
+    match Oracle::find() {
+        Ok(oracle) => Some(oracle),
+        Err(why) => {
+            say(&format!("SKIPPED, compares nothing with Helm: {why}"));
+            None
+        }
+    }
+}
+
+/// Keeps the texts of the files as they are before they are taken apart into documents.
+#[derive(Default)]
+struct Capture(Mutex<BTreeMap<String, String>>);
+
+impl Engine for Capture {
+    fn handles(&self, template: &str) -> bool {
+        GoTemplate.handles(template)
+    }
+
+    fn render(&self, charts: &Charts<'_>, input: &RenderInput<'_>) -> Result<Texts, RenderError> {
+        *self.0.lock().unwrap() = GoTemplate.render(charts, input)?.files;
+        Ok(Texts::default())
+    }
+}
+
+fn texts(chart: &Chart, values: &str) -> Result<BTreeMap<String, String>, String> {
+    let capabilities = Capabilities::for_kube_version("v1.34.2")?;
+    let now = "2026-01-01T00:00:00Z".parse().unwrap();
+    let mut input = RenderInput::new(Release::new("demo", "demo-ns"), &capabilities, now);
+    input.include_crds = false;
+    input.values = clusterstack::core::yaml::parse(values).map_err(|error| error.to_string())?;
+    let capture = Capture::default();
+    render_with(chart, &input, &[&capture]).map_err(|error| error.to_string())?;
+    Ok(capture.0.into_inner().unwrap())
+}
+
+fn ours(files: &FileTree, values: &str) -> Answer {
+    match Chart::load(files).map_err(|error| error.to_string()).and_then(|chart| texts(&chart, values)) {
+        Ok(texts) => Answer::Texts(texts),
+        Err(error) => Answer::Refused(error),
+    }
+}
+
+/// What differs, if anything does.
+fn compare(ours: &Answer, helms: &Answer) -> Option<String> {
+    match (ours, helms) {
+        (_, Answer::Lost) | (Answer::Refused(_), Answer::Refused(_)) => None,
+        (Answer::Texts(ours), Answer::Texts(helms)) => helms.iter().find_map(|(name, helms)| {
+            let ours = ours.get(name)?;
+            (ours != helms).then(|| format!("{name}\n  ours:   {ours:?}\n  Helm's: {helms:?}"))
+        }),
+        (Answer::Texts(ours), Answer::Refused(error)) => {
+            let text = ours.values().next().cloned().unwrap_or_default();
+            Some(format!("only Helm refuses: {error}\n  ours:   {text:?}"))
+        }
+        (Answer::Refused(error), Answer::Texts(helms)) => {
+            let text = helms.values().next().cloned().unwrap_or_default();
+            Some(format!("only we refuse: {error}\n  Helm's: {text:?}"))
+        }
+        (Answer::Lost, _) => None,
+    }
+}
+
+const CHART: &str =
+    "apiVersion: v2\nname: demo\nversion: 1.2.3\nkeywords: [a, b]\nannotations: {x: y}\nmaintainers: [{name: m}]\n";
+
+fn chart_files(template: &str) -> BTreeMap<&'static str, String> {
+    BTreeMap::from([
+        ("Chart.yaml", CHART.to_owned()),
+        ("values.yaml", grammar::VALUES_YAML.to_owned()),
+        ("templates/_t.tpl", grammar::HELPERS.to_owned()),
+        ("templates/t.txt", template.to_owned()),
+        ("a.txt", "one\ntwo: ü\n".to_owned()),
+        ("bin", "\u{1}\u{7f}\n".to_owned()),
+    ])
+}
+
+/// A folder's files by their path in it.
+fn read_folder(root: &Path) -> FileTree {
+    let mut files = FileTree::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+            let data = std::fs::read(&path).unwrap();
+            let packed = path.extension().is_some_and(|extension| extension == "tgz");
+            if packed && path.parent().is_some_and(|folder| folder.ends_with("charts")) {
+                let inner = super::golden::unpack(&data).into_iter();
+                files.extend(inner.map(|(inner, data)| (format!("{name}/chart/{inner}"), data)));
+            } else {
+                files.insert(name, Bytes::from(data));
+            }
+        }
+    }
+    files
+}
+
+/// The charts that Helm's own tests use, where its module is.
+fn charts_of_helm() -> Vec<PathBuf> {
+    let found = Command::new("go")
+        .args(["list", "-m", "-f", "{{.Dir}}", "helm.sh/helm/v3"])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("hack/oracle"))
+        .env("GOWORK", "off")
+        .output();
+    let Ok(found) = found else { return Vec::new() };
+    let root = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());
+    let mut charts = Vec::new();
+    for folder in [
+        "pkg/chartutil/testdata",
+        "pkg/action/testdata/charts",
+        "cmd/helm/testdata/testcharts",
+        "pkg/lint/rules/testdata",
+    ] {
+        for entry in std::fs::read_dir(root.join(folder)).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            if path.join("Chart.yaml").is_file() {
+                charts.push(path);
+            }
+        }
+    }
+    charts.sort();
+    charts
+}
+
+#[test]
+fn charts_render_to_the_texts_that_helm_renders() {
+    let Some(mut oracle) = oracle() else { return };
+    let mut charts = charts_of_helm();
+    if let Some(shared) = super::golden::shared() {
+        for entry in std::fs::read_dir(shared).unwrap() {
+            let folder = entry.unwrap().path();
+            // Charts with random parts are compared, but for these, by tests/golden.rs.
+            if !folder.join("default.random").is_file() {
+                charts.push(folder.join("chart.tgz"));
+            }
+        }
+    }
+    let only = std::env::var("DIFFERENTIAL_CHARTS").unwrap_or_default();
+    let (mut compared, mut report) = (0, String::new());
+    for path in charts.iter().filter(|path| path.to_string_lossy().contains(&only)) {
+        let chart = if path.is_dir() {
+            Chart::load_directory(&read_folder(path))
+        } else {
+            Chart::load(&super::golden::unpack(&std::fs::read(path).unwrap()))
+        };
+        let ours = match chart.map_err(|error| error.to_string()).and_then(|chart| texts(&chart, "{}")) {
+            Ok(texts) => Answer::Texts(texts),
+            Err(error) => Answer::Refused(error),
+        };
+        let helms = oracle.render(&json!({ "chart": path }));
+        compared += 1;
+        // What Helm renders otherwise each time is random.
+        if let Some(what) = compare(&ours, &helms)
+            && oracle.render(&json!({ "chart": path })) == helms
+        {
+            report.push_str(&format!("== {}\n{what}\n", path.display()));
+        }
+    }
+    say(&format!("{compared} charts compared"));
+    assert!(report.is_empty(), "{report}");
+}
+
+fn difference(oracle: &mut Oracle, template: &str) -> Option<String> {
+    let files = chart_files(template);
+    let helms = oracle.render(&json!({ "files": files }));
+    let files = files.into_iter().map(|(name, text)| (name.to_owned(), Bytes::from(text))).collect();
+    compare(&ours(&files, "{}"), &helms)
+}
+
+#[test]
+fn every_function_of_helm_is_ours() {
+    let Some(mut oracle) = oracle() else { return };
+    let mut helms = oracle.functions();
+    helms.dedup();
+    let states = clusterstack::core::chart::function_states();
+    let missing: Vec<_> = helms.iter().filter(|name| !states.iter().any(|row| row.name == **name)).collect();
+    assert!(missing.is_empty(), "not in docs/helm-functions.md: {missing:?}");
+    assert_eq!(clusterstack::core::chart::function_names(), helms);
+}
+
+#[test]
+fn generated_templates_render_as_helm_renders_them() {
+    let Some(mut oracle) = oracle() else { return };
+    if let Ok(template) = std::env::var("DIFFERENTIAL_TEMPLATE") {
+        let files = chart_files(&template);
+        say(&format!("Helm's: {:?}", oracle.render(&json!({ "files": files }))));
+        let files = files.into_iter().map(|(name, text)| (name.to_owned(), Bytes::from(text))).collect();
+        say(&format!("ours:   {:?}", ours(&files, "{}")));
+        return;
+    }
+    let (cases, seed) = (number("DIFFERENTIAL_CASES", CASES), number("DIFFERENTIAL_SEED", 0));
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&(seed as u64).to_le_bytes());
+    let mut runner = TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+    let tapes = proptest::collection::vec(proptest::num::u16::ANY, 1..40);
+    let mut found: BTreeMap<String, String> = BTreeMap::new();
+    for _ in 0..cases {
+        let mut tape = tapes.new_tree(&mut runner).unwrap();
+        let Some(mut what) = difference(&mut oracle, &generate::template(&tape.current())) else { continue };
+        let mut smallest = generate::template(&tape.current());
+        let mut more = tape.simplify();
+        for _ in 0..400 {
+            if !more {
+                break;
+            }
+            let template = generate::template(&tape.current());
+            more = match difference(&mut oracle, &template) {
+                Some(still) => {
+                    (what, smallest) = (still, template);
+                    tape.simplify()
+                }
+                None => tape.complicate(),
+            };
+        }
+        found.insert(smallest, what);
+        if found.len() >= SHOWN {
+            break;
+        }
+    }
+    say(&format!("{cases} generated templates, seed {seed}, {} differ", found.len()));
+    let report: String = found.iter().map(|(template, what)| format!("{template}\n  {what}\n")).collect();
+    assert!(found.is_empty(), "seed {seed}:\n{report}");
+}
