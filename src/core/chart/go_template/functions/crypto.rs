@@ -22,6 +22,7 @@ use super::super::print;
 use super::super::value::Value;
 use super::encoding::decode_base64;
 use super::math::int;
+use super::prime::is_prime;
 use super::random::{Stream, stream};
 use super::{Function, Out, Ty, text};
 
@@ -52,39 +53,45 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("genPrivateKey", &[Ty::Str], private_key),
     Function::new("buildCustomCert", &[Ty::Str, Ty::Str], custom_cert),
     Function::new("genCA", &[Ty::Str, Ty::Int], |eval, args| {
-        let mut draws = stream(eval, "genCA", args);
-        let key = rsa_key(&mut draws, 2048).map_err(failed)?;
-        authority(eval, args, &key, &mut draws)
+        certified(eval, "genCA", args, |eval, draws| {
+            let key = rsa_key(draws, 2048).map_err(failed)?;
+            authority(eval, args, &key, draws)
+        })
     }),
     Function::new("genCAWithKey", &[Ty::Str, Ty::Int, Ty::Str], |eval, args| {
-        let mut draws = stream(eval, "genCAWithKey", args);
-        let key = read_key(&args[2]).map_err(|error| format!("parsing private key: {error}"))?;
-        authority(eval, args, &key, &mut draws)
+        certified(eval, "genCAWithKey", args, |eval, draws| {
+            let key = read_key(&args[2]).map_err(|error| format!("parsing private key: {error}"))?;
+            authority(eval, args, &key, draws)
+        })
     }),
     Function::new("genSelfSignedCert", &[Ty::Str, Ty::List, Ty::List, Ty::Int], |eval, args| {
-        let mut draws = stream(eval, "genSelfSignedCert", args);
-        let key = rsa_key(&mut draws, 2048).map_err(failed)?;
-        signed(eval, args, None, &key, &mut draws)
+        certified(eval, "genSelfSignedCert", args, |eval, draws| {
+            let key = rsa_key(draws, 2048).map_err(failed)?;
+            signed(eval, args, None, &key, draws)
+        })
     }),
     Function::new("genSelfSignedCertWithKey", &[Ty::Str, Ty::List, Ty::List, Ty::Int, Ty::Str], |eval, args| {
-        let mut draws = stream(eval, "genSelfSignedCertWithKey", args);
-        let key = read_key(&args[4]).map_err(|error| format!("parsing private key: {error}"))?;
-        signed(eval, args, None, &key, &mut draws)
+        certified(eval, "genSelfSignedCertWithKey", args, |eval, draws| {
+            let key = read_key(&args[4]).map_err(|error| format!("parsing private key: {error}"))?;
+            signed(eval, args, None, &key, draws)
+        })
     }),
     Function::new("genSignedCert", &[Ty::Str, Ty::List, Ty::List, Ty::Int, Ty::Certificate], |eval, args| {
-        let mut draws = stream(eval, "genSignedCert", args);
-        let authority = Authority::read(&args[4])?;
-        let key = rsa_key(&mut draws, 2048).map_err(failed)?;
-        signed(eval, args, Some(&authority), &key, &mut draws)
+        certified(eval, "genSignedCert", args, |eval, draws| {
+            let authority = Authority::read(&args[4])?;
+            let key = rsa_key(draws, 2048).map_err(failed)?;
+            signed(eval, args, Some(&authority), &key, draws)
+        })
     }),
     Function::new(
         "genSignedCertWithKey",
         &[Ty::Str, Ty::List, Ty::List, Ty::Int, Ty::Certificate, Ty::Str],
         |eval, args| {
-            let mut draws = stream(eval, "genSignedCertWithKey", args);
-            let authority = Authority::read(&args[4])?;
-            let key = read_key(&args[5]).map_err(|error| format!("parsing private key: {error}"))?;
-            signed(eval, args, Some(&authority), &key, &mut draws)
+            certified(eval, "genSignedCertWithKey", args, |eval, draws| {
+                let authority = Authority::read(&args[4])?;
+                let key = read_key(&args[5]).map_err(|error| format!("parsing private key: {error}"))?;
+                signed(eval, args, Some(&authority), &key, draws)
+            })
         },
     ),
 ];
@@ -155,15 +162,10 @@ fn prime(draws: &mut Stream, bits: usize, context: &mut BigNumContext) -> Result
         let mut below = candidate.to_owned()?;
         below.sub_word(1)?;
         // The exponent is prime: it must not divide p - 1.
-        if below.mod_word(EXPONENT)? != 0 && candidate.is_prime_fasttest(checks(bits), context, true)? {
+        if below.mod_word(EXPONENT)? != 0 && is_prime(&candidate, &bytes, context)? {
             return Ok(candidate);
         }
     }
-}
-
-/// Rounds of Miller and Rabin's test that leave a chance of less than 2^-100.
-fn checks(bits: usize) -> i32 {
-    if bits >= 1024 { 5 } else { 10 }
 }
 
 const EXPONENT: u32 = 65537;
@@ -264,6 +266,29 @@ fn custom_cert(_: &mut Eval<'_>, args: &[Value]) -> Out {
     let key = Value::from_bytes(key);
     read_key(&key).map_err(|error| format!("error parsing private key: {error}"))?;
     Ok(certificate(Value::from_bytes(cert), key))
+}
+
+/// The certificate that `make` makes, or the one that it made before: the draws depend on all arguments, and besides
+/// them only the time counts.
+fn certified(
+    eval: &mut Eval<'_>,
+    function: &str,
+    args: &[Value],
+    make: impl FnOnce(&mut Eval<'_>, &mut Stream) -> Out,
+) -> Out {
+    let mut draws = stream(eval, function, args);
+    let asked = (draws.clone(), eval.input.now);
+    if let Some((cert, key)) = eval.memo.certificate(&asked) {
+        return Ok(certificate(cert.into(), key.into()));
+    }
+    let made = make(eval, &mut draws)?;
+    if let Value::Object(object) = &made
+        && let Object::Struct(pair) = &**object
+        && let (Some(Value::Str(cert)), Some(Value::Str(key))) = (pair.field("Cert"), pair.field("Key"))
+    {
+        eval.memo.remember(asked, (cert.clone(), key.clone()));
+    }
+    Ok(made)
 }
 
 /// A certificate that signs others.

@@ -61,6 +61,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
 ];
 
 /// Bytes that only the seed and the place of the draw decide.
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Stream {
     key: [u8; 32],
     counter: u64,
