@@ -9,7 +9,6 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use bytes::Bytes;
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -17,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use super::output::{self, Format};
 use super::report::Hinted;
-use crate::core::chart::{Capabilities, Chart, Document, HelmVersion, Release, RenderInput, Seed, render};
+use crate::core::chart::{Capabilities, Document, HelmVersion, Release, RenderInput, Seed, render};
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -101,6 +100,8 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
         helm: helm(args),
         seed: Some(seed(args)),
         include_crds: args.include_crds,
+        // Printed whole, they need not be understood.
+        crds_as_text: args.output == Format::Yaml && args.show_only.is_empty(),
         include_comments: true,
         ..RenderInput::new(release, &capabilities, Timestamp::now())
     };
@@ -109,7 +110,7 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
         rendered.documents.into_iter().filter(|document| is_wanted(document, args)).collect();
     let documents = shown(documents, &args.show_only)?;
     match args.output {
-        Format::Yaml => output::print_raw(text(&chart, &documents, !args.show_only.is_empty()).as_bytes()),
+        Format::Yaml => output::print_raw(text(&documents, !args.show_only.is_empty()).as_bytes()),
         Format::Json => {
             let items: Vec<&Value> = documents.iter().map(|d| &d.object).filter(|object| !object.is_null()).collect();
             output::print(&output::format(&json!({"apiVersion": "v1", "kind": "List", "items": items}), Format::Json)?)
@@ -173,29 +174,17 @@ fn path_in_chart(document: &Document) -> &str {
 
 /// As `helm template` prints it: the files in `crds/` whole, blanks at the ends of the release's own text trimmed, hooks
 /// behind it.
-fn text(chart: &Chart, documents: &[Document], only: bool) -> String {
+fn text(documents: &[Document], only: bool) -> String {
     let block = |document: &Document, text: &str| format!("---\n# Source: {}\n{text}\n", document.source);
     let own = |document: &&Document| document.hook.is_none();
-    let (mut release, mut last) = (String::new(), "");
+    let mut release = String::new();
     for document in documents.iter().filter(own) {
-        match crd_file(chart, &document.source).filter(|_| document.is_crd && !only) {
-            Some(_) if document.source == last => {}
-            Some(file) => release.push_str(&block(document, &String::from_utf8_lossy(file))),
-            None => release.push_str(&block(document, &document.text)),
-        }
-        last = &document.source;
+        release.push_str(&block(document, &document.text));
     }
     let hooks = documents.iter().filter(|document| !own(document)).map(|document| block(document, &document.text));
     let mut text = if only { release } else { format!("{}\n", release.trim()) };
     text.extend(hooks);
     text
-}
-
-/// The file `chart/charts/sub/crds/x.yaml` of a chart or of one of its subcharts.
-fn crd_file<'c>(chart: &'c Chart, source: &str) -> Option<&'c Bytes> {
-    let path = source.strip_prefix(chart.name())?.strip_prefix('/')?;
-    let of_subchart = || chart.dependencies().find_map(|sub| crd_file(sub, path.strip_prefix("charts/")?));
-    chart.files().get(path).or_else(of_subchart)
 }
 
 /// The text of a file, `-` for standard input.

@@ -1,12 +1,13 @@
 //! Renders a release's charts. One input gives the same documents each time: neither the clock nor a random source is
 //! asked.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use crate::core::chart::{
@@ -71,7 +72,7 @@ pub struct ClassChart {
 /// # Errors
 /// The chart does not load or render.
 pub fn class_chart(files: &FileTree, subject: &Subject) -> Result<ClassChart, ChartFailure> {
-    let chart = Chart::load_directory(files)?;
+    let chart = loaded(files)?;
     let capabilities = Capabilities::default();
     let release = Release::new(&subject.release, &subject.namespace);
     let input = RenderInput {
@@ -92,6 +93,89 @@ pub fn class_chart(files: &FileTree, subject: &Subject) -> Result<ClassChart, Ch
     })
 }
 
+/// Charts that were parsed, by what their files hold; the one used last is the last.
+#[derive(Debug, Default)]
+struct Parsed(VecDeque<(Digest256, Arc<Chart>)>);
+
+type Digest256 = [u8; 32];
+
+/// As many charts as that stay parsed: each takes a few megabytes at most.
+const MAX_PARSED: usize = 16;
+
+impl Parsed {
+    fn find(&mut self, digest: &Digest256) -> Option<Arc<Chart>> {
+        let at = self.0.iter().position(|(known, _)| known == digest)?;
+        let entry = self.0.remove(at)?;
+        let chart = entry.1.clone();
+        self.0.push_back(entry);
+        Some(chart)
+    }
+
+    fn add(&mut self, digest: Digest256, chart: Arc<Chart>) {
+        if self.0.len() >= MAX_PARSED {
+            self.0.pop_front();
+        }
+        self.0.push_back((digest, chart));
+    }
+}
+
+/// The chart of these files, parsed now or before: a release is rendered anew for each namespace.
+fn loaded(files: &FileTree) -> Result<Arc<Chart>, ChartError> {
+    static PARSED: Mutex<Parsed> = Mutex::new(Parsed(VecDeque::new()));
+    let parsed = || PARSED.lock().unwrap_or_else(PoisonError::into_inner);
+    let digest = digest(files);
+    if let Some(chart) = parsed().find(&digest) {
+        return Ok(chart);
+    }
+    // Without the lock: others may go on.
+    let chart = Arc::new(Chart::load_directory(files)?);
+    parsed().add(digest, chart.clone());
+    Ok(chart)
+}
+
+/// What two trees have in common only if all their paths and contents are equal.
+fn digest(files: &FileTree) -> Digest256 {
+    let mut digest = Sha256::new();
+    for (path, content) in files {
+        for part in [path.as_bytes(), content] {
+            digest.update((part.len() as u64).to_be_bytes());
+            digest.update(part);
+        }
+    }
+    digest.finalize().into()
+}
+
 fn is_test(document: &Document) -> bool {
     document.hook.as_ref().is_some_and(|hook| hook.events.iter().all(|event| event.starts_with("test")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(name: &str) -> FileTree {
+        let text = format!("apiVersion: v2\nname: {name}\nversion: 1.0.0\n");
+        [("Chart.yaml".to_owned(), text.into())].into()
+    }
+
+    #[test]
+    fn a_chart_with_the_same_files_is_parsed_once() {
+        let first = loaded(&files("parsed-once")).unwrap();
+        assert!(Arc::ptr_eq(&first, &loaded(&files("parsed-once")).unwrap()));
+        assert!(!Arc::ptr_eq(&first, &loaded(&files("parsed-other")).unwrap()));
+    }
+
+    #[test]
+    fn the_chart_that_was_not_used_for_longest_is_forgotten() {
+        let chart = Arc::new(Chart::load_directory(&files("bounded")).unwrap());
+        let mut parsed = Parsed::default();
+        for n in 0..MAX_PARSED {
+            parsed.add([u8::try_from(n).unwrap(); 32], chart.clone());
+        }
+        assert!(parsed.find(&[0; 32]).is_some());
+        parsed.add([255; 32], chart);
+        assert_eq!(parsed.0.len(), MAX_PARSED);
+        assert!(parsed.find(&[1; 32]).is_none());
+        assert!(parsed.find(&[0; 32]).is_some());
+    }
 }

@@ -200,7 +200,8 @@ impl Unpacker<'_> {
             self.budget.check_ratio(self.limits, packed)?;
             occupy(&mut places, &path, is_file)?;
             if is_file {
-                let mut content = Vec::new();
+                // The limits were checked: what an entry says of its size costs no more than they allow.
+                let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
                 (&mut entry).take(size).read_to_end(&mut content).map_err(damaged)?;
                 if content.len() as u64 != size {
                     return Err(UnpackError::Damaged(format!("it ends within {path:?}")));

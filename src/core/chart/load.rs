@@ -9,9 +9,11 @@ use serde_json::{Map, Value as Json};
 use super::engine::Engine as _;
 use super::error::ChartError;
 use super::go_template::ast::File;
+use super::go_template::memo::Memo;
 use super::go_template::parse::{ParseError, parse};
 use super::ignore;
 use super::metadata::Metadata;
+use super::schema::Schema;
 use super::tera::{Tera, TeraError, TeraTemplates};
 use crate::core::files::{FileTree, below};
 use crate::core::yaml;
@@ -21,9 +23,11 @@ use crate::core::yaml;
 pub struct Chart {
     pub(crate) metadata: Arc<Metadata>,
     pub(crate) values: Map<String, Json>,
-    pub(crate) schema: Option<Bytes>,
+    pub(crate) schema: Option<Arc<Schema>>,
     pub(crate) templates: Vec<Template>,
-    pub(crate) files: BTreeMap<Arc<str>, Bytes>,
+    pub(crate) files: Arc<BTreeMap<Arc<str>, Bytes>>,
+    /// What one rendering can leave to the next.
+    pub(crate) memo: Arc<Memo>,
     pub(crate) dependencies: Vec<Arc<Chart>>,
     /// Its Tera templates, if it has any. An error counts only when the chart is enabled.
     pub(crate) tera: Option<Arc<Result<TeraTemplates, TeraError>>>,
@@ -96,9 +100,10 @@ impl Chart {
         let metadata = metadata(files)?;
         let mut chart = Self {
             values: Map::new(),
-            schema: files.get("values.schema.json").cloned(),
+            schema: files.get("values.schema.json").map(|text| Arc::new(Schema::new(text.clone()))),
             templates: Vec::new(),
-            files: BTreeMap::new(),
+            files: Arc::default(),
+            memo: Arc::default(),
             dependencies: Vec::new(),
             tera: None,
             metadata: Arc::new(metadata),
@@ -118,6 +123,7 @@ impl Chart {
                 }
             };
         }
+        let mut others = BTreeMap::new();
         for (path, data) in files {
             match path.as_str() {
                 "Chart.yaml" | "values.yaml" | "values.schema.json" | "Chart.lock" => {}
@@ -129,9 +135,10 @@ impl Chart {
                     parsed: parse(&String::from_utf8_lossy(if Tera.handles(path) { &[] } else { data })).map(Arc::new),
                 }),
                 path if path.starts_with("charts/") && path.strip_suffix(".prov").is_none() => {}
-                path => _ = chart.files.insert(path.into(), data.clone()),
+                path => _ = others.insert(path.into(), data.clone()),
             }
         }
+        chart.files = Arc::new(others);
         chart.tera = tera(&chart.templates);
         chart.load_dependencies(files, depth)?;
         Ok(chart)

@@ -213,6 +213,11 @@ pub(super) fn sorted(files: &BTreeMap<String, String>, comments: bool) -> Result
     Ok(documents.into_iter().map(|(_, _, _, document)| document).collect())
 }
 
+/// A file in `crds/` as one document, whatever it holds.
+pub(super) fn unread_crds(source: String, text: String) -> Document {
+    Document { source, object: Json::Null, text, hook: None, is_crd: true }
+}
+
 /// The documents of a file in `crds/`.
 pub(super) fn crds(path: &str, text: &str, documents: &mut Vec<Document>) -> Result<(), RenderError> {
     for part in split(text) {

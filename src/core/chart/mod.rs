@@ -41,7 +41,7 @@ pub use keyring::{Drawn, Kept, Keyring, Needs, Seed};
 pub use load::Chart;
 pub use manifests::{Document, Hook};
 pub use metadata::{Dependency, Maintainer, Metadata};
-pub use render::{merged_values, render, render_text, render_with};
+pub use render::{merged_values, render, render_text, render_texts, render_with};
 pub use tera::{Tera, TeraContext, TeraError, TeraErrorKind, TeraTemplates};
 pub use version::{Constraint, Version};
 
@@ -140,6 +140,8 @@ pub struct RenderInput<'a> {
     pub lookups: &'a BTreeMap<Lookup, Json>,
     /// Whether the files in `crds/` are among the documents.
     pub include_crds: bool,
+    /// Whether those stay unread: their objects are null then. Helm prints them so, without a look inside.
+    pub crds_as_text: bool,
     /// Whether documents of comments alone are among the documents, as null: Helm prints them.
     pub include_comments: bool,
     /// More top-level names for templates: `Cluster`, `ControlPlane`, `InfraCluster`.
@@ -165,6 +167,7 @@ impl<'a> RenderInput<'a> {
             limits: Limits::default(),
             lookups: &NONE,
             include_crds: true,
+            crds_as_text: false,
             include_comments: false,
             extra: BTreeMap::new(),
             stop: None,

@@ -1,15 +1,15 @@
 //! From a chart and its input to documents.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value as Json;
 
 use super::dependencies::{Node, coalesce, missing, process_enabled, process_imports};
-use super::engine::{Charts, Engine, GoTemplate};
+use super::engine::{Charts, Engine, GoTemplate, Texts};
 use super::error::{RenderError, TemplateError};
 use super::go_template::eval::{Definitions, Eval, define, locate};
 use super::go_template::json::{from_json, to_json};
+use super::go_template::memo::Memo;
 use super::go_template::parse::parse;
 use super::go_template::value::Value;
 use super::load::Chart;
@@ -19,7 +19,7 @@ use super::scope::Tree;
 use super::tera::Tera;
 use super::values::new_map;
 use super::version::is_compatible;
-use super::{Drawn, Needs, RenderInput, Rendered};
+use super::{Needs, RenderInput, Rendered};
 
 /// Renders a chart: Go templates as `helm template` does, and Tera's.
 ///
@@ -34,6 +34,42 @@ pub fn render(chart: &Chart, input: &RenderInput<'_>) -> Result<Rendered, Render
 /// # Errors
 /// As [`render`], and what the engines refuse.
 pub fn render_with(chart: &Chart, input: &RenderInput<'_>, engines: &[&dyn Engine]) -> Result<Rendered, RenderError> {
+    let tree = prepared(chart, input)?;
+    let mut crds = Vec::new();
+    if input.include_crds {
+        collect_crds(&tree.root, input.crds_as_text, &mut crds)?;
+    }
+    let Texts { mut files, missing_lookups, drawn } = texts(&Charts { tree: &tree }, input, engines)?;
+    let notes_path = format!("{}/templates/NOTES.txt", chart.name());
+    let notes = files.remove(&notes_path);
+    files.retain(|path, _| !path.ends_with("NOTES.txt"));
+    let mut documents = crds;
+    documents.append(&mut manifests::sorted(&files, input.include_comments)?);
+    Ok(Rendered { documents, notes, missing_lookups, drawn })
+}
+
+/// What the templates of a chart render to, before any of it is read as YAML: what Helm's engine gives.
+///
+/// # Errors
+/// As [`render`], but for what is no YAML.
+pub fn render_texts(chart: &Chart, input: &RenderInput<'_>) -> Result<Texts, RenderError> {
+    let tree = prepared(chart, input)?;
+    texts(&Charts { tree: &tree }, input, &[&GoTemplate, &Tera])
+}
+
+fn texts(charts: &Charts<'_>, input: &RenderInput<'_>, engines: &[&dyn Engine]) -> Result<Texts, RenderError> {
+    let mut all = Texts::default();
+    for engine in engines {
+        let mut texts = engine.render(charts, input)?;
+        all.files.append(&mut texts.files);
+        all.missing_lookups.append(&mut texts.missing_lookups);
+        all.drawn.append(&mut texts.drawn);
+    }
+    Ok(all)
+}
+
+/// Refuses what can't be installed, and merges values.
+fn prepared<'c>(chart: &'c Chart, input: &RenderInput<'_>) -> Result<Tree<'c>, RenderError> {
     if !matches!(chart.metadata.kind.as_str(), "" | "application") {
         return Err(RenderError::NotInstallable(chart.metadata.kind.clone()));
     }
@@ -47,24 +83,7 @@ pub fn render_with(chart: &Chart, input: &RenderInput<'_>, engines: &[&dyn Engin
     if !wanted.is_empty() && !is_compatible(wanted, found) {
         return Err(RenderError::KubeVersion { wanted: wanted.clone(), found: found.clone() });
     }
-    let mut crds = Vec::new();
-    if input.include_crds {
-        collect_crds(&tree.root, &mut crds)?;
-    }
-    let mut files = std::collections::BTreeMap::new();
-    let (mut missing_lookups, mut drawn) = (BTreeSet::new(), Drawn::new());
-    for engine in engines {
-        let mut texts = engine.render(&Charts { tree: &tree }, input)?;
-        files.append(&mut texts.files);
-        missing_lookups.append(&mut texts.missing_lookups);
-        drawn.append(&mut texts.drawn);
-    }
-    let notes_path = format!("{}/templates/NOTES.txt", chart.name());
-    let notes = files.remove(&notes_path);
-    files.retain(|path, _| !path.ends_with("NOTES.txt"));
-    let mut documents = crds;
-    documents.append(&mut manifests::sorted(&files, input.include_comments)?);
-    Ok(Rendered { documents, notes, missing_lookups, drawn })
+    Ok(tree)
 }
 
 /// Enables subcharts, merges values and checks them.
@@ -88,18 +107,22 @@ fn resolve<'a>(chart: &'a Chart, input: &RenderInput<'_>) -> Result<Tree<'a>, Re
 }
 
 /// The files in `crds/`, of the chart and then of its subcharts.
-fn collect_crds(node: &Node<'_>, documents: &mut Vec<Document>) -> Result<(), RenderError> {
+fn collect_crds(node: &Node<'_>, as_text: bool, documents: &mut Vec<Document>) -> Result<(), RenderError> {
     let path = node.path();
-    for (name, data) in &node.chart.files {
+    for (name, data) in node.chart.files.iter() {
         let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
         let manifest = ["yaml", "yml", "json"].iter().any(|known| extension.eq_ignore_ascii_case(known));
         if name.starts_with("crds/") && manifest {
-            let text = String::from_utf8_lossy(data);
-            manifests::crds(&format!("{path}/{name}"), &text, documents)?;
+            let (source, text) = (format!("{path}/{name}"), String::from_utf8_lossy(data));
+            if as_text {
+                documents.push(manifests::unread_crds(source, text.into_owned()));
+            } else {
+                manifests::crds(&source, &text, documents)?;
+            }
         }
     }
     for child in node.children() {
-        collect_crds(&child, documents)?;
+        collect_crds(&child, as_text, documents)?;
     }
     Ok(())
 }
@@ -121,7 +144,8 @@ pub fn render_text(name: &str, template: &str, root: &Json, input: &RenderInput<
     let mut definitions = Definitions::new();
     define(&mut definitions, &name, &parsed);
     let data = from_json(root).unwrap_interface();
-    let text = Eval::new(input, definitions).render(&name, &data).map_err(RenderError::Template);
+    let memo = Memo::default();
+    let text = Eval::new(input, &memo, definitions).render(&name, &data).map_err(RenderError::Template);
     // What the template linked into the data may hold cycles.
     if let Some(map) = data.as_map() {
         map.clear();
@@ -136,4 +160,36 @@ pub fn render_text(name: &str, template: &str, root: &Json, input: &RenderInput<
 pub fn merged_values(chart: &Chart, input: &RenderInput<'_>) -> Result<Json, RenderError> {
     let tree = resolve(chart, input)?;
     Ok(to_json(&Value::Map(tree.values)).unwrap_or(Json::Null))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Capabilities, Release, Seed};
+    use super::*;
+
+    #[test]
+    fn a_rendering_leaves_nothing_that_the_next_one_could_see() {
+        let template = r#"{{- $_ := set .Values "count" (add1 .Values.count) -}}
+{{- $_ := set .Values.deep "m" (tpl "{{ add1 .Values.deep.m }}" .) -}}
+sum: {{ .Values.count }}{{ .Values.deep.m }}{{ regexMatch "^a+$" "aa" }}
+cert: {{ (genCA "name" 1).Cert | quote }}
+"#;
+        let files = [
+            ("Chart.yaml", "apiVersion: v2\nname: twice\nversion: 1.0.0\n"),
+            ("values.yaml", "count: 1\ndeep: {m: 1}\n"),
+            ("templates/a.yaml", template),
+        ];
+        let files = files.map(|(path, text)| (path.to_owned(), text.into())).into();
+        let chart = Chart::load(&files).unwrap();
+        let capabilities = Capabilities::default();
+        let input = |now: &str| RenderInput {
+            seed: Some(Seed([1; 32])),
+            ..RenderInput::new(Release::new("r", "n"), &capabilities, now.parse().unwrap())
+        };
+        let first = render(&chart, &input("2026-01-01T00:00:00Z")).unwrap();
+        assert_eq!(first.documents[0].object["sum"], "22true");
+        assert_eq!(render(&chart, &input("2026-01-01T00:00:00Z")).unwrap(), first);
+        // A certificate says from when on it is valid: one made at another time is another one.
+        assert_ne!(render(&chart, &input("2026-01-02T00:00:00Z")).unwrap(), first);
+    }
 }

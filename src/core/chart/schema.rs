@@ -1,12 +1,38 @@
 //! `values.schema.json`
 
 use std::fmt::Write as _;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use jsonschema::Validator;
 
 use super::dependencies::Node;
 use super::error::RenderError;
 use super::go_template::json::to_json;
 use super::go_template::value::Value;
 use super::scope::Tree;
+
+/// A chart's schema. It is compiled when it is first needed, which takes longer than most renderings.
+#[derive(Debug)]
+pub(crate) struct Schema {
+    text: Bytes,
+    compiled: OnceLock<Result<Validator, String>>,
+}
+
+impl Schema {
+    pub(crate) fn new(text: Bytes) -> Self {
+        Self { text, compiled: OnceLock::new() }
+    }
+
+    fn validator(&self) -> Result<&Validator, String> {
+        self.compiled.get_or_init(|| compile(&self.text)).as_ref().map_err(Clone::clone)
+    }
+}
+
+fn compile(text: &[u8]) -> Result<Validator, String> {
+    let schema: serde_json::Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    jsonschema::options().build(&schema).map_err(|error| error.to_string())
+}
 
 /// Checks the values of a chart and its subcharts against their schemas.
 pub(super) fn validate(tree: &Tree<'_>) -> Result<(), RenderError> {
@@ -30,10 +56,12 @@ fn check(node: &Node<'_>, values: &Value, problems: &mut String) {
     }
 }
 
-fn check_one(schema: &[u8], values: &Value) -> Result<(), String> {
-    let schema: serde_json::Value = serde_json::from_slice(schema).map_err(|error| error.to_string())?;
+fn check_one(schema: &Schema, values: &Value) -> Result<(), String> {
+    let validator = schema.validator()?;
     let values = to_json(values).unwrap_or_default();
-    let validator = jsonschema::options().build(&schema).map_err(|error| error.to_string())?;
+    if validator.is_valid(&values) {
+        return Ok(());
+    }
     let mut problems = String::new();
     for error in validator.iter_errors(&values) {
         _ = writeln!(problems, "- at '{}': {error}", error.instance_path());

@@ -70,7 +70,7 @@ impl<'a> Tree<'a> {
                 }
             }
         }
-        let mut eval = Eval::new(input, definitions);
+        let mut eval = Eval::new(input, &self.root.chart.memo, definitions);
         let mut files = BTreeMap::new();
         for path in order {
             let Some(renderable) = renderables.get(path) else { continue };

@@ -17,6 +17,10 @@ impl Mark {
     }
 }
 
+fn is_printable_ascii(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~')
+}
+
 /// Goes through a text character by character. Behind its end stands `'\0'`, which no YAML text contains.
 pub(super) struct Cursor<'a> {
     pub(super) text: &'a str,
@@ -101,6 +105,15 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// Goes over ASCII characters that pass the test and are no line ends.
+    pub(super) fn skip_while(&mut self, test: impl Fn(u8) -> bool) {
+        let rest = &self.text.as_bytes()[self.at..];
+        let count = rest.iter().position(|byte| !test(*byte)).unwrap_or(rest.len());
+        self.at += count;
+        self.mark.index += count;
+        self.mark.column += count;
+    }
+
     /// Goes over spaces and tabs.
     pub(super) fn skip_blanks(&mut self) {
         while self.at_blank() {
@@ -111,9 +124,16 @@ impl<'a> Cursor<'a> {
     /// Goes over a comment, if one is here, up to the end of the line.
     pub(super) fn skip_comment(&mut self) {
         if self.peek() == b'#' {
-            while !self.at_line_end() {
-                self.skip();
-            }
+            self.skip_line();
+        }
+    }
+
+    /// Goes to the end of the line.
+    pub(super) fn skip_line(&mut self) {
+        self.skip_while(is_printable_ascii);
+        while !self.at_line_end() {
+            self.skip();
+            self.skip_while(is_printable_ascii);
         }
     }
 

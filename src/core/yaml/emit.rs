@@ -19,6 +19,8 @@ pub fn to_string(value: &Value) -> String {
     emitter.out
 }
 
+const SPACES: &str = "                                                                ";
+
 /// Where a node stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -309,7 +311,9 @@ impl Emitter {
             self.put_break('\n');
         }
         while self.column < indent {
-            self.put(' ');
+            let count = (indent - self.column).min(SPACES.len());
+            self.out.push_str(&SPACES[..count]);
+            self.column += count;
         }
         self.whitespace = true;
         self.indention = true;
@@ -336,6 +340,9 @@ struct Allowed {
 
 impl Allowed {
     fn of(text: &str) -> Self {
+        if is_word(text) {
+            return Self { plain: true, single_quoted: true, block: true };
+        }
         let mut indicators = text.starts_with("---") || text.starts_with("...");
         let (mut line_breaks, mut special, mut break_space, mut space_break) = (false, false, false, false);
         let mut previous = None;
@@ -366,6 +373,12 @@ impl Allowed {
             block: !(text.is_empty() || text.ends_with(' ') || space_break || special),
         }
     }
+}
+
+/// Whether a text is one of those that most scalars are: nothing in it could need quotes.
+fn is_word(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/'))
 }
 
 fn is_break(c: char) -> bool {

@@ -343,6 +343,23 @@ impl<'a> Stream<'a> {
     }
 }
 
+/// Whether no refused character begins in these bytes. Those beyond ASCII begin with 0xc2 or 0xef.
+fn are_harmless(bytes: &[u8]) -> bool {
+    const HARMFUL: [bool; 256] = {
+        let mut table = [false; 256];
+        let mut byte = 0;
+        while byte < 0x20 {
+            table[byte] = !matches!(byte, 0x09 | 0x0a | 0x0d);
+            byte += 1;
+        }
+        table[0x7f] = true;
+        table[0xc2] = true;
+        table[0xef] = true;
+        table
+    };
+    !bytes.iter().any(|byte| HARMFUL[usize::from(*byte)])
+}
+
 /// Go refuses control characters anywhere in the text.
 fn check_characters(text: &str) -> Result<(), Error> {
     let refused = |c: char| match c {
@@ -350,6 +367,9 @@ fn check_characters(text: &str) -> Result<(), Error> {
         '\u{fffe}' | '\u{ffff}' => true,
         _ => c.is_control(),
     };
+    if are_harmless(text.as_bytes()) {
+        return Ok(());
+    }
     let Some(at) = text.find(refused) else { return Ok(()) };
     let before = &text[..at];
     let line = before.matches('\n').count() + 1;

@@ -35,6 +35,8 @@ pub(super) struct Scanner<'a> {
     simple_keys: Vec<Option<SimpleKey>>,
     pub(super) simple_key_allowed: bool,
     ended: bool,
+    /// Whether the first of the tokens is known to be the next one.
+    ready: bool,
 }
 
 impl<'a> Scanner<'a> {
@@ -48,11 +50,15 @@ impl<'a> Scanner<'a> {
             simple_keys: vec![None],
             simple_key_allowed: true,
             ended: false,
+            ready: false,
         }
     }
 
     /// The next token, which stays.
     pub(super) fn peek(&mut self) -> Result<&Token<'a>, Error> {
+        if self.ready {
+            return Ok(&self.tokens[0]);
+        }
         while !self.ended && self.needs_more()? {
             self.fetch()?;
         }
@@ -60,12 +66,14 @@ impl<'a> Scanner<'a> {
         if self.tokens.is_empty() {
             self.tokens.push_back(Token { kind: TokenKind::StreamEnd, mark });
         }
+        self.ready = true;
         Ok(&self.tokens[0])
     }
 
     /// Takes the token that was peeked at.
     pub(super) fn take(&mut self) -> Option<Token<'a>> {
         self.taken += 1;
+        self.ready = false;
         self.tokens.pop_front()
     }
 
@@ -182,6 +190,7 @@ impl<'a> Scanner<'a> {
 
     fn skip_to_token(&mut self) {
         loop {
+            self.cursor.skip_while(|byte| byte == b' ');
             while self.cursor.peek() == b' '
                 || (self.cursor.peek() == b'\t' && (self.in_flow() || !self.simple_key_allowed))
             {

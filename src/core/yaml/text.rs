@@ -64,6 +64,7 @@ impl<'a> Scanner<'a> {
                     from = cursor.at;
                 }
                 cursor.skip();
+                cursor.skip_while(is_plain);
                 to = cursor.at;
             }
             if !(cursor.at_blank() || cursor.at_break()) {
@@ -182,9 +183,7 @@ impl<'a> Scanner<'a> {
             empty_lines.clear();
             after_blank = blank;
             let from = cursor.at;
-            while !cursor.at_line_end() {
-                cursor.skip();
-            }
+            cursor.skip_line();
             text.push_str(cursor.since(from));
             line_end = cursor.take_break();
             block_breaks(cursor, parent, &mut indent, &mut empty_lines)?;
@@ -197,6 +196,11 @@ impl<'a> Scanner<'a> {
         }
         Ok(TokenKind::Scalar { text: Cow::Owned(text), plain: false })
     }
+}
+
+/// What can't end a plain scalar, wherever it stands.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !matches!(byte, b':' | b',' | b'?' | b'[' | b']' | b'{' | b'}')
 }
 
 /// A quoted scalar on one line without escapes, its quote closed; otherwise the cursor doesn't move.

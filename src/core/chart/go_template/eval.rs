@@ -11,9 +11,10 @@ use super::super::error::{Location, TemplateError};
 use super::super::{Drawn, Lookup, Needs, RenderInput};
 use super::ast::{Body, Branch, Command, Expr, File, Node, Operand, Pipe, Pos};
 use super::functions::{Function, Run, Ty, methods};
+use super::memo::Memo;
 use super::object::Object;
+use super::print;
 use super::value::{Map, MapType, Value};
-use super::{parse, print};
 
 /// Why a function failed.
 #[derive(Debug)]
@@ -73,7 +74,7 @@ struct Frame<'f> {
     slots: SmallVec<[Value; 8]>,
     body: &'f Body,
     name: &'f str,
-    file: &'f str,
+    file: &'f Arc<str>,
 }
 
 /// One rendering.
@@ -83,8 +84,7 @@ pub(crate) struct Eval<'a> {
     definitions: Vec<Definitions>,
     pub(crate) out: Vec<u8>,
     pub(crate) missing_lookups: BTreeSet<Lookup>,
-    pub(crate) regexes: HashMap<Arc<str>, regex::Regex>,
-    parsed: HashMap<Arc<str>, Arc<File>>,
+    pub(crate) memo: &'a Memo,
     /// Maps that were put into maps: they may hold cycles, which would never be freed.
     linked: Vec<Weak<Map>>,
     /// Where draws of random functions are made, and how many were made there.
@@ -105,14 +105,13 @@ pub(crate) struct Eval<'a> {
 }
 
 impl<'a> Eval<'a> {
-    pub(crate) fn new(input: &'a RenderInput<'a>, definitions: Definitions) -> Self {
+    pub(crate) fn new(input: &'a RenderInput<'a>, memo: &'a Memo, definitions: Definitions) -> Self {
         Self {
             input,
+            memo,
             definitions: vec![definitions],
             out: Vec::new(),
             missing_lookups: BTreeSet::new(),
-            regexes: HashMap::new(),
-            parsed: HashMap::new(),
             linked: Vec::new(),
             draws: HashMap::new(),
             site: ("".into(), 0),
@@ -214,26 +213,14 @@ impl<'a> Eval<'a> {
         if !source.contains("{{") {
             return Ok(Value::from(without_no_value(source)));
         }
-        let key: Arc<str> = source.into();
-        let parsed = match self.parsed.get(&key) {
-            Some(parsed) => parsed.clone(),
-            None => match parse::parse(source) {
-                Ok(parsed) => {
-                    let parsed = Arc::new(parsed);
-                    self.parsed.insert(key, parsed.clone());
-                    parsed
-                }
-                Err(error) => {
-                    let location = locate(source, error.pos, "the text given to tpl", "the text given to tpl");
-                    return Err(Fault::Template(Box::new(TemplateError {
-                        message: format!("cannot parse template: {}", error.message),
-                        location,
-                        included_from: Vec::new(),
-                        lacks: Needs::default(),
-                    })));
-                }
-            },
-        };
+        let parsed = self.memo.parsed(source).map_err(|error| {
+            Fault::Template(Box::new(TemplateError {
+                message: format!("cannot parse template: {}", error.message),
+                location: locate(source, error.pos, "the text given to tpl", "the text given to tpl"),
+                included_from: Vec::new(),
+                lacks: Needs::default(),
+            }))
+        })?;
         let file: Arc<str> = "the text given to tpl".into();
         let overlay = !parsed.defines.is_empty();
         if overlay {
@@ -403,7 +390,7 @@ impl<'a> Eval<'a> {
             }
             Value::Object(object) if matches!(**object, Object::Files(_)) => {
                 if let Object::Files(files) = &**object {
-                    for (name, data) in files {
+                    for (name, data) in files.iter() {
                         each!(Value::Str(name.clone()), Value::Bytes(data.as_ref().into()));
                     }
                 }
@@ -590,15 +577,13 @@ impl<'a> Eval<'a> {
             values.push(check(last, ty).map_err(|message| Self::error(frame, pos, message))?);
         }
         self.step(frame, pos)?;
-        if self.site.1 != pos || *self.site.0 != *frame.file {
-            if *self.site.0 != *frame.file {
-                self.site.0 = frame.file.into();
-            }
-            self.site.1 = pos;
+        if !Arc::ptr_eq(&self.site.0, frame.file) {
+            self.site.0 = frame.file.clone();
         }
         if !Arc::ptr_eq(&self.site_source, &frame.body.source) {
             self.site_source = frame.body.source.clone();
         }
+        self.site.1 = pos;
         body(self, &values).map_err(|fault| Self::fault(frame, pos, function, fault))
     }
 

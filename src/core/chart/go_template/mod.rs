@@ -7,6 +7,7 @@ pub(crate) mod files;
 pub(crate) mod functions;
 pub(crate) mod json;
 mod lex;
+pub(crate) mod memo;
 pub(crate) mod object;
 pub(crate) mod parse;
 pub(crate) mod pretty;

@@ -14,7 +14,7 @@ use super::value::{Kind, Value};
 #[derive(Debug)]
 pub(crate) enum Object {
     Struct(Struct),
-    Files(BTreeMap<Arc<str>, Bytes>),
+    Files(Arc<BTreeMap<Arc<str>, Bytes>>),
     Version(Version),
     Time(Zoned),
     /// Nanoseconds

@@ -72,7 +72,7 @@ fn context(scope: &Scope<'_>, input: &RenderInput<'_>) -> TeraContext {
             "api_versions": input.capabilities.api_versions,
             "helm_version": input.capabilities.helm_version,
         }),
-        files: scope.chart.files.clone(),
+        files: scope.chart.files.as_ref().clone(),
         cluster: extra("Cluster"),
         control_plane: extra("ControlPlane"),
         infra_cluster: extra("InfraCluster"),

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use openssl::asn1::{Asn1Integer, Asn1Time};
-use openssl::bn::{BigNum, BigNumContext};
+use openssl::bn::{BigNum, BigNumContext, BigNumRef};
 use openssl::ec::{EcGroup, EcKey, EcPoint};
 use openssl::error::ErrorStack;
 use openssl::hash::MessageDigest;
@@ -23,6 +23,7 @@ use super::super::print;
 use super::super::value::Value;
 use super::encoding::decode_base64;
 use super::math::int;
+use super::prime;
 use super::random::{Place, Stream, stream};
 use super::{Function, Out, Ty, text};
 use crate::core::chart::keyring::{Kept, renewal};
@@ -188,9 +189,9 @@ fn decrypt(args: &[Value]) -> Out {
     }
 }
 
-/// Primes are drawn until one fits: two drawn from the same bytes are the same.
-fn prime(draws: &mut Stream, bits: usize, context: &mut BigNumContext) -> Result<BigNum, ErrorStack> {
-    let mut bytes = vec![0; bits / 8];
+/// The first prime from a draw on.
+fn draw_prime(draws: &mut Stream, bits: i32, context: &mut BigNumContext) -> Result<BigNum, ErrorStack> {
+    let mut bytes = vec![0; usize::try_from(bits).unwrap_or(0) / 8];
     loop {
         draws.fill(&mut bytes);
         // The two highest bits make the product of two such primes as long as wanted.
@@ -198,30 +199,27 @@ fn prime(draws: &mut Stream, bits: usize, context: &mut BigNumContext) -> Result
         if let Some(last) = bytes.last_mut() {
             *last |= 1;
         }
-        let candidate = BigNum::from_slice(&bytes)?;
-        let mut below = candidate.to_owned()?;
-        below.sub_word(1)?;
-        // The exponent is prime: it must not divide p - 1.
-        if below.mod_word(EXPONENT)? != 0 && candidate.is_prime_fasttest(checks(bits), context, true)? {
-            return Ok(candidate);
+        let fits = |candidate: &BigNumRef| {
+            let mut below = candidate.to_owned()?;
+            below.sub_word(1)?;
+            // The exponent is prime: it must not divide p - 1.
+            Ok(candidate.num_bits() == bits && below.mod_word(EXPONENT)? != 0)
+        };
+        if let Some(prime) = prime::from(&*BigNum::from_slice(&bytes)?, fits, context)? {
+            return Ok(prime);
         }
     }
-}
-
-/// Rounds of Miller and Rabin's test that leave a chance of less than 2^-100.
-fn checks(bits: usize) -> i32 {
-    if bits >= 1024 { 5 } else { 10 }
 }
 
 const EXPONENT: u32 = 65537;
 
 #[allow(clippy::many_single_char_names, reason = "RSA's own names")]
-fn rsa_key(draws: &mut Stream, bits: usize) -> Result<PKey<Private>, ErrorStack> {
+fn rsa_key(draws: &mut Stream, bits: i32) -> Result<PKey<Private>, ErrorStack> {
     let mut context = BigNumContext::new_secure()?;
-    let p = prime(draws, bits / 2, &mut context)?;
-    let mut q = prime(draws, bits / 2, &mut context)?;
+    let p = draw_prime(draws, bits / 2, &mut context)?;
+    let mut q = draw_prime(draws, bits / 2, &mut context)?;
     while p == q {
-        q = prime(draws, bits / 2, &mut context)?;
+        q = draw_prime(draws, bits / 2, &mut context)?;
     }
     let (p, q) = if p > q { (p, q) } else { (q, p) };
     let e = BigNum::from_u32(EXPONENT)?;

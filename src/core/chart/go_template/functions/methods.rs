@@ -1,6 +1,7 @@
 //! Methods of the objects that Helm hands to templates. The receiver is the first argument.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::SignedDuration;
 
@@ -96,7 +97,7 @@ fn file(args: &[Value]) -> Option<&bytes::Bytes> {
     }
 }
 
-fn files(args: &[Value]) -> Option<&BTreeMap<std::sync::Arc<str>, bytes::Bytes>> {
+fn files(args: &[Value]) -> Option<&BTreeMap<Arc<str>, bytes::Bytes>> {
     match &args[0] {
         Value::Object(object) => match &**object {
             Object::Files(files) => Some(files),
@@ -124,7 +125,8 @@ const FILES: &[Function] = &[
     Function::new("Glob", &[Ty::Reflect, Ty::Str], |_, args| {
         let glob = Glob::new(&text(&args[1]));
         let found = files(args).into_iter().flatten().filter(|(name, _)| glob.matches(name));
-        Ok(Value::object(Object::Files(found.map(|(name, data)| (name.clone(), data.clone())).collect())))
+        let found = found.map(|(name, data)| (name.clone(), data.clone())).collect();
+        Ok(Value::object(Object::Files(Arc::new(found))))
     }),
     Function::new("AsConfig", &[Ty::Reflect], |_, args| {
         Ok(Value::from(files(args).map_or_else(String::new, files::as_config)))

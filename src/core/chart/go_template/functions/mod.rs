@@ -18,6 +18,7 @@ pub(crate) mod helm;
 pub(crate) mod list;
 pub(crate) mod math;
 pub(crate) mod methods;
+mod prime;
 pub(crate) mod printf;
 pub(crate) mod random;
 pub(crate) mod reflection;

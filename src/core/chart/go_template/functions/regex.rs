@@ -1,7 +1,5 @@
 //! Regular expressions. Go's are RE2's, which the `regex` crate is close to: patterns are translated where they differ.
 
-use std::sync::Arc;
-
 use regex::Regex;
 
 use super::super::eval::{Eval, Fault};
@@ -42,25 +40,21 @@ pub(super) const FUNCTIONS: &[Function] = &[
 const SIZE_LIMIT: usize = 4 << 20;
 
 fn compile(eval: &mut Eval<'_>, pattern: &Value) -> Result<Regex, Fault> {
-    let pattern: Arc<str> = match pattern {
-        Value::Str(pattern) => pattern.clone(),
-        other => text(other).as_ref().into(),
-    };
-    if let Some(regex) = eval.regexes.get(&pattern) {
-        return Ok(regex.clone());
-    }
-    if let Some(operator) = nested_repetition(&pattern) {
+    let pattern = text(pattern);
+    eval.memo.regex(&pattern, || build(&pattern))
+}
+
+fn build(pattern: &str) -> Result<Regex, Fault> {
+    if let Some(operator) = nested_repetition(pattern) {
         let message = format!("error parsing regexp: invalid nested repetition operator: `{operator}`");
         return Err(Fault::from(message));
     }
-    let compiled = regex::RegexBuilder::new(&translate(&pattern)).size_limit(SIZE_LIMIT).build();
-    let regex = compiled.map_err(|error| {
+    let compiled = regex::RegexBuilder::new(&translate(pattern)).size_limit(SIZE_LIMIT).build();
+    compiled.map_err(|error| {
         let reason = error.to_string();
         let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
         Fault::from(format!("error parsing regexp: {reason}: `{pattern}`"))
-    })?;
-    eval.regexes.insert(pattern, regex.clone());
-    Ok(regex)
+    })
 }
 
 /// Go's classes `\d \w \s \b` are ASCII's, `\Q...\E` quotes, and a brace that begins no repetition is itself.
