@@ -83,7 +83,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
     ("fromYamlArray", WORDING),
     ("genCA", SEED),
     ("genCAWithKey", SEED),
-    ("genPrivateKey", "drawn from the seed of the input; \"dsa\" is refused"),
+    ("genPrivateKey", "drawn from the seed of the input, and kept"),
     ("genSelfSignedCert", SEED),
     ("genSelfSignedCertWithKey", SEED),
     ("genSignedCert", SEED),

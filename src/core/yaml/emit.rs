@@ -13,7 +13,17 @@ const WIDTH: usize = 80;
 ///
 /// Assumes that the value isn't nested so deeply that `serde_json` itself couldn't drop it.
 pub fn to_string(value: &Value) -> String {
-    let mut emitter = Emitter { out: String::new(), column: 0, indent: None, whitespace: true, indention: true };
+    within(WIDTH, value)
+}
+
+/// As [`to_string`], with no line broken: what the encoder of `yaml.v3` does.
+pub fn to_string_unfolded(value: &Value) -> String {
+    within(usize::MAX, value)
+}
+
+fn within(width: usize, value: &Value) -> String {
+    let (out, indent) = (String::new(), None);
+    let mut emitter = Emitter { out, column: 0, width, indent, whitespace: true, indention: true };
     emitter.node(value, Place::Root);
     emitter.write_indent();
     emitter.out
@@ -44,6 +54,8 @@ struct Emitter {
     out: String,
     /// Characters written on this line.
     column: usize,
+    /// Lines are broken behind this column.
+    width: usize,
     /// `None` before the first collection or scalar.
     indent: Option<usize>,
     /// Whether the last character written separates tokens.
@@ -146,7 +158,7 @@ impl Emitter {
 
     /// A scalar without quotes: no line ends in it, no space at its ends.
     fn plain(&mut self, text: &str, fold: bool) {
-        if !fold || text.len() + self.column <= WIDTH {
+        if !fold || text.len() + self.column <= self.width {
             if !self.whitespace {
                 self.put(' ');
             }
@@ -158,7 +170,7 @@ impl Emitter {
             }
             let mut spaces = false;
             for (at, c) in text.char_indices() {
-                if c == ' ' && !spaces && self.column > WIDTH && !text[at + 1..].starts_with(' ') {
+                if c == ' ' && !spaces && self.column > self.width && !text[at + 1..].starts_with(' ') {
                     self.write_indent();
                 } else {
                     self.put(c);
@@ -181,7 +193,7 @@ impl Emitter {
         for (at, c) in text.char_indices() {
             if c == ' ' {
                 let inner = at > 0 && at + 1 < text.len();
-                if fold && !spaces && self.column > WIDTH && inner && !text[at + 1..].starts_with(' ') {
+                if fold && !spaces && self.column > self.width && inner && !text[at + 1..].starts_with(' ') {
                     self.write_indent();
                 } else {
                     self.put(c);
@@ -218,7 +230,7 @@ impl Emitter {
                 spaces = false;
             } else if c == ' ' {
                 let inner = at > 0 && at + 1 < text.len();
-                if fold && !spaces && self.column > WIDTH && inner {
+                if fold && !spaces && self.column > self.width && inner {
                     self.write_indent();
                     if text[at + 1..].starts_with(' ') {
                         self.put('\\');

@@ -30,7 +30,7 @@ mod value;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub use emit::to_string;
+pub use emit::{to_string, to_string_unfolded};
 pub use error::Error;
 #[allow(unused_imports, reason = "the template engine prints floats with it")]
 pub(crate) use number::format_g;

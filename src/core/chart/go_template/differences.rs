@@ -15,6 +15,10 @@ fn render(template: &str) -> Result<String, String> {
 fn templates_render_to_what_helm_renders() {
     for (template, text) in [
         ("{{ chunk -5 (list 1) }}", "[[1]]"),
+        (
+            r#"{{ toYamlPretty (dict "long" (repeat 18 "word ") "list" (list "x" nil)) }}"#,
+            "list:\n  - x\n  - null\nlong: 'word word word word word word word word word word word word word word word word word word '",
+        ),
         ("{{ chunk -5 (list 1 2 3) }}{{ chunk -1 (list 1 2) }}", "[][]"),
         ("{{ sortAlpha nil }}{{ any (sortAlpha nil) }}", "[<nil>]true"),
         (

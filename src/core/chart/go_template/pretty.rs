@@ -81,7 +81,7 @@ fn scalar(value: &Value) -> Option<Vec<String>> {
         return Some(vec![print::float(*number)]);
     }
     let json: Json = json::to_json(value)?;
-    Some(yaml::to_string(&json).lines().map(str::to_owned).collect())
+    Some(yaml::to_string_unfolded(&json).lines().map(str::to_owned).collect())
 }
 
 #[cfg(test)]

@@ -291,6 +291,20 @@ fn without_a_seed_nothing_is_drawn_and_the_error_says_so() {
 }
 
 #[test]
+fn private_keys_of_each_kind_can_be_read_and_are_kept() {
+    for kind in ["rsa", "dsa", "ecdsa", "ed25519"] {
+        let template = format!("key: {{{{ genPrivateKey \"{kind}\" | b64enc }}}}");
+        let capabilities = Capabilities::default();
+        let made = drawn(&template, |_| {}, &capabilities);
+        let (_, kept) = made.iter().next().unwrap();
+        openssl::pkey::PKey::private_key_from_pem(kept.key.as_bytes()).unwrap();
+        assert_eq!(kept.renew, None);
+        let later = |input: &mut RenderInput<'_>| input.seed = Some(Seed([2; 32]));
+        assert_ne!(drawn(&template, later, &capabilities), made, "{kind}: another seed");
+    }
+}
+
+#[test]
 fn kept_certificates_are_used_until_two_thirds_of_their_life() {
     let template = r#"cert: {{ (genSelfSignedCert "x" nil nil 30).Cert | b64enc }}"#;
     let capabilities = Capabilities::default();

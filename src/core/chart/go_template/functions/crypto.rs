@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use openssl::asn1::{Asn1Integer, Asn1Time};
 use openssl::bn::{BigNum, BigNumContext, BigNumRef};
+use openssl::dsa::Dsa;
 use openssl::ec::{EcGroup, EcKey, EcPoint};
 use openssl::error::ErrorStack;
 use openssl::hash::MessageDigest;
@@ -258,11 +259,56 @@ fn ec_key(draws: &mut Stream) -> Result<PKey<Private>, ErrorStack> {
     }
 }
 
+/// With parameters of 1024 and 160 bits, as sprig makes them.
+#[allow(clippy::many_single_char_names, reason = "DSA's own names")]
+fn dsa_key(draws: &mut Stream) -> Result<PKey<Private>, ErrorStack> {
+    let mut context = BigNumContext::new_secure()?;
+    let q = draw_prime(draws, 160, &mut context)?;
+    let mut step = q.to_owned()?;
+    step.mul_word(2)?;
+    let mut bytes = [0; 128];
+    let p = loop {
+        draws.fill(&mut bytes);
+        bytes[0] |= 0x80;
+        let mut p = BigNum::from_slice(&bytes)?;
+        let mut rest = BigNum::new()?;
+        rest.nnmod(&p, &step, &mut context)?;
+        // The nearest p below with q a factor of p - 1.
+        p = &p - &rest;
+        p.add_word(1)?;
+        if p.num_bits() == 1024 && prime::is_prime(&p, &mut context)? {
+            break p;
+        }
+    };
+    let one = BigNum::from_u32(1)?;
+    let cofactor = &(&p - &one) / &q;
+    let mut g = one.to_owned()?;
+    let mut base = one.to_owned()?;
+    while g == one {
+        base.add_word(1)?;
+        let mut power = BigNum::new()?;
+        power.mod_exp(&base, &cofactor, &p, &mut context)?;
+        g = power;
+    }
+    let mut secret = [0; 20];
+    let x = loop {
+        draws.fill(&mut secret);
+        let x = BigNum::from_slice(&secret)?;
+        if x.num_bits() > 0 && x < q {
+            break x;
+        }
+    };
+    let mut y = BigNum::new()?;
+    y.mod_exp(&g, &x, &p, &mut context)?;
+    PKey::from_dsa(Dsa::from_private_components(p, q, g, x, y)?)
+}
+
 /// PKCS#1 for RSA, SEC 1 for elliptic curves, PKCS#8 for the rest, as sprig writes keys.
 fn key_pem(key: &PKey<Private>) -> Result<String, ErrorStack> {
     let pem = match key.id() {
         Id::RSA => key.rsa()?.private_key_to_pem()?,
         Id::EC => key.ec_key()?.private_key_to_pem()?,
+        Id::DSA => key.dsa()?.private_key_to_pem()?,
         _ => key.private_key_to_pem_pkcs8()?,
     };
     Ok(String::from_utf8_lossy(&pem).into_owned())
@@ -283,7 +329,7 @@ fn private_key(eval: &mut Eval<'_>, args: &[Value]) -> Out {
                 draws.fill(&mut secret);
                 PKey::private_key_from_raw_bytes(&secret, Id::ED25519)
             }
-            "dsa" => return Err("DSA keys are not supported: nothing takes them any more".into()),
+            "dsa" => dsa_key(&mut draws),
             other => return Ok(Value::from(format!("Unknown type {other}"))),
         };
         let key = key.and_then(|key| key_pem(&key)).map_err(failed)?;

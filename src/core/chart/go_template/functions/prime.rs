@@ -53,7 +53,8 @@ pub(super) fn from(
     Ok(None)
 }
 
-fn is_prime(number: &BigNumRef, context: &mut BigNumContext) -> Result<bool, ErrorStack> {
+/// Whether a number drawn at random is prime.
+pub(super) fn is_prime(number: &BigNumRef, context: &mut BigNumContext) -> Result<bool, ErrorStack> {
     for base in BASES {
         if !passes(number, base, context)? {
             return Ok(false);
