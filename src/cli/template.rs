@@ -76,8 +76,8 @@ pub struct TemplateArgs {
     #[arg(long)]
     is_upgrade: bool,
 
-    /// What random functions draw from: the same text gives the same passwords, keys and certificates. Each run
-    /// draws anew without it
+    /// What random functions draw from: the same text gives the same passwords and keys. Certificates are valid from the
+    /// time of the run on. Without it each run draws anew
     #[arg(long, value_name = "TEXT")]
     seed: Option<String>,
 
