@@ -8,3 +8,4 @@ mod golden;
 mod source;
 mod spec_edits;
 mod stacks;
+mod templates_page;
