@@ -9,3 +9,4 @@ mod golden;
 mod source;
 mod spec_edits;
 mod stacks;
+mod templates_page;

@@ -6,7 +6,9 @@
 //! (`cursor`, `scanner`, `text`, `tag` → `parser` → `node` → `value`): parsers of YAML 1.2 refuse what real charts
 //! contain, such as a bracket closed at the left margin. Writing (`emit`, `order`, `number`) follows its emitter.
 //!
-//! Guarantees: hostile input ends in an [`Error`], never in a stack overflow, in exhausted memory or in a panic.
+//! Guarantees: hostile input ends in an [`Error`], never in a stack overflow, in exhausted memory or in a panic. What
+//! is written reads back equal but for two things that Go doesn't quote either: `-0.0` becomes `0`, and the key `<<`
+//! reads as a merge.
 //!
 //! Differences from Go, on purpose: an infinite number is an error even where a later duplicate of its key replaces
 //! it; something behind a root like `{}` is an error, where Go overlooks it; characters which Go can't write (DEL:

@@ -317,6 +317,16 @@ fn keys_are_in_natural_order() {
 }
 
 #[test]
+fn what_go_does_not_write_so_that_it_reads_back_is_written_as_go_writes_it() {
+    // Both found by fuzzing; Helm's `toYaml` gives the same.
+    for (json, expected) in [(r"[-0.0]", "- 0\n"), (r#"{"<<":1}"#, "<<: 1\n")] {
+        let value: Value = serde_json::from_str(json).unwrap();
+        assert_eq!(to_string(&value), expected);
+        assert_ne!(parse(expected), Ok(value));
+    }
+}
+
+#[test]
 fn keys_are_quoted_as_values_are() {
     check(&[
         (r#"{"": 0}"#, "\"\": 0\n"),
