@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use clusterstack::core::chart::{Capabilities, Chart, Limits, Release, RenderInput};
+use clusterstack::core::chart::{Capabilities, Chart, Limits, Release, RenderInput, Seed};
 use clusterstack::core::files::FileTree;
 use jiff::Timestamp;
 
@@ -46,6 +46,7 @@ static CAPABILITIES: LazyLock<Capabilities> = LazyLock::new(|| Capabilities::for
 pub fn input() -> RenderInput<'static> {
     let mut input = RenderInput::new(Release::new("demo", "demo-ns"), &CAPABILITIES, Timestamp::UNIX_EPOCH);
     input.limits = LIMITS;
+    input.seed = Some(Seed([1; 32]));
     let cluster = serde_json::json!({"metadata": {"name": "demo"}, "spec": {"replicas": 3, "hosts": ["a", "b"]}});
     input.extra = BTreeMap::from([("Cluster".to_owned(), cluster)]);
     input
