@@ -5,12 +5,14 @@
 //!
 //! Caveats: joined with `~` what is undefined counts as an empty text, in a condition as false. Tera itself bounds the
 //! nesting of expressions (40), of components (20) and the length of a range (100,000) and refuses circular includes.
-//! It offers no way to count what a template does, so this engine counts what it writes and how often it calls
-//! filters; a loop that does neither, or a variable that doubles over and over, isn't stopped.
+//! It offers no way to count what a template does, so tags that count are added to its loops and variables, and what is
+//! written and each call of one of our filters is counted too. Components that multiply what they are given, inside of each
+//! other and never written themselves, are bounded by the nesting of components alone.
 
 mod engine;
 mod error;
 mod filters;
+mod meter;
 mod nesting;
 mod session;
 
@@ -30,11 +32,13 @@ use super::engine::Texts;
 use super::{Drawn, Limits, Lookup};
 pub use engine::Tera;
 pub use error::{TeraError, TeraErrorKind};
+use meter::Metered;
 use session::Session;
 
 /// The Tera templates of a chart, parsed once and rendered any number of times, by any number of threads.
 pub struct TeraTemplates {
     tera: tera::Tera,
+    metered: BTreeMap<String, Metered>,
     /// The templates that are rendered, sorted.
     names: Vec<String>,
 }
@@ -72,10 +76,14 @@ impl TeraTemplates {
         filters::register(&mut tera);
         let templates: BTreeMap<_, _> = templates.into_iter().collect();
         nesting::check(&templates)?;
-        let added = tera.add_raw_templates(templates.iter().map(|(name, text)| (*name, *text)));
-        added.map_err(|error| TeraError::from_tera(TeraErrorKind::Parse, &error, ""))?;
+        let mut metered = BTreeMap::new();
+        for (name, text) in &templates {
+            metered.insert((*name).to_owned(), Metered::new(name, text)?);
+        }
+        let added = tera.add_raw_templates(metered.iter().map(|(name, metered)| (name, &metered.text)));
+        added.map_err(|error| TeraError::from_tera(TeraErrorKind::Parse, &error, "").located(&metered))?;
         let names = templates.into_keys().filter(|name| !is_partial(name)).map(str::to_owned).collect();
-        Ok(Self { tera, names })
+        Ok(Self { tera, metered, names })
     }
 
     /// Whether there is nothing to render.
@@ -106,7 +114,7 @@ impl TeraTemplates {
     ) -> Result<Texts, TeraError> {
         let context = context.to_tera()?;
         let (output, steps, stop) = (limits.output, limits.steps, stop.cloned());
-        let mut session = Session { steps, output, stop, ..Session::default() };
+        let mut session = Session { steps, output, whole_output: output, stop, ..Session::default() };
         for (lookup, answer) in lookups {
             session.answers.insert(lookup.clone(), to_tera(answer)?);
         }
@@ -130,7 +138,7 @@ impl TeraTemplates {
     fn render_one(&self, name: &str, context: &tera::Context) -> Result<(String, String), TeraError> {
         let mut writer = Writer(Vec::new());
         let rendered = self.tera.render_to(name, context, &mut writer);
-        rendered.map_err(|error| TeraError::from_tera(TeraErrorKind::Render, &error, name))?;
+        rendered.map_err(|error| TeraError::from_tera(TeraErrorKind::Render, &error, name).located(&self.metered))?;
         match String::from_utf8(writer.0) {
             Ok(text) => Ok((name.to_owned(), text)),
             Err(_) => Err(TeraError::new(TeraErrorKind::Render, name, "writes bytes that are no text")),

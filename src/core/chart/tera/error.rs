@@ -1,9 +1,11 @@
 //! What is wrong with a template, and where.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use tera::ErrorKind;
 
+use super::meter::Metered;
 use crate::core::chart::{Location, RenderError, TemplateError};
 
 /// Why templates can't be parsed or rendered.
@@ -75,6 +77,17 @@ impl TeraError {
         located.details.location = places.remove(0);
         located.details.included_from = places;
         located
+    }
+
+    /// With places as in the templates that were metered.
+    pub(super) fn located(mut self, metered: &BTreeMap<String, Metered>) -> Self {
+        let details = &mut self.details;
+        for location in std::iter::once(&mut details.location).chain(&mut details.included_from) {
+            if let Some(metered) = metered.get(&location.file) {
+                metered.locate(location);
+            }
+        }
+        self
     }
 
     /// Names the files as they are called in the whole chart.

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use sha2::{Digest as _, Sha256};
 use tera::{Error, Kwargs, State, Tera, TeraResult, Value};
 
-use super::session;
+use super::{meter, session};
 use crate::core::chart::Lookup;
 use crate::core::chart::version::{Constraint, Version};
 use crate::core::yaml;
@@ -58,6 +58,33 @@ pub(super) fn register(tera: &mut Tera) {
     filter("trim_suffix", &["pat"], |value, kwargs| trim(value, kwargs, |text, pat| text.strip_suffix(pat)));
     filter("merge", &["with"], merge);
     filter("semver_compare", &["constraint"], semver_compare);
+    filter("replace", &["from", "to"], |value, kwargs| {
+        let (value, from, to) = (text(value)?, kwargs.must_get::<&str>("from")?, kwargs.must_get::<&str>("to")?);
+        let found = if from.is_empty() { value.chars().count() + 1 } else { value.matches(from).count() };
+        session::fits(value.len().saturating_add(found.saturating_mul(to.len()))).map_err(Error::message)?;
+        Ok(Value::from(value.replace(from, to)))
+    });
+    filter("join", &["sep"], |value, kwargs| {
+        let sep = kwargs.get::<&str>("sep")?.unwrap_or_default();
+        let Some(items) = value.as_array() else {
+            return Err(Error::message(format!("`join` takes an array, not a {}", value.name())));
+        };
+        let mut joined = String::new();
+        for (index, item) in items.iter().enumerate() {
+            joined.push_str(if index == 0 { "" } else { sep });
+            joined.push_str(&item.to_string());
+            session::fits(joined.len()).map_err(Error::message)?;
+        }
+        Ok(Value::from(joined))
+    });
+    tera.register_function(meter::STEP, |_: Kwargs, _: &State| -> TeraResult<Value> {
+        session::step().map_err(Error::message)?;
+        Ok(Value::from(""))
+    });
+    tera.register_filter(meter::BOUND, |value: Value, _: Kwargs, _: &State| -> TeraResult<Value> {
+        session::bound(&value).map_err(Error::message)?;
+        Ok(Value::from(""))
+    });
     tera.register_function("fail", |kwargs: Kwargs, _: &State| -> TeraResult<Value> {
         check(&kwargs, &["message"])?;
         Err(Error::message(kwargs.must_get::<&str>("message")?))

@@ -15,6 +15,8 @@ use crate::core::chart::Lookup;
 pub(super) struct Session {
     pub(super) steps: u64,
     pub(super) output: usize,
+    /// What `output` was at the start.
+    pub(super) whole_output: usize,
     pub(super) stop: Option<Arc<AtomicBool>>,
     pub(super) answers: BTreeMap<Lookup, tera::Value>,
     pub(super) missing: BTreeSet<Lookup>,
@@ -51,6 +53,32 @@ impl Session {
             None => self.reached("takes more steps than allowed"),
         }
     }
+}
+
+/// Counts a step for each part of a value, and refuses what is larger than all that may be written.
+pub(super) fn bound(value: &tera::Value) -> Result<(), &'static str> {
+    SESSION.with_borrow_mut(|session| {
+        let mut parts = vec![value];
+        let mut bytes = 0_usize;
+        while let Some(part) = parts.pop() {
+            session.step()?;
+            bytes = bytes.saturating_add(part.as_str().map_or(16, str::len));
+            bytes = bytes.saturating_add(part.as_bytes().map_or(0, <[u8]>::len));
+            if bytes > session.whole_output {
+                return session.reached("a variable holds more than may be written");
+            }
+            parts.extend(part.as_array().unwrap_or_default());
+            parts.extend(part.as_map().into_iter().flat_map(|map| map.values()));
+        }
+        Ok(())
+    })
+}
+
+/// Refuses a text of so many bytes, before it is made, if it is larger than all that may be written.
+pub(super) fn fits(bytes: usize) -> Result<(), &'static str> {
+    SESSION.with_borrow_mut(|session| {
+        if bytes > session.whole_output { session.reached("a text is larger than may be written") } else { Ok(()) }
+    })
 }
 
 /// Counts one step.

@@ -284,7 +284,19 @@ fn a_rendering_that_wants_too_much_ends() {
     let stop = Arc::new(AtomicBool::new(true));
     let little = Limits { output: 1000, ..Limits::default() };
     let few = Limits { steps: 1000, ..Limits::default() };
+    let idle = "{% for a in range(end=100000) %}{% for b in range(end=100000) %}{% endfor %}{% endfor %}";
+    let doubling = "{% set x = 'x' %}{% for a in range(end=100) %}{% set_global x = x ~ x %}{% endfor %}";
+    let block =
+        "{% set x = 'x' %}{% for a in range(end=100) %}{% set_global x %}{{ x }}{{ x }}{% endset %}{% endfor %}";
+    let list = "{% set x = [1] %}{% for a in range(end=100) %}{% set_global x = [x, x] %}{% endfor %}";
+    let replaced = "{% set x = 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' %}\
+                    {{ x | replace(from='a', to=x) | replace(from='a', to=x) }}";
     for (template, limits, stop, message) in [
+        (idle, &few, None, "takes more steps than allowed"),
+        (doubling, &little, None, "a variable holds more than may be written"),
+        (block, &little, None, "a variable holds more than may be written"),
+        (list, &little, None, "a variable holds more than may be written"),
+        (replaced, &little, None, "a text is larger than may be written"),
         (endless, &little, None, "writes more than allowed"),
         (endless, &few, None, "takes more steps than allowed"),
         (silent, &few, None, "takes more steps than allowed"),

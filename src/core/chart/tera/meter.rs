@@ -1,0 +1,192 @@
+//! Makes templates count what Tera does not: rounds of loops, and the size of variables.
+//!
+//! Behind each `for` a step is counted, behind each `set` the size of the variable, by tags that print nothing. Places in
+//! errors are told as if they were not there.
+
+use super::error::{TeraError, TeraErrorKind};
+use crate::core::chart::Location;
+
+/// The function that counts a round of a loop.
+pub(super) const STEP: &str = "clusterstack_step";
+/// The filter that bounds a variable: a function would refuse one that is undefined.
+pub(super) const BOUND: &str = "clusterstack_bound";
+
+/// How many texts a tag may join: each may be as large as a variable.
+const MAX_JOINED: usize = 64;
+
+/// A template with the tags that count.
+#[derive(Debug)]
+pub(super) struct Metered {
+    /// What Tera reads.
+    pub(super) text: String,
+    original: String,
+    /// Where in the new text something was added, and how long it is, in bytes: it is ASCII.
+    added: Vec<(usize, usize)>,
+}
+
+impl Metered {
+    /// Adds the tags.
+    ///
+    /// # Errors
+    /// A tag that joins too much.
+    pub(super) fn new(name: &str, original: &str) -> Result<Self, TeraError> {
+        let mut metered = Self { text: String::new(), original: original.to_owned(), added: Vec::new() };
+        let mut sets: Vec<&str> = Vec::new();
+        let mut rest = original;
+        while let Some((before, token, after)) = next(rest) {
+            metered.text.push_str(before);
+            metered.text.push_str(token);
+            rest = after;
+            if token.starts_with("{#") {
+                continue;
+            }
+            if token.matches('~').count() > MAX_JOINED {
+                return Err(metered.error(name, &format!("joins more than {MAX_JOINED} texts in one tag")));
+            }
+            if !token.starts_with("{%") {
+                continue;
+            }
+            let inner = token[2..].trim_start_matches('-').trim_end_matches("%}").trim_end_matches('-').trim();
+            let (word, arguments) = inner.split_once(char::is_whitespace).unwrap_or((inner, ""));
+            match word {
+                "raw" => {
+                    let end = end_of_raw(rest);
+                    metered.text.push_str(&rest[..end]);
+                    rest = &rest[end..];
+                }
+                "for" => metered.add(token, &format!("{STEP}()")),
+                "set" | "set_global" => {
+                    let (variable, is_block) = variable(arguments);
+                    if is_block {
+                        sets.push(variable);
+                    } else {
+                        metered.add(token, &format!("{variable} | {BOUND}"));
+                    }
+                }
+                "endset" => {
+                    if let Some(variable) = sets.pop() {
+                        metered.add(token, &format!("{variable} | {BOUND}"));
+                    }
+                }
+                _ => {}
+            }
+        }
+        metered.text.push_str(rest);
+        Ok(metered)
+    }
+
+    /// A call behind `tag`, which trims as the tag did.
+    fn add(&mut self, tag: &str, call: &str) {
+        let end = if tag.ends_with("-%}") { "-%}" } else { "%}" };
+        let added = format!("{{% set clusterstack_ = {call} {end}");
+        self.added.push((self.text.len(), added.len()));
+        self.text.push_str(&added);
+    }
+
+    /// A place in the new text as one in the template.
+    pub(super) fn locate(&self, location: &mut Location) {
+        let before = location.line.saturating_sub(1);
+        let start: usize = self.text.split_inclusive('\n').take(before).map(str::len).sum();
+        let line = self.text[start..].lines().next().unwrap_or_default();
+        let end = line.char_indices().nth(location.column.saturating_sub(1)).map_or(line.len(), |(at, _)| at) + start;
+        let on_the_way = self.added.iter().filter(|(at, _)| (start..end).contains(at));
+        let less: usize = on_the_way.map(|(at, length)| (*length).min(end - at)).sum();
+        location.column = location.column.saturating_sub(less);
+        if let Some(text) = location.line.checked_sub(1).and_then(|line| self.original.lines().nth(line)) {
+            text.clone_into(&mut location.text);
+        }
+    }
+
+    fn error(&self, name: &str, message: &str) -> TeraError {
+        let mut error = TeraError::new(TeraErrorKind::Parse, name, message);
+        error.details.location.line = self.text.matches('\n').count() + 1;
+        error.details.location.column = 1;
+        self.locate(&mut error.details.location);
+        error
+    }
+}
+
+/// The text before the next tag, the tag with its brackets, and what follows. `None` where no tag is left, or one has no
+/// end: Tera complains about that.
+fn next(text: &str) -> Option<(&str, &str, &str)> {
+    let start = text.match_indices('{').map(|(at, _)| at).find(|at| {
+        let bracket = text.as_bytes().get(at + 1);
+        matches!(bracket, Some(b'{' | b'%' | b'#'))
+    })?;
+    let (before, tag) = text.split_at(start);
+    let length = match tag.as_bytes().get(1) {
+        Some(b'#') => tag.find("#}")? + 2,
+        Some(b'%') => end(tag, "%}")?,
+        _ => end(tag, "}}")?,
+    };
+    let (tag, after) = tag.split_at(length);
+    Some((before, tag, after))
+}
+
+/// Where a tag ends that may hold strings.
+fn end(tag: &str, bracket: &str) -> Option<usize> {
+    let mut quote = None;
+    let mut escaped = false;
+    for (at, c) in tag.char_indices().skip(2) {
+        match quote {
+            Some(_) if escaped => escaped = false,
+            Some(_) if c == '\\' => escaped = true,
+            Some(open) if c == open => quote = None,
+            None if matches!(c, '"' | '\'' | '`') => quote = Some(c),
+            None if tag[at..].starts_with(bracket) => return Some(at + bracket.len()),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The variable of a `set`, and whether it is set to a block.
+fn variable(arguments: &str) -> (&str, bool) {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let end = arguments.find(|c| !is_name(c)).unwrap_or(arguments.len());
+    (&arguments[..end], !arguments[end..].trim_start().starts_with('='))
+}
+
+/// Where `{% endraw %}` ends; nothing in between is a tag.
+fn end_of_raw(text: &str) -> usize {
+    let is_end = |at: &usize| text[at + 2..].trim_start_matches('-').trim_start().starts_with("endraw");
+    let tag = text.match_indices("{%").map(|(at, _)| at).find(is_end);
+    tag.and_then(|at| Some(at + text[at..].find("%}")? + 2)).unwrap_or(text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_that_count_stand_behind_loops_and_variables() {
+        let call = |of: &str| format!("{{% set clusterstack_ = {of} %}}");
+        let (step, x) = (call("clusterstack_step()"), call("x | clusterstack_bound"));
+        for (template, metered) in [
+            ("a {{ b }} {# {% for #} c", "a {{ b }} {# {% for #} c".to_owned()),
+            ("{% for a in b %}{{ a }}{% endfor %}", format!("{{% for a in b %}}{step}{{{{ a }}}}{{% endfor %}}")),
+            ("{%- for a in b -%} c", "{%- for a in b -%}{% set clusterstack_ = clusterstack_step() -%} c".to_owned()),
+            ("{% set x = \"%}\" ~ '}}' %}d", format!("{{% set x = \"%}}\" ~ '}}}}' %}}{x}d")),
+            ("{% set x %}y{% endset %}", format!("{{% set x %}}y{{% endset %}}{x}")),
+            ("{% set x | upper %}y{% endset %}", format!("{{% set x | upper %}}y{{% endset %}}{x}")),
+            ("{% set_global x=1 %}", format!("{{% set_global x=1 %}}{x}")),
+            ("{% raw %}{% for a in b %}{%- endraw -%}", "{% raw %}{% for a in b %}{%- endraw -%}".to_owned()),
+            ("{% for a in b", "{% for a in b".to_owned()),
+            ("ü { {", "ü { {".to_owned()),
+        ] {
+            assert_eq!(Metered::new("t", template).unwrap().text, metered);
+        }
+        assert!(Metered::new("t", &format!("{{{{ {} }}}}", "x ~ ".repeat(65))).is_err());
+    }
+
+    #[test]
+    fn places_are_told_as_in_the_template() {
+        let template = "ä\n{% set x = 1 %}{{ nope }}";
+        let metered = Metered::new("t", template).unwrap();
+        let column = metered.text.lines().nth(1).unwrap().find("nope").unwrap() + 1;
+        let (file, text) = (String::new(), String::new());
+        let mut location = Location { template: file.clone(), file, line: 2, column, text };
+        metered.locate(&mut location);
+        assert_eq!((location.column, location.text.as_str()), (19, "{% set x = 1 %}{{ nope }}"));
+    }
+}
