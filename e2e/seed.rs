@@ -137,6 +137,12 @@ async fn a_seed_that_can_not_be_read_is_said_and_never_replaced() {
     t.delete("v1", "Secret", SECRET).await;
     t.look_again("x").await;
     t.ready("x", "v1").await;
+    // One that is not ours outlives the stack.
+    t.delete("v1", "Secret", SECRET).await;
+    t.apply(&json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET}})).await;
+    t.delete_stack("x").await;
+    t.stack_gone("x").await;
+    assert!(t.get("v1", "Secret", SECRET).await.is_some());
 }
 
 #[tokio::test]
@@ -171,9 +177,28 @@ data:
     })
     .await;
 
-    repo.release(V2, &chain.replace(".Release.Namespace \"first\"", "\"kube-system\" \"first\""));
+    // What only a missing answer leads to is never asked for in earnest: `first` exists.
+    let otherwise = r#"---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: found
+data:
+  {{- if not (lookup "v1" "ConfigMap" .Release.Namespace "first") }}
+  value: {{ (lookup "v1" "ConfigMap" "kube-system" "other").data.value }}
+  {{- else }}
+  value: own
+  {{- end }}
+"#;
+    repo.release("docker-x-1-34-v3", otherwise);
     t.look_again("x").await;
-    let message = t.release_says(V2, ConditionType::HelmChartTemplated, "False", "RenderFailed").await;
+    t.ready("x", "v3").await;
+    assert_eq!(t.in_config_map("found", "/data/value").await, "own");
+
+    repo.release("docker-x-1-34-v4", &chain.replace(".Release.Namespace \"first\"", "\"kube-system\" \"first\""));
+    t.look_again("x").await;
+    let v4 = "docker-x-1-34-v4";
+    let message = t.release_says(v4, ConditionType::HelmChartTemplated, "False", "RenderFailed").await;
     assert!(message.contains("kube-system/first") && message.contains("serviceAccountName"), "{message}");
-    t.release_ready(V1).await;
+    t.release_ready("docker-x-1-34-v3").await;
 }

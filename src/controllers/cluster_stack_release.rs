@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::runtime::controller::Action;
@@ -28,6 +29,9 @@ use crate::io::observe::{self, Live, Target};
 use crate::io::release::{FetchedRelease, Job, Objects, Wanted};
 use crate::io::report;
 use crate::settings::interval;
+
+/// Shortest pause before a certificate that is due is made anew.
+const SOONEST_RENEWAL: Duration = Duration::from_secs(10);
 
 /// One pass over a ClusterStackRelease.
 ///
@@ -168,13 +172,20 @@ impl Pass<'_> {
             }
         }
         let since = self.release.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-        match self.render(&fetched, since).await {
+        let rendered = match self.render(&fetched, since).await {
             Ok(objects) => {
-                for (reason, note) in &objects.events {
+                for (reason, note) in &objects.told {
                     self.ctx.events.say(self.release, *reason, note).await;
                 }
+                facts.renew = objects.renew;
+                objects.manifests
+            }
+            Err(trouble) => Err(trouble),
+        };
+        match rendered {
+            Ok(manifests) => {
                 facts.templated = StepState::Done(String::new());
-                Some(objects.manifests)
+                Some(manifests)
             }
             Err(trouble) => {
                 facts.templated = StepState::Failed(trouble);
@@ -538,7 +549,11 @@ fn next(facts: &ReleaseFacts, stack: &ClusterStack, release: &ClusterStackReleas
         Some(ErrorClass::Waiting) => spread(retry::WAITING.min(pause)),
         _ => {
             ctx.memory.succeeded(&uid);
-            spread(pause)
+            let due = facts.renew.map(|at| at.duration_since(Timestamp::now()));
+            match due.map(|left| Duration::try_from(left).unwrap_or_default().max(SOONEST_RENEWAL)) {
+                Some(left) if left < pause => Action::requeue(left),
+                _ => spread(pause),
+            }
         }
     }
 }

@@ -331,8 +331,9 @@ async fn route(
                 for stack in ctx.stacks.state().iter().filter(|stack| is_there(stack.namespace())) {
                     let _ = to_stacks.unbounded_send(ObjectRef::from_obj(&**stack));
                 }
+                // A Cluster may have come from a class of another namespace, and hold the release it left.
                 let goes = |release: &ClusterStackRelease| release.metadata.deletion_timestamp.is_some();
-                for release in ctx.stack_releases.state().iter().filter(|r| goes(r) && is_there(r.namespace())) {
+                for release in ctx.stack_releases.state().iter().filter(|release| goes(release)) {
                     let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
                 }
             }

@@ -210,16 +210,21 @@ pub fn users(release: &Footprint, world: &World) -> Vec<User> {
 /// Cluster API deletes the old clone of a control plane's template as soon as it made the new one, before the machines
 /// are replaced: a control plane machine whose template is gone may be of any release with such templates.
 ///
-/// A clone names its template without a namespace: the same name in another namespace than that of the Cluster's class
-/// is another template, unless the Cluster is just coming from there.
+/// A clone names its template without a namespace. Where the Cluster uses the same release of another namespace now, the
+/// template is that one's.
 fn rolling_out(release: &Footprint, world: &World) -> BTreeSet<(String, String)> {
     let cluster_of =
         |clone: &Cloned| world.clusters.iter().find(|c| c.namespace == clone.namespace && c.name == clone.cluster);
-    let is_here = |clone: &Cloned| match cluster_of(clone) {
-        Some(ClusterUse { class: Some((namespace, _)), reconciled: true, .. }) => {
-            release.classes.iter().any(|(of_release, _)| of_release == namespace)
-        }
-        _ => true,
+    let class_of = |clone: &Cloned| cluster_of(clone).and_then(|cluster| cluster.class.as_ref());
+    let is_here = |clone: &Cloned| {
+        class_of(clone).is_none_or(|class| {
+            let same_name = release.classes.iter().any(|(_, name)| *name == class.1);
+            !same_name || release.classes.contains(class)
+        })
+    };
+    let in_namespace = |clone: &Cloned| {
+        class_of(clone)
+            .is_some_and(|(namespace, _)| release.classes.iter().any(|(of_release, _)| of_release == namespace))
     };
     let of_release =
         |clone: &&Cloned| release.templates.contains(&(clone.base_kind.clone(), clone.from.clone())) && is_here(clone);
@@ -231,8 +236,7 @@ fn rolling_out(release: &Footprint, world: &World) -> BTreeSet<(String, String)>
         machine.control_plane
             && kinds.contains(machine.base_kind.as_str())
             && !all.contains(template)
-            && cluster_of(machine).is_some_and(|cluster| cluster.class.is_some())
-            && is_here(machine)
+            && in_namespace(machine)
     };
     let by_machine = world.machines.iter().filter(|machine| {
         let template = (machine.base_kind.as_str(), machine.namespace.as_str(), machine.from.as_str());
@@ -336,12 +340,11 @@ mod tests {
             let expected = if used { vec![User::RollingOut("team/c".into())] } else { vec![] };
             assert_eq!(users(&of_inventory(), &world), expected, "{name}");
         }
-        let elsewhere = cluster_of(&json!({"class": "newer"}));
-        for (reconciled, used) in [(true, false), (false, true)] {
-            let clusters = vec![ClusterUse { reconciled, ..elsewhere.clone() }];
+        for (class, used) in [("newer", true), ("own-name", false)] {
+            let clusters = vec![cluster_of(&json!({"class": class}))];
             let machines = vec![clone("DockerMachine", "m", "tmpl-v1")];
             let world = World { clusters, machines, ..World::default() };
-            assert_eq!(!users(&of_inventory(), &world).is_empty(), used, "a class elsewhere, reconciled: {reconciled}");
+            assert_eq!(!users(&of_inventory(), &world).is_empty(), used, "class {class} of another namespace");
         }
     }
 

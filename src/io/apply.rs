@@ -76,6 +76,11 @@ async fn patch(client: &Client, object: &Send<'_>) -> Result<kube::api::DynamicO
 pub fn refusal(error: &kube::Error) -> Refusal {
     match error {
         kube::Error::Api(status) => Refusal { reason: reason_of(status), message: words(status) },
+        // Its text may quote what could not be read.
+        kube::Error::SerdeError(_) => {
+            let message = "the API server's answer could not be read".to_owned();
+            Refusal { reason: Reason::ApplyFailed, message }
+        }
         other => Refusal { reason: Reason::ApplyFailed, message: format!("the API server did not answer: {other}") },
     }
 }

@@ -13,6 +13,14 @@ use crate::core::status::Trouble;
 use crate::io::apply::refusal;
 use crate::io::kinds::Kinds;
 use crate::io::observe::{api, plain};
+use crate::io::seed;
+
+/// Most lookups of one chart.
+const MAX_LOOKUPS: usize = 256;
+/// Most bytes of all answers together, as JSON.
+const MAX_BYTES: usize = 16 << 20;
+/// Objects of one page of a list.
+const PAGE: u32 = 500;
 
 /// Reads for templates.
 #[derive(Clone)]
@@ -26,16 +34,36 @@ pub struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The answers, as Helm gives them: an object, a list, or nothing where there is no such object.
+    /// The answers, as Helm gives them: an object, a list, or nothing where there is no such object; and what stands in
+    /// the way of the others: a kind that is not served, rights that do not reach, an API server that does not answer.
     ///
     /// # Errors
-    /// A kind that is not served, rights that do not reach, an API server that does not answer.
-    pub async fn answers(&self, wanted: &BTreeSet<Lookup>) -> Result<BTreeMap<Lookup, Value>, Trouble> {
-        let mut answers = BTreeMap::new();
-        for lookup in wanted {
-            answers.insert(lookup.clone(), self.answer(lookup).await?);
+    /// More lookups, or more to read, than a chart may have.
+    pub async fn answers(
+        &self,
+        wanted: &BTreeSet<Lookup>,
+    ) -> Result<(BTreeMap<Lookup, Value>, BTreeMap<Lookup, Trouble>), Trouble> {
+        let too_much = |what: String| Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, what);
+        if wanted.len() > MAX_LOOKUPS {
+            return Err(too_much(format!("the chart looks up more than {MAX_LOOKUPS} things")));
         }
-        Ok(answers)
+        let (mut answers, mut failed) = (BTreeMap::new(), BTreeMap::new());
+        let mut bytes = 0;
+        for lookup in wanted {
+            match self.answer(lookup).await {
+                Ok(answer) => {
+                    bytes += answer.to_string().len();
+                    answers.insert(lookup.clone(), answer);
+                }
+                Err(trouble) => {
+                    failed.insert(lookup.clone(), trouble);
+                }
+            }
+            if bytes > MAX_BYTES {
+                return Err(too_much(format!("what the chart looks up takes more than {} MiB", MAX_BYTES >> 20)));
+            }
+        }
+        Ok((answers, failed))
     }
 
     async fn answer(&self, lookup: &Lookup) -> Result<Value, Trouble> {
@@ -62,13 +90,33 @@ impl Reader<'_> {
         }
         let api = api(&self.client, &kind, namespace);
         if name.is_empty() {
-            let list = api.list(&ListParams::default()).await.map_err(|error| failed(&error))?;
-            let items: Vec<Value> = list.items.iter().map(|object| plain(object, &kind)).collect();
+            let mut items: Vec<Value> = Vec::new();
+            let mut params = ListParams::default().limit(PAGE);
+            let mut bytes = 0;
+            loop {
+                let page = api.list(&params).await.map_err(|error| failed(&error))?;
+                let objects = page.items.iter().map(|object| plain(object, &kind)).filter(|object| !is_seed(object));
+                for object in objects {
+                    bytes += object.to_string().len();
+                    items.push(object);
+                }
+                match page.metadata.continue_.filter(|token| !token.is_empty() && bytes <= MAX_BYTES) {
+                    Some(token) => params = params.continue_token(&token),
+                    None => break,
+                }
+            }
             return Ok(json!({"apiVersion": api_version, "kind": format!("{kind_name}List"), "items": items}));
         }
         let object = api.get_opt(name).await.map_err(|error| failed(&error))?;
-        Ok(object.map_or_else(|| json!({}), |object| plain(&object, &kind)))
+        let object = object.map(|object| plain(&object, &kind)).filter(|object| !is_seed(object));
+        Ok(object.unwrap_or_else(|| json!({})))
     }
+}
+
+/// Nobody looks up what random functions draw from.
+fn is_seed(object: &Value) -> bool {
+    object.get("kind").and_then(Value::as_str) == Some("Secret")
+        && object.get("type").and_then(Value::as_str) == Some(seed::TYPE)
 }
 
 fn place(namespace: &str, name: &str) -> String {

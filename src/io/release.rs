@@ -42,6 +42,8 @@ const RENDER: Duration = Duration::from_mins(1);
 
 /// Most renderings of a chart in a row: each answers what the one before looked up.
 const ROUNDS: usize = 8;
+/// How often in a row somebody else may write the Secret first.
+const CONFLICTS: usize = 8;
 
 /// Repositories talked to at once; libgit2 blocks a thread each.
 const GIT_THREADS: usize = 8;
@@ -101,10 +103,12 @@ pub struct Job<'a> {
 
 /// What a release consists of.
 pub struct Objects {
-    /// In Helm's order.
-    pub manifests: Vec<Manifest>,
-    /// What is to be told.
-    pub events: Vec<(Reason, String)>,
+    /// In Helm's order, or what stands in the way.
+    pub manifests: Result<Vec<Manifest>, Trouble>,
+    /// What is to be told in events, in any case.
+    pub told: Vec<(Reason, String)>,
+    /// When a certificate in it is to be made anew.
+    pub renew: Option<Timestamp>,
 }
 
 /// What came of one rendering.
@@ -115,14 +119,19 @@ struct Attempt {
     lacks: Needs,
     /// Keys and certificates it used.
     drawn: Drawn,
-    /// What it was told.
-    answers: BTreeMap<Lookup, Value>,
+    /// Lookups that had an answer.
+    answered: BTreeSet<Lookup>,
 }
 
 impl Attempt {
     /// Whether it is what would be rendered at that time too: no certificate is due.
     fn holds_at(&self, now: Timestamp) -> bool {
-        self.drawn.values().all(|kept| kept.renew.is_none_or(|at| now < at))
+        self.renew().is_none_or(|at| now < at)
+    }
+
+    /// When the first of its certificates is to be made anew.
+    fn renew(&self) -> Option<Timestamp> {
+        self.drawn.values().filter_map(|kept| kept.renew).min()
     }
 
     /// The certificates that it made anew.
@@ -136,6 +145,8 @@ impl Attempt {
 }
 
 type Place = (String, String, String);
+/// The answers, as a digest, and the version of the Secret.
+type Input = ([u8; 32], Option<String>);
 
 /// Sources, the store and what was rendered.
 pub struct Releases {
@@ -144,7 +155,8 @@ pub struct Releases {
     store: Store,
     bundles: Mutex<HashMap<(String, String), Arc<Bundle>>>,
     needs: Mutex<HashMap<Place, Needs>>,
-    rendered: Mutex<HashMap<(Place, [u8; 32]), Attempt>>,
+    /// One input each: the last one.
+    rendered: Mutex<HashMap<Place, (Input, Attempt)>>,
 }
 
 impl Releases {
@@ -290,30 +302,40 @@ impl Releases {
         let place =
             (job.release.artifact.digest.clone(), format!("{} {}", bundle.name, job.since), job.seed.namespace.clone());
         let mut needs = lock(&self.needs).get(&place).cloned().unwrap_or_default();
-        let mut events = Vec::new();
-        for _ in 0..ROUNDS {
-            let answers = job.reader.answers(&needs.lookups).await?;
+        let mut told = Vec::new();
+        let (mut rounds, mut conflicts) = (0, 0);
+        while rounds < ROUNDS && conflicts < CONFLICTS {
+            let (answers, unanswered) = job.reader.answers(&needs.lookups).await?;
             let kept = if needs.seed { Some(seed::read_or_make(job.client, job.seed).await?) } else { None };
             if kept.as_ref().is_some_and(|kept| kept.is_new) {
-                events.push((
-                    Reason::SeedCreated,
-                    format!("made Secret {}: random functions draw from it", seed::name(job.seed)),
-                ));
+                let note = format!("made Secret {}: random functions draw from it", seed::name(job.seed));
+                told.push((Reason::SeedCreated, note));
             }
             let now = Timestamp::now();
-            let input = input_digest(&answers, kept.as_ref());
-            let known = lock(&self.rendered).get(&(place.clone(), input)).filter(|known| known.holds_at(now)).cloned();
+            let answered = digest_of(&answers);
+            let input = (answered, kept.as_ref().map(|kept| kept.version.clone()));
+            let known =
+                lock(&self.rendered).get(&place).filter(|(of, known)| *of == input && known.holds_at(now)).cloned();
             let attempt = match known {
-                Some(known) => known,
+                Some((_, known)) => known,
                 None => self.attempt(job, answers, kept.as_ref(), now).await?,
             };
             if needs.extend(&attempt.lacks) {
-                remember(&self.needs, place.clone(), needs.clone());
+                rounds += 1;
                 continue;
             }
-            let Some(kept) = kept.filter(|_| attempt.manifests.is_ok()) else {
-                remember(&self.rendered, (place, input), attempt.clone());
-                return attempt.manifests.map(|manifests| Objects { manifests, events });
+            let trouble = attempt.lacks.lookups.iter().find_map(|lookup| unanswered.get(lookup));
+            if let Some(trouble) = trouble.or(attempt.manifests.as_ref().err()) {
+                // What it asked for may have been a mistake: the next pass finds out anew.
+                lock(&self.needs).remove(&place);
+                return Ok(Objects { manifests: Err(trouble.clone()), told, renew: None });
+            }
+            needs.lookups.clone_from(&attempt.answered);
+            remember(&self.needs, place.clone(), needs);
+            let renew = attempt.renew();
+            let Some(kept) = kept else {
+                remember(&self.rendered, place, (input, attempt.clone()));
+                return Ok(Objects { manifests: attempt.manifests, told, renew });
             };
             let renewed = attempt.renewed(&kept.keyring.drawn());
             let keyring = kept.keyring.settled(&bundle.name.object_name(), &attempt.drawn, job.existing);
@@ -321,17 +343,29 @@ impl Releases {
                 kept
             } else {
                 // Kept before it is applied: a process that dies in between finds the same keys again.
-                let Some(written) = seed::write(job.client, job.seed, &kept, keyring).await? else { continue };
+                let Some(written) = seed::write(job.client, job.seed, &kept, keyring).await? else {
+                    conflicts += 1;
+                    needs = lock(&self.needs).get(&place).cloned().unwrap_or_default();
+                    continue;
+                };
                 written
             };
-            events.extend(renewed.into_iter().map(|what| (Reason::CertificateRenewed, what)));
-            remember(&self.rendered, (place, input_digest(&attempt.answers, Some(&kept))), attempt.clone());
-            return attempt.manifests.map(|manifests| Objects { manifests, events });
+            told.extend(renewed.into_iter().map(|what| (Reason::CertificateRenewed, what)));
+            remember(&self.rendered, place, ((answered, Some(kept.version)), attempt.clone()));
+            return Ok(Objects { manifests: attempt.manifests, told, renew });
         }
+        lock(&self.needs).remove(&place);
         let asked: Vec<String> =
-            needs.lookups.iter().map(|l| format!("{} {}/{}", l.kind, l.namespace, l.name)).collect();
-        let message = format!("the chart looked up something new in each of {ROUNDS} renderings: {}", asked.join(", "));
-        Err(Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, message))
+            needs.lookups.iter().take(8).map(|l| format!("{} {}/{}", l.kind, l.namespace, l.name)).collect();
+        let trouble = if conflicts < CONFLICTS {
+            let message =
+                format!("the chart looked up something new in each of {ROUNDS} renderings: {}", asked.join(", "));
+            Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, message)
+        } else {
+            let message = format!("Secret {} was changed by others again and again", seed::name(job.seed));
+            Trouble::new(ErrorClass::Transient, Reason::RenderFailed, message)
+        };
+        Ok(Objects { manifests: Err(trouble), told, renew: None })
     }
 
     /// One rendering.
@@ -355,7 +389,7 @@ impl Releases {
             stop: Some(Arc::clone(&stop.0)),
         };
         let bundle = Arc::clone(&job.release.bundle);
-        let work = blocking(move || render_bundle(&bundle, subject));
+        let work = blocking(move || render_bundle(&bundle, &subject));
         tokio::time::timeout(RENDER, work).await.unwrap_or_else(|_| {
             let message = format!("the chart did not render within {} s", RENDER.as_secs());
             Err(Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, message))
@@ -425,21 +459,21 @@ impl Drop for StopOnDrop {
     }
 }
 
-fn render_bundle(bundle: &Bundle, subject: Subject) -> Attempt {
+fn render_bundle(bundle: &Bundle, subject: &Subject) -> Attempt {
     let failed = |error: String| Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, error);
     let mut attempt =
-        Attempt { manifests: Ok(Vec::new()), lacks: Needs::default(), drawn: Drawn::new(), answers: BTreeMap::new() };
+        Attempt { manifests: Ok(Vec::new()), lacks: Needs::default(), drawn: Drawn::new(), answered: BTreeSet::new() };
     let rendered = match unpack::expand_charts(bundle.class_chart.clone(), &Limits::default()) {
-        Ok(files) => render::class_chart(&files, &subject),
+        Ok(files) => render::class_chart(&files, subject),
         Err(error) => {
             attempt.manifests = Err(failed(error.to_string()));
             return attempt;
         }
     };
-    attempt.answers = subject.answers;
     match rendered {
         Ok(rendered) => {
             attempt.lacks.lookups = rendered.missing_lookups;
+            attempt.answered = rendered.answered_lookups;
             attempt.drawn = rendered.drawn;
             attempt.manifests = manifests(rendered.objects).map_err(|error| failed(error.to_string()));
         }
@@ -451,19 +485,17 @@ fn render_bundle(bundle: &Bundle, subject: Subject) -> Attempt {
     attempt
 }
 
-/// What an input holds besides the chart.
-fn input_digest(answers: &BTreeMap<Lookup, Value>, kept: Option<&seed::Kept>) -> [u8; 32] {
+fn digest_of(answers: &BTreeMap<Lookup, Value>) -> [u8; 32] {
     let mut digest = Sha256::new();
     for (lookup, answer) in answers {
         digest.update(format!("{lookup:?}\0{answer}\0"));
     }
-    digest.update(kept.map_or("", |kept| kept.version.as_str()));
     digest.finalize().into()
 }
 
 fn remember<K: std::hash::Hash + Eq, V>(all: &Mutex<HashMap<K, V>>, key: K, value: V) {
     let mut all = lock(all);
-    if all.len() >= REMEMBERED {
+    if all.len() >= REMEMBERED && !all.contains_key(&key) {
         all.clear();
     }
     all.insert(key, value);

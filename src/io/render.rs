@@ -63,6 +63,8 @@ pub struct ClassChart {
     pub objects: Vec<Value>,
     /// What it looked up in vain.
     pub missing_lookups: BTreeSet<Lookup>,
+    /// What it looked up and got.
+    pub answered_lookups: BTreeSet<Lookup>,
     /// Keys and certificates that it used.
     pub drawn: Drawn,
 }
@@ -89,6 +91,7 @@ pub fn class_chart(files: &FileTree, subject: &Subject) -> Result<ClassChart, Ch
     Ok(ClassChart {
         objects: documents.map(|document| document.object).collect(),
         missing_lookups: rendered.missing_lookups,
+        answered_lookups: rendered.answered_lookups,
         drawn: rendered.drawn,
     })
 }

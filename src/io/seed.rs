@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{DeleteParams, ObjectMeta, PostParams};
+use kube::api::{DeleteParams, ObjectMeta, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
 use sha2::{Digest, Sha256};
 
@@ -24,6 +24,8 @@ use crate::io::source::hex;
 pub const TYPE: &str = "clusterstack.x-k8s.io/seed";
 /// `clusterctl move` takes what carries it.
 const MOVE: &str = "clusterctl.cluster.x-k8s.io/move";
+/// Largest keyring in bytes: a Secret takes 1 MiB, and the API server encodes it in base64.
+const MAX_KEYRING: usize = 700 * 1024;
 const SEED: &str = "seed";
 const KEYRING: &str = "keyring";
 
@@ -85,6 +87,13 @@ pub async fn read_or_make(client: &Client, target: &Owner) -> Result<Kept, Troub
 /// What stands in the way.
 pub async fn write(client: &Client, target: &Owner, kept: &Kept, keyring: Keyring) -> Result<Option<Kept>, Trouble> {
     let api: Api<Secret> = Api::namespaced(client.clone(), &target.namespace);
+    let size = serde_json::to_vec(&keyring).map_or(0, |json| json.len());
+    if size > MAX_KEYRING {
+        let message = format!(
+            "the keys and certificates that the chart makes take {size} bytes, a Secret holds {MAX_KEYRING}: make fewer"
+        );
+        return Err(Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, message));
+    }
     let mut changed = secret(target, &kept.seed, &keyring);
     changed.metadata.resource_version = Some(kept.version.clone());
     match api.replace(&name(target), &params(), &changed).await {
@@ -97,13 +106,21 @@ pub async fn write(client: &Client, target: &Owner, kept: &Kept, keyring: Keyrin
     }
 }
 
-/// Deletes the Secret of a target that is gone.
+/// Deletes the Secret of a target that is gone; one of that name that is not ours is left alone.
 ///
 /// # Errors
 /// What the API server refused.
 pub async fn delete(client: &Client, target: &Owner) -> Result<(), kube::Error> {
     let api: Api<Secret> = Api::namespaced(client.clone(), &target.namespace);
-    match api.delete(&name(target), &DeleteParams::default()).await {
+    let Some(secret) = api.get_opt(&name(target)).await? else { return Ok(()) };
+    let labels = secret.labels();
+    if secret.type_.as_deref() != Some(TYPE)
+        || !target.labels().iter().all(|(key, value)| labels.get(*key) == Some(value))
+    {
+        return Ok(());
+    }
+    let preconditions = Some(Preconditions { uid: secret.uid(), resource_version: secret.resource_version() });
+    match api.delete(&name(target), &DeleteParams { preconditions, ..DeleteParams::default() }).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         other => other.map(|_| ()),
     }
@@ -152,13 +169,18 @@ fn understood(secret: &Secret, target: &Owner) -> Result<Kept, Trouble> {
 }
 
 fn failed(action: &str, target: &Owner, error: &kube::Error) -> Trouble {
+    let refused = refusal(error);
     let message = format!(
         "Secret {}/{} could not be {action}: {}; random functions of the chart draw from it",
         target.namespace,
         name(target),
-        refusal(error).message
+        refused.message
     );
-    Trouble::new(ErrorClass::Transient, Reason::RenderFailed, message)
+    let class = match refused.reason {
+        Reason::Forbidden | Reason::Invalid => ErrorClass::Waiting,
+        _ => ErrorClass::Transient,
+    };
+    Trouble::new(class, Reason::RenderFailed, message)
 }
 
 #[cfg(test)]

@@ -28,8 +28,11 @@ pub fn log(level: LogLevel, format: LogFormat) {
         LogLevel::Warn => "warn",
         LogLevel::Error => "error",
     };
-    let ours =
-        format!("{level},hyper=warn,hyper_util=warn,rustls=warn,tower=warn,kube_client=warn,kube_runtime=warn,h2=warn");
+    // What the client could not read, it would log whole: it may be a Secret.
+    let ours = format!(
+        "{level},hyper=warn,hyper_util=warn,rustls=warn,tower=warn,kube_client=warn,kube_client::client=error,\
+         kube_runtime=warn,h2=warn"
+    );
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(ours));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second start in one process (tests) keeps the first logger.

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::error::RenderError;
 use super::scope::Tree;
-use super::{Drawn, Lookup, RenderInput};
+use super::{Drawn, Lookup, RenderInput, Secrets};
 
 /// What one chart of a tree of charts offers to its templates.
 pub struct Scope<'a> {
@@ -33,6 +33,10 @@ pub struct Texts {
     pub files: BTreeMap<String, String>,
     /// Lookups that had no answer.
     pub missing_lookups: BTreeSet<Lookup>,
+    /// Lookups that had an answer.
+    pub answered_lookups: BTreeSet<Lookup>,
+    /// What no error may show.
+    pub secrets: Secrets,
     /// Keys and certificates that were used.
     pub drawn: Drawn,
 }

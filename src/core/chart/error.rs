@@ -4,7 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::Needs;
+use super::{Needs, Secrets};
 
 /// A chart that can't be loaded.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -74,14 +74,32 @@ pub enum RenderError {
         path: String,
         /// What is wrong.
         message: String,
+        /// What was asked for in vain: with it the document may be another.
+        lacks: Needs,
     },
 }
 
 impl RenderError {
+    /// With secrets hidden in all that is shown.
+    pub(crate) fn hiding(mut self, secrets: &Secrets) -> Self {
+        match &mut self {
+            Self::Template(error) | Self::Parse(error) => {
+                error.message = secrets.hide(&error.message);
+                for location in std::iter::once(&mut error.location).chain(&mut error.included_from) {
+                    location.text = secrets.hide(&location.text);
+                }
+            }
+            Self::Manifest { message, .. } => *message = secrets.hide(message),
+            _ => {}
+        }
+        self
+    }
+
     /// What was asked for in vain when the error occurred: with it the chart may render.
     pub fn lacks(&self) -> Needs {
         match self {
             Self::Template(error) => error.lacks.clone(),
+            Self::Manifest { lacks, .. } => lacks.clone(),
             _ => Needs::default(),
         }
     }

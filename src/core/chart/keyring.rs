@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -65,11 +67,52 @@ impl Needs {
     }
 }
 
+/// Texts that no error may show: what was drawn, and what Secrets hold that were looked up. Debug does not show them.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secrets(BTreeSet<String>);
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secrets({})", self.0.len())
+    }
+}
+
+/// Shorter texts are no secrets, and hiding them would make a message unreadable.
+const SHORTEST_SECRET: usize = 6;
+
+impl Secrets {
+    /// Remembers a text, its lines, and its form in base64.
+    pub fn add(&mut self, text: &str) {
+        let lines = text.lines().map(str::trim).filter(|line| line.len() >= SHORTEST_SECRET);
+        self.0.extend(lines.map(str::to_owned));
+        if text.len() >= SHORTEST_SECRET {
+            self.0.insert(text.to_owned());
+            self.0.insert(STANDARD.encode(text));
+        }
+    }
+
+    /// Takes in those of another.
+    pub fn append(&mut self, other: &mut Self) {
+        self.0.append(&mut other.0);
+    }
+
+    /// The text with every secret in it hidden.
+    pub fn hide(&self, text: &str) -> String {
+        // The longest first: one may be a part of another.
+        let mut secrets: Vec<&String> = self.0.iter().filter(|secret| text.contains(secret.as_str())).collect();
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        secrets.into_iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "[secret]"))
+    }
+}
+
 /// Keys and certificates by the place of the draw that made them.
 pub type Drawn = BTreeMap<String, Kept>;
 
-/// When a certificate that is valid from `start` for `days` is to be made anew.
+/// When a certificate that is valid from `start` for `days` is to be made anew. One that is never valid is never made anew.
 pub fn renewal(start: Timestamp, days: i64) -> Option<Timestamp> {
+    if days <= 0 {
+        return None;
+    }
     let life = SignedDuration::from_secs(days.checked_mul(86_400)?);
     start.checked_add(life / 3 * 2).ok()
 }
@@ -150,7 +193,18 @@ mod tests {
         let start = Timestamp::from_second(0).unwrap();
         assert_eq!(renewal(start, 3), Some(Timestamp::from_second(2 * 86_400).unwrap()));
         assert_eq!(renewal(start, i64::MAX), None);
+        assert_eq!((renewal(start, 0), renewal(start, -5)), (None, None));
         assert_eq!(renewal(start, 100_000_000), None, "past what a timestamp can say");
+    }
+
+    #[test]
+    fn secrets_are_hidden_in_each_form() {
+        let mut secrets = Secrets::default();
+        secrets.add("swordfish");
+        secrets.add("swordfish and chips");
+        secrets.add("ab");
+        let shown = secrets.hide("ab: swordfish and chips, c3dvcmRmaXNo, *swordfish");
+        assert_eq!(shown, "ab: [secret], [secret], *[secret]");
     }
 
     #[test]

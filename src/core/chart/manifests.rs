@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
+use super::Needs;
 use super::error::RenderError;
 use super::metadata::{json_type, string, string_map};
 use crate::core::yaml;
@@ -187,7 +188,7 @@ pub(super) fn sorted(files: &BTreeMap<String, String>, comments: bool) -> Result
     let mut documents: Vec<(bool, usize, String, Document)> = Vec::new();
     for (path, text) in files {
         for part in split(text) {
-            let bad = |message: String| RenderError::Manifest { path: path.clone(), message };
+            let bad = |message: String| RenderError::Manifest { path: path.clone(), message, lacks: Needs::default() };
             let object = parse(part).map_err(|error| bad(format!("error converting YAML to JSON: {error}")))?;
             let head = Head::read(&object).map_err(bad)?;
             let hook = match head.role() {
@@ -224,6 +225,7 @@ pub(super) fn crds(path: &str, text: &str, documents: &mut Vec<Document>) -> Res
         let object = parse(part).map_err(|error| RenderError::Manifest {
             path: path.to_owned(),
             message: format!("error converting YAML to JSON: {error}"),
+            lacks: Needs::default(),
         })?;
         if !object.is_null() {
             let (source, text) = (path.to_owned(), part.to_owned());

@@ -37,7 +37,7 @@ pub use capabilities::{Capabilities, KubeVersion};
 pub use engine::{Charts, Engine, GoTemplate, Scope, Texts};
 pub use error::{ChartError, Location, RenderError, TemplateError};
 pub use function_table::{FunctionState, Origin, State, function_states};
-pub use keyring::{Drawn, Kept, Keyring, Needs, Seed};
+pub use keyring::{Drawn, Kept, Keyring, Needs, Secrets, Seed};
 pub use load::Chart;
 pub use manifests::{Document, Hook};
 pub use metadata::{Dependency, Maintainer, Metadata};
@@ -184,6 +184,8 @@ pub struct Rendered {
     pub notes: Option<String>,
     /// Lookups that had no answer: with answers the chart may render otherwise.
     pub missing_lookups: BTreeSet<Lookup>,
+    /// Lookups that had an answer.
+    pub answered_lookups: BTreeSet<Lookup>,
     /// Keys and certificates that were used: those to keep for the next rendering.
     pub drawn: Drawn,
 }

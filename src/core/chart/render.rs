@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value as Json;
 
 use super::dependencies::{Node, coalesce, missing, process_enabled, process_imports};
@@ -19,7 +21,7 @@ use super::scope::Tree;
 use super::tera::Tera;
 use super::values::new_map;
 use super::version::is_compatible;
-use super::{Needs, RenderInput, Rendered};
+use super::{Needs, RenderInput, Rendered, Secrets};
 
 /// Renders a chart: Go templates as `helm template` does, and Tera's.
 ///
@@ -39,13 +41,23 @@ pub fn render_with(chart: &Chart, input: &RenderInput<'_>, engines: &[&dyn Engin
     if input.include_crds {
         collect_crds(&tree.root, input.crds_as_text, &mut crds)?;
     }
-    let Texts { mut files, missing_lookups, drawn } = texts(&Charts { tree: &tree }, input, engines)?;
+    let mut secrets = looked_up(input);
+    let texts = texts(&Charts { tree: &tree }, input, engines).map_err(|error| error.hiding(&secrets))?;
+    let Texts { mut files, missing_lookups, answered_lookups, drawn, secrets: mut more } = texts;
+    secrets.append(&mut more);
     let notes_path = format!("{}/templates/NOTES.txt", chart.name());
     let notes = files.remove(&notes_path);
     files.retain(|path, _| !path.ends_with("NOTES.txt"));
     let mut documents = crds;
-    documents.append(&mut manifests::sorted(&files, input.include_comments)?);
-    Ok(Rendered { documents, notes, missing_lookups, drawn })
+    let sorted = manifests::sorted(&files, input.include_comments).map_err(|error| match error {
+        RenderError::Manifest { path, message, .. } => {
+            let lacks = Needs { lookups: missing_lookups.clone(), seed: false };
+            RenderError::Manifest { path, message, lacks }.hiding(&secrets)
+        }
+        other => other,
+    });
+    documents.append(&mut sorted?);
+    Ok(Rendered { documents, notes, missing_lookups, answered_lookups, drawn })
 }
 
 /// What the templates of a chart render to, before any of it is read as YAML: what Helm's engine gives.
@@ -64,8 +76,26 @@ fn texts(charts: &Charts<'_>, input: &RenderInput<'_>, engines: &[&dyn Engine]) 
         all.files.append(&mut texts.files);
         all.missing_lookups.append(&mut texts.missing_lookups);
         all.drawn.append(&mut texts.drawn);
+        all.answered_lookups.append(&mut texts.answered_lookups);
+        all.secrets.append(&mut texts.secrets);
     }
     Ok(all)
+}
+
+/// What the Secrets hold that were looked up.
+fn looked_up(input: &RenderInput<'_>) -> Secrets {
+    let mut secrets = Secrets::default();
+    for (_, answer) in input.lookups.iter().filter(|(lookup, _)| lookup.kind == "Secret") {
+        let items = answer.get("items").and_then(Json::as_array).map_or(std::slice::from_ref(answer), Vec::as_slice);
+        for value in items.iter().filter_map(|item| item.get("data")?.as_object()).flat_map(|data| data.values()) {
+            let Some(encoded) = value.as_str() else { continue };
+            secrets.add(encoded);
+            if let Some(text) = STANDARD.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok()) {
+                secrets.add(&text);
+            }
+        }
+    }
+    secrets
 }
 
 /// Refuses what can't be installed, and merges values.

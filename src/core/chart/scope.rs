@@ -80,7 +80,9 @@ impl<'a> Tree<'a> {
             let template = entries([("Name", path.clone().into()), ("BasePath", renderable.base.as_str().into())]);
             let template = Value::Values(Rc::new(Map::new(MapType::Any, template)));
             renderable.data.insert("Template".into(), template);
-            let text = eval.render(path, &Value::Values(renderable.data.clone())).map_err(RenderError::Template)?;
+            let text = eval
+                .render(path, &Value::Values(renderable.data.clone()))
+                .map_err(|error| RenderError::Template(error).hiding(&eval.secrets))?;
             files.insert(path.to_string(), text);
         }
         let missing_lookups = std::mem::take(&mut eval.missing_lookups);
@@ -89,7 +91,9 @@ impl<'a> Tree<'a> {
         for renderable in renderables.values() {
             renderable.data.clear();
         }
-        Ok(Texts { files, missing_lookups, drawn })
+        let (answered_lookups, secrets) =
+            (std::mem::take(&mut eval.answered_lookups), std::mem::take(&mut eval.secrets));
+        Ok(Texts { files, missing_lookups, answered_lookups, secrets, drawn })
     }
 }
 

@@ -29,7 +29,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::engine::Texts;
-use super::{Drawn, Limits, Lookup};
+use super::{Limits, Lookup};
 pub use engine::Tera;
 pub use error::{TeraError, TeraErrorKind};
 use meter::Metered;
@@ -122,7 +122,7 @@ impl TeraTemplates {
         let (result, session) = nesting::with_room(|| session.run(render_all))?;
         let missing_lookups = session.missing;
         match result {
-            Ok(files) => Ok(Texts { files, missing_lookups, drawn: Drawn::new() }),
+            Ok(files) => Ok(Texts { files, missing_lookups, answered_lookups: session.answered, ..Texts::default() }),
             Err(error) => {
                 let mut error: TeraError = error;
                 error.details.lacks.lookups = missing_lookups;

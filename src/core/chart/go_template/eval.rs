@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::super::error::{Location, TemplateError};
-use super::super::{Drawn, Lookup, Needs, RenderInput};
+use super::super::{Drawn, Lookup, Needs, RenderInput, Secrets};
 use super::ast::{Body, Branch, Command, Expr, File, Node, Operand, Pipe, Pos};
 use super::functions::{Function, Run, Ty, methods};
 use super::memo::Memo;
@@ -97,6 +97,10 @@ pub(crate) struct Eval<'a> {
     pub(crate) entry: Arc<str>,
     /// Keys and certificates that were used.
     pub(crate) drawn: Drawn,
+    /// Lookups that had an answer.
+    pub(crate) answered_lookups: BTreeSet<Lookup>,
+    /// What was drawn: no error may show it.
+    pub(crate) secrets: Secrets,
     /// Something was to be drawn, and there is no seed.
     pub(crate) needs_seed: bool,
     produced: usize,
@@ -118,6 +122,8 @@ impl<'a> Eval<'a> {
             site_source: "".into(),
             entry: "".into(),
             drawn: Drawn::new(),
+            answered_lookups: BTreeSet::new(),
+            secrets: Secrets::default(),
             needs_seed: false,
             produced: 0,
             steps: 0,
@@ -148,6 +154,14 @@ impl<'a> Eval<'a> {
                 lacks: self.lacks(),
             })),
         }
+    }
+
+    /// Whether it was asked from outside to stop; asked by functions that take long.
+    pub(crate) fn go_on(&self) -> Result<(), Fault> {
+        if self.input.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            return Err("stopped".into());
+        }
+        Ok(())
     }
 
     fn lacks(&self) -> Needs {

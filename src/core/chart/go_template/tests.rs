@@ -291,6 +291,30 @@ fn without_a_seed_nothing_is_drawn_and_the_error_says_so() {
 }
 
 #[test]
+fn errors_show_nothing_that_was_drawn_or_read_from_a_secret() {
+    let secret = Lookup { api_version: "v1".into(), kind: "Secret".into(), namespace: "ns".into(), name: "s".into() };
+    let lookups = BTreeMap::from([(secret, json!({"data": {"password": "c3dvcmRmaXNo"}}))]);
+    let capabilities = Capabilities::default();
+    for template in [
+        "a: *{{ randAlphaNum 16 }}",
+        "{{ fail (randAlphaNum 16) }}",
+        "{{ mustToDate \"2006\" (randAlphaNum 16) }}",
+        "{{ tpl (printf \"a: {{ nope }} %s\" (randAlphaNum 16)) . }}",
+        "{{ fail ((lookup \"v1\" \"Secret\" \"ns\" \"s\").data.password | b64dec) }}",
+        "a: *{{ (lookup \"v1\" \"Secret\" \"ns\" \"s\").data.password }}",
+    ] {
+        let chart = [("Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\n"), ("templates/x.yaml", template)];
+        let chart = chart.map(|(path, text)| (path.to_owned(), text.to_owned().into())).into();
+        let chart = Chart::load_directory(&chart).unwrap();
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let mut input = RenderInput::new(Release::new("demo", "ns"), &capabilities, now);
+        (input.seed, input.lookups) = (Some(Seed([1; 32])), &lookups);
+        let error = crate::core::chart::render(&chart, &input).unwrap_err().to_string();
+        assert!(error.contains("[secret]") && !error.contains("swordfish"), "{template}: {error}");
+    }
+}
+
+#[test]
 fn private_keys_of_each_kind_can_be_read_and_are_kept() {
     for kind in ["rsa", "dsa", "ecdsa", "ed25519"] {
         let template = format!("key: {{{{ genPrivateKey \"{kind}\" | b64enc }}}}");

@@ -34,6 +34,7 @@ impl Engine for Tera {
             let rendered = templates.render_with(&context, input.lookups, &input.limits, input.stop.as_ref());
             let mut texts = rendered.map_err(in_chart)?;
             all.missing_lookups.append(&mut texts.missing_lookups);
+            all.answered_lookups.append(&mut texts.answered_lookups);
             for (name, text) in texts.files {
                 // Notes are known by their name.
                 let name = if name.ends_with("/NOTES.txt.tera") { name.trim_end_matches(SUFFIX) } else { &name };

@@ -20,6 +20,7 @@ pub(super) struct Session {
     pub(super) stop: Option<Arc<AtomicBool>>,
     pub(super) answers: BTreeMap<Lookup, tera::Value>,
     pub(super) missing: BTreeSet<Lookup>,
+    pub(super) answered: BTreeSet<Lookup>,
     /// The limit that was reached. Tera passes errors of writers on without their text.
     pub(super) limit: Option<&'static str>,
 }
@@ -106,6 +107,8 @@ pub(super) fn answer(lookup: Lookup) -> Option<tera::Value> {
         let answer = session.answers.get(&lookup).cloned();
         if answer.is_none() {
             session.missing.insert(lookup);
+        } else {
+            session.answered.insert(lookup);
         }
         answer
     })

@@ -39,7 +39,8 @@ pub(super) const FUNCTIONS: &[Function] = &[
         let hash = bcrypt(eval, "htpasswd", args, &text(&args[1]))?;
         Ok(Value::from(format!("{user}:{hash}")))
     }),
-    Function::new("derivePassword", &[Ty::Uint32, Ty::Str, Ty::Str, Ty::Str, Ty::Str], |_, args| {
+    Function::new("derivePassword", &[Ty::Uint32, Ty::Str, Ty::Str, Ty::Str, Ty::Str], |eval, args| {
+        eval.go_on()?;
         Ok(Value::from(derive_password(args).unwrap_or_else(|error| format!("failed to derive password: {error}"))))
     }),
     Function::new("encryptAES", &[Ty::Str, Ty::Str], |eval, args| {
@@ -123,6 +124,7 @@ fn certified(
             Kept { of: made_where(eval, function), key, certificate, generation, renew: renewal(start, days) }
         }
     };
+    eval.secrets.add(&kept.key);
     let value = certificate(Value::from_bytes(kept.certificate.clone().into_bytes()), Value::from(kept.key.as_str()));
     eval.drawn.insert(place.id(), kept);
     Ok(value)
@@ -336,6 +338,7 @@ fn private_key(eval: &mut Eval<'_>, args: &[Value]) -> Out {
         let of = made_where(eval, "genPrivateKey");
         Kept { of, key, certificate: String::new(), generation: 0, renew: None }
     };
+    eval.secrets.add(&kept.key);
     let value = Value::from(kept.key.as_str());
     eval.drawn.insert(place.id(), kept);
     Ok(value)

@@ -157,6 +157,7 @@ fn lookup(eval: &mut Eval<'_>, args: &[Value]) -> Result<Value, Fault> {
     let part = |index: usize| text(&args[index]).into_owned();
     let lookup = Lookup { api_version: part(0), kind: part(1), namespace: part(2), name: part(3) };
     if let Some(json) = eval.input.lookups.get(&lookup) {
+        eval.answered_lookups.insert(lookup);
         Ok(from_json(json))
     } else {
         eval.missing_lookups.insert(lookup);

@@ -29,7 +29,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
         eval.produce(count.saturating_mul(2))?;
         let mut bytes = vec![0; count];
         stream(eval, "randBytes", args)?.fill(&mut bytes);
-        Ok(Value::from(STANDARD.encode(bytes)))
+        Ok(secret(eval, STANDARD.encode(bytes)))
     }),
     Function::new("randInt", &[Ty::Int, Ty::Int], |eval, args| {
         let (low, high) = (int(&args[0]), int(&args[1]));
@@ -151,6 +151,7 @@ impl Place {
 
     /// The draws there: a key derived (HKDF's extract and expand) from the seed, for the `generation`th making.
     pub(crate) fn draws(&self, eval: &mut Eval<'_>, generation: u32) -> Result<Stream, Fault> {
+        eval.go_on()?;
         let Some(seed) = eval.input.seed else {
             eval.needs_seed = true;
             return Err("random functions need a seed".into());
@@ -166,11 +167,18 @@ pub(crate) fn stream(eval: &mut Eval<'_>, function: &str, args: &[Value]) -> Res
     Place::of(eval, function, args).draws(eval, 0)
 }
 
+/// A text that was drawn.
+fn secret(eval: &mut Eval<'_>, text: String) -> Value {
+    eval.secrets.add(&text);
+    Value::from(text)
+}
+
 fn characters(eval: &mut Eval<'_>, name: &str, args: &[Value], wanted: fn(u8) -> bool) -> Out {
     let Ok(count) = usize::try_from(int(&args[0])) else { return Ok(Value::from("")) };
     eval.produce(count)?;
     let set: Vec<char> = (0..128_u8).filter(|byte| wanted(*byte)).map(char::from).collect();
     let mut draws = stream(eval, name, args)?;
     let pick = |_| set[usize::try_from(draws.below(set.len() as u64)).unwrap_or(0)];
-    Ok(Value::from((0..count).map(pick).collect::<String>()))
+    let drawn = (0..count).map(pick).collect();
+    Ok(secret(eval, drawn))
 }
