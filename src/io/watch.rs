@@ -235,14 +235,20 @@ impl Watches {
 
     /// The Machines of all Clusters, by metadata alone; none where they are not served.
     async fn machines(&self, kinds: &Kinds) -> BoxStream<'static, Result<Event<Metadata>, watcher::Error>> {
-        match kinds.preferred(&self.client, CLUSTER_API, "Machine").await {
-            Ok(Some(kind)) => {
-                let api: Api<Metadata> = Api::all_with(self.client.clone(), &kind.resource);
-                let config = watcher::Config::default().labels(CLUSTER_NAME_LABEL);
-                watcher::watcher(api, config).default_backoff().boxed()
+        for pause in [0_u64, 1, 3, 10] {
+            tokio::time::sleep(std::time::Duration::from_secs(pause)).await;
+            match kinds.preferred(&self.client, CLUSTER_API, "Machine").await {
+                Ok(Some(kind)) => {
+                    let api: Api<Metadata> = Api::all_with(self.client.clone(), &kind.resource);
+                    let config = watcher::Config::default().labels(CLUSTER_NAME_LABEL);
+                    return watcher::watcher(api, config).default_backoff().boxed();
+                }
+                Ok(None) => break,
+                Err(error) => tracing::debug!(%error, "Machines can't be watched yet"),
             }
-            _ => futures::stream::pending().boxed(),
         }
+        // Without them a release goes at the next pass after the last machine.
+        futures::stream::pending().boxed()
     }
 
     /// The served version of Clusters, waiting for a new CustomResourceDefinition to be established.

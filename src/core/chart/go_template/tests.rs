@@ -291,6 +291,24 @@ fn without_a_seed_nothing_is_drawn_and_the_error_says_so() {
 }
 
 #[test]
+fn what_a_renewed_authority_signs_is_as_young_as_it() {
+    let template = r#"{{ $ca := genCA "x" 30 }}cert: {{ (genSignedCert "y" nil nil 30 $ca).Cert | b64enc }}"#;
+    let capabilities = Capabilities::default();
+    let first = drawn(template, |_| {}, &capabilities);
+    let set = |input: &mut RenderInput<'_>| input.clock = "2026-01-22T00:00:00Z".parse().ok();
+    let second = drawn(
+        template,
+        |input| {
+            set(input);
+            input.drawn = &first;
+        },
+        &capabilities,
+    );
+    let renewals: Vec<_> = second.values().map(|kept| kept.renew).collect();
+    assert_eq!(renewals, ["2026-02-11T00:00:00Z".parse().ok(); 2]);
+}
+
+#[test]
 fn errors_show_nothing_that_was_drawn_or_read_from_a_secret() {
     let secret = Lookup { api_version: "v1".into(), kind: "Secret".into(), namespace: "ns".into(), name: "s".into() };
     let lookups = BTreeMap::from([(secret, json!({"data": {"password": "c3dvcmRmaXNo"}}))]);

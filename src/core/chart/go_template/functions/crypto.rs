@@ -120,7 +120,7 @@ fn certified(
             let first = before.is_none() && !is_due(renewal(eval.input.now, days));
             let start = if first { eval.input.now } else { eval.input.clock.unwrap_or(eval.input.now) };
             let mut draws = place.draws(eval, generation)?;
-            let Pair { certificate, key } = make(&mut draws, start)?;
+            let Pair { certificate, key, start } = make(&mut draws, start)?;
             Kept { of: made_where(eval, function), key, certificate, generation, renew: renewal(start, days) }
         }
     };
@@ -138,6 +138,8 @@ fn made_where(eval: &Eval<'_>, function: &str) -> String {
 struct Pair {
     certificate: String,
     key: String,
+    /// From when on it is valid.
+    start: Timestamp,
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "the shape of map_err")]
@@ -443,9 +445,11 @@ fn issue(
     draws: &mut Stream,
     start: Timestamp,
 ) -> Result<Pair, Fault> {
+    // Not before its authority, which may have been made anew since the release was subscribed.
+    let start = authority.and_then(|authority| not_before(&authority.cert)).map_or(start, |first| start.max(first));
     let cert = build(request, authority, key, draws, start).map_err(failed)?;
     let pem = cert.to_pem().map_err(failed)?;
-    Ok(Pair { certificate: String::from_utf8_lossy(&pem).into_owned(), key: key_pem(key).map_err(failed)? })
+    Ok(Pair { certificate: String::from_utf8_lossy(&pem).into_owned(), key: key_pem(key).map_err(failed)?, start })
 }
 
 fn build(
@@ -509,6 +513,12 @@ fn build(
     let digest = if signer.id() == Id::ED25519 { MessageDigest::null() } else { MessageDigest::sha256() };
     builder.sign(signer, digest)?;
     Ok(builder.build())
+}
+
+/// From when on a certificate is valid.
+fn not_before(certificate: &X509) -> Option<Timestamp> {
+    let since = Asn1Time::from_unix(0).ok()?.diff(certificate.not_before()).ok()?;
+    Timestamp::from_second(i64::from(since.days) * 86_400 + i64::from(since.secs)).ok()
 }
 
 const MASTER: &[u8] = b"com.lyndir.masterpassword";
