@@ -15,6 +15,15 @@ fn render(template: &str) -> Result<String, String> {
 fn templates_render_to_what_helm_renders() {
     for (template, text) in [
         ("{{ chunk -5 (list 1) }}", "[[1]]"),
+        (r#"{{ printf "%T|%8T|" nil .nope }}"#, "<nil>|   <nil>|"),
+        (
+            r#"{{ printf "%+v|%+v|%+d|%+v|%+8v|%+v" (add 0) 1.5 5 "s" (list 1 2.5) (dict "a" 1) }}"#,
+            "0|1.5|+5|s|[       1      2.5]|map[a:1]",
+        ),
+        (
+            r#"{{ printf "%6.2v|%08.3f|%-6v|%x" (list 1 "a" nil) (list nil 1.0) (dict "a" nil) (list nil) }}"#,
+            "[    01      a <nil>]|[<nil> 0001.000]|map[a     :<nil>]|[<nil>]",
+        ),
         (
             r#"{{ toYamlPretty (dict "long" (repeat 18 "word ") "list" (list "x" nil)) }}"#,
             "list:\n  - x\n  - null\nlong: 'word word word word word word word word word word word word word word word word word word '",

@@ -37,6 +37,8 @@ pub(crate) fn sprintln(args: &[Value]) -> Vec<u8> {
 #[allow(clippy::struct_excessive_bools, reason = "the flags of a verb")]
 struct Spec {
     plus: bool,
+    /// `%+v`: names of fields, and no sign.
+    plus_v: bool,
     minus: bool,
     sharp: bool,
     space: bool,
@@ -202,6 +204,9 @@ impl Formatter<'_> {
             self.bad(verb, "BADINDEX");
         } else if let Some(arg) = self.args.get(self.next).cloned() {
             self.next += 1;
+            if verb == 'v' {
+                spec.plus_v = std::mem::take(&mut spec.plus);
+            }
             self.argument(verb, &arg, &spec);
         } else {
             self.bad(verb, "MISSING");
@@ -228,8 +233,8 @@ impl Formatter<'_> {
 
     fn argument(&mut self, verb: char, arg: &Value, spec: &Spec) {
         match verb {
+            'T' | 'v' if arg.is_nil() => return self.pad(b"<nil>", spec),
             'T' => return self.pad(arg.type_name().as_bytes(), spec),
-            'v' if arg.is_nil() => return self.pad(b"<nil>", spec),
             _ => {}
         }
         match arg {
@@ -279,7 +284,7 @@ impl Formatter<'_> {
                     if index > 0 {
                         self.out.push(b' ');
                     }
-                    if spec.plus || spec.sharp {
+                    if spec.plus_v || spec.sharp {
                         self.out.extend_from_slice(field.name.as_bytes());
                         self.out.push(b':');
                     }
@@ -295,9 +300,9 @@ impl Formatter<'_> {
         }
     }
 
-    /// A part of a list or a map: nil is `<nil>` there for every verb.
+    /// A part of a list or a map: nil is `<nil>` there for every verb, of no width.
     fn element(&mut self, verb: char, value: &Value, spec: &Spec) {
-        if value.is_nil() { self.pad(b"<nil>", spec) } else { self.argument(verb, value, spec) }
+        if value.is_nil() { self.out.extend_from_slice(b"<nil>") } else { self.argument(verb, value, spec) }
     }
 
     fn pad(&mut self, text: &[u8], spec: &Spec) {
