@@ -8,8 +8,10 @@ mod tags;
 
 use std::path::{Path, PathBuf};
 
+use clusterstack::core::name::ReleaseName;
 use clusterstack::core::source::AllowList;
 use clusterstack::io::source::git::Git;
+use clusterstack::io::source::{Tag, Wanted};
 
 /// Sources that may use these roots and hosts.
 fn git(scratch: &Path, allow: &[&str]) -> Git {
@@ -25,4 +27,8 @@ fn shared() -> Option<PathBuf> {
     }
     eprintln!("SKIPPED: no real input at {} (set CLUSTERSTACK_SHARED)", shared.display());
     None
+}
+
+fn wanted<'a>(tag: &'a Tag, release: &'a ReleaseName) -> Wanted<'a> {
+    Wanted { tag, release, trust: None }
 }

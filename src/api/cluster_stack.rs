@@ -6,6 +6,7 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::condition::Condition;
+use super::source::{Approval, Pin, Source, SourceReference, Verify};
 
 /// What a ClusterStack should bring: which releases, from where, applied how.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -40,6 +41,7 @@ use super::condition::Condition;
 #[x_kube(
     validation = Rule::new("self.noProvider || has(self.providerRef)").message("providerRef is needed unless noProvider is true").reason(Reason::FieldValueRequired),
     validation = Rule::new("!has(self.providerRef) || (has(self.providerRef.kind) && self.providerRef.kind.endsWith('Template') && has(self.providerRef.name) && self.providerRef.name != '' && has(self.providerRef.apiVersion) && self.providerRef.apiVersion != '')").message("providerRef must name apiVersion, kind (one that ends in Template) and name"),
+    validation = Rule::new("!(has(self.source) && has(self.sourceRef))").message("source and sourceRef exclude each other: set one"),
     validation = Rule::new("self.provider == oldSelf.provider").message("provider is immutable: create another ClusterStack"),
     validation = Rule::new("self.name == oldSelf.name").message("name is immutable: create another ClusterStack"),
     validation = Rule::new("self.kubernetesVersion == oldSelf.kubernetesVersion").message("kubernetesVersion is immutable: create another ClusterStack"),
@@ -88,6 +90,43 @@ pub struct ClusterStackSpec {
     /// Where releases come from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
+
+    /// A ClusterStackSource that says where releases come from, instead of `source`. With neither, the operator's
+    /// environment names the source, as it does for the Go operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_ref: Option<SourceReference>,
+
+    /// Signatures that a release must carry before anything of it is unpacked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify: Option<Verify>,
+
+    /// Only releases whose number is in this range are subscribed: comparisons such as `>=2 <5`, `||` between
+    /// alternatives, in Masterminds' syntax; release `v2` counts as `2.0.0`, `v2-beta.3` as `2.0.0-beta.3`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub version_range: Option<String>,
+
+    /// In channel custom: only versions of these pre-release channels are subscribed, for example `beta`, `rc`, `sha`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 63), regex(pattern = r"^[a-zA-Z0-9]+$")))]
+    pub pre_releases: Vec<String>,
+
+    /// Digests that releases must have; a release of another digest is not taken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["version".into()]))]
+    #[schemars(length(max = 128))]
+    pub pin: Vec<Pin>,
+
+    /// `automatic` (the default) takes a new release as it comes; `manual` shows it in `status.available` until somebody
+    /// approves it with `clusterstack approve`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Approval>,
+
+    /// How long a new release must have been on offer before it is taken: a duration such as `24h`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    pub bake_time: Option<String>,
 
     /// How often the source is polled: a duration such as `5m` or `1h30m`, at least 10s. Defaults to 5m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -143,114 +182,6 @@ pub enum DriftMode {
     Warn,
 }
 
-/// Where releases come from: exactly one of the fields.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.git), has(self.github), has(self.gitlab), has(self.oci), has(self.directory)].filter(x, x).size() == 1").message("exactly one source is needed: git, github, gitlab, oci or directory"))]
-pub struct Source {
-    /// Tags of a Git repository; the tree of a tag is the release.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub git: Option<GitSource>,
-    /// Releases on GitHub. Not served by this version of the operator.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub github: Option<GithubSource>,
-    /// Releases on GitLab. Not served by this version of the operator.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gitlab: Option<GitlabSource>,
-    /// Tags of an OCI repository. Not served by this version of the operator.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub oci: Option<OciSource>,
-    /// A directory with one directory per release. Not served by this version of the operator.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub directory: Option<DirectorySource>,
-}
-
-/// A Git repository.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct GitSource {
-    /// `https://…`, `ssh://…` or, where the operator's flags allow it, `file://…`.
-    #[schemars(length(min = 1, max = 2048))]
-    pub url: String,
-    /// Where the stack lies in the tree; may contain `{provider}`, `{name}` and `{kubernetesVersion}` (as `1-30`).
-    /// Without it the usual places are tried: `stacks/<provider>/<name>`, `providers/<provider>/<name>/<major>-<minor>`,
-    /// `providers/<provider>/<name>`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1024))]
-    pub path: Option<String>,
-    /// Secret of this namespace with `username` and `password` (or `token`), or `identity` and `known_hosts` for ssh.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secret_ref: Option<SecretReference>,
-}
-
-/// A repository on GitHub.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct GithubSource {
-    /// Organisation or user.
-    #[schemars(length(min = 1, max = 256))]
-    pub owner: String,
-    /// Repository.
-    #[schemars(length(min = 1, max = 256))]
-    pub repo: String,
-    /// API of a GitHub Enterprise server.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 2048))]
-    pub api_url: Option<String>,
-    /// Secret with `token`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secret_ref: Option<SecretReference>,
-}
-
-/// A project on GitLab.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct GitlabSource {
-    /// Server.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 2048))]
-    pub url: Option<String>,
-    /// `group/name`.
-    #[schemars(length(min = 1, max = 512))]
-    pub project: String,
-    /// Secret with `token`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secret_ref: Option<SecretReference>,
-}
-
-/// A repository in an OCI registry.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct OciSource {
-    /// `host[:port]/path`.
-    #[schemars(length(min = 1, max = 2048))]
-    pub repository: String,
-    /// Secret with `username` and `password`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secret_ref: Option<SecretReference>,
-    /// Plain HTTP.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub insecure: bool,
-}
-
-/// A directory that the operator can read.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct DirectorySource {
-    /// Its absolute path.
-    #[schemars(length(min = 1, max = 4096))]
-    pub path: String,
-}
-
-/// A Secret of the object's own namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct SecretReference {
-    /// Its name.
-    #[schemars(length(min = 1, max = 253))]
-    pub name: String,
-}
-
 /// Fields that are left to others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -289,6 +220,11 @@ pub struct ClusterStackStatus {
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[schemars(length(max = 512))]
     pub summary: Vec<ReleaseSummary>,
+    /// Releases of this stack that are on offer and not taken yet, newest first, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    #[schemars(length(max = 200))]
+    pub available: Vec<AvailableRelease>,
     /// The last successful reading of the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_poll: Option<LastPoll>,
@@ -326,6 +262,30 @@ pub struct ReleaseSummary {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub kept: String,
+}
+
+/// A release that is on offer and not taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AvailableRelease {
+    /// Its name.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// What its tag names.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 128))]
+    pub revision: String,
+    /// When it was first seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_seen: Option<Time>,
+    /// Why it is not taken: `WaitsForApproval`, `Baking`, `NotOffered`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64))]
+    pub reason: String,
+    /// What it contains, or more about the reason.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub message: String,
 }
 
 /// A successful reading of the source.

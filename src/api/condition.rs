@@ -83,6 +83,10 @@ vocabulary! {
     AssetsClientAPIAvailable,
     /// ClusterStack: the ClusterStackReleases that are wanted exist, the others are gone.
     ClusterStackReleasesSynced,
+    /// ClusterStackRelease: the signatures that `verify` asks for are there; the message names the signer.
+    SourceVerified,
+    /// True while the source has something else under the release's name than what is applied.
+    ArtifactChanged,
     /// ClusterStackRelease: its files are fetched and verified.
     ClusterStackReleaseDownloaded,
     /// ClusterStackRelease: the cluster-class chart rendered.
@@ -119,6 +123,24 @@ vocabulary! {
     SourceRefused,
     /// `spec.source` is missing or holds not exactly one kind of source.
     SourceInvalid,
+    /// The source's quota of requests is used up; it is asked again when the server says so.
+    SourceRateLimited,
+    /// The ClusterStackSource that `sourceRef` names does not exist, or does not allow this namespace.
+    SourceNotAllowed,
+    /// The ClusterStackSource that `sourceRef` names is suspended.
+    SourceSuspended,
+    /// The source has the release, but does not offer it to this ClusterStack.
+    NotOffered,
+    /// The release waits for `clusterstack approve`.
+    WaitsForApproval,
+    /// The release was not on offer for as long as `bakeTime` asks.
+    Baking,
+    /// A signature that `verify` asks for is missing or not valid; nothing was unpacked.
+    NotVerified,
+    /// The release's digest is not the one that `pin` asks for; nothing was unpacked.
+    DigestMismatch,
+    /// A signature was verified; the message names the signer.
+    Verified,
     /// The Secret that `secretRef` names is missing or lacks its keys.
     SecretInvalid,
     /// No tag of the source is a release that matches the spec.

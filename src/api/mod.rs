@@ -5,10 +5,13 @@
 
 pub mod cluster_stack;
 pub mod cluster_stack_release;
+pub mod cluster_stack_source;
 pub mod condition;
+pub mod source;
 
 pub use cluster_stack::{ClusterStack, ClusterStackSpec, ClusterStackStatus};
 pub use cluster_stack_release::{ClusterStackRelease, ClusterStackReleaseSpec, ClusterStackReleaseStatus};
+pub use cluster_stack_source::{ClusterStackSource, ClusterStackSourceSpec, ClusterStackSourceStatus};
 pub use condition::{Condition, ConditionType, Reason};
 
 use std::collections::BTreeMap;
@@ -49,6 +52,8 @@ pub const CLUSTER_STACK_LABEL: &str = "clusterstack.x-k8s.io/cluster-stack";
 
 /// Annotation that asks to look again now; its value (a time, say) only has to change.
 pub const RECONCILE_AT: &str = "clusterstack.x-k8s.io/reconcile-at";
+/// Annotation on a ClusterStack with `approval: manual`: versions that may be taken, separated by commas.
+pub const APPROVED: &str = "clusterstack.x-k8s.io/approved";
 /// Annotation on a ClusterStack or ClusterStackRelease: `orphan` leaves what was applied when the object is deleted.
 pub const DELETION_POLICY: &str = "clusterstack.x-k8s.io/deletion-policy";
 /// Annotation on an applied object: `disabled` never prunes it, `enabled` opts a retained kind in.
@@ -64,7 +69,7 @@ pub const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 
 /// Every CustomResourceDefinition of ours, in the order in which they are printed and installed.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
-    vec![finished(ClusterStack::crd()), finished(ClusterStackRelease::crd())]
+    vec![finished(ClusterStack::crd()), finished(ClusterStackRelease::crd()), finished(ClusterStackSource::crd())]
 }
 
 /// Adds what the derive can't say: labels that `clusterctl move` and selectors use; and takes away formats that the API

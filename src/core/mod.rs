@@ -3,6 +3,7 @@
 pub mod addon_config;
 pub mod bundle;
 pub mod chart;
+pub mod digest;
 pub mod fields;
 pub mod files;
 pub mod health;
@@ -19,4 +20,5 @@ pub mod selection;
 pub mod source;
 pub mod status;
 pub mod tree;
+pub mod verification;
 pub mod yaml;

@@ -59,7 +59,7 @@ pub enum Refused {
     },
     /// It would be read in the clear.
     #[error(
-        "source {url:?} is plain http, which anybody on the way can change: use https, or ask who runs the operator for --allow-source {host}"
+        "source {url:?} is plain http, which anybody on the way can change: use https, set insecure, or ask who runs the operator for --allow-source {host}"
     )]
     Plain {
         /// The URL without user and password.
@@ -84,7 +84,7 @@ pub fn permitted(url: &str, allow: &AllowList) -> Result<SourceUrl, Refused> {
     if url.is_local_host() {
         return Err(Refused::Host { host: url.host_and_port() });
     }
-    if url.scheme() == Scheme::Http {
+    if url.scheme() == Scheme::Http && !allow.holds_plain_http() {
         return Err(Refused::Plain { url: url.redacted(), host: url.host_and_port() });
     }
     Ok(url)
@@ -97,6 +97,12 @@ pub fn permitted_address(url: &SourceUrl, address: IpAddr, allow: &AllowList) ->
         return Err(Refused::Host { host: url.host_and_port() });
     }
     Ok(())
+}
+
+/// [`permitted_address`] for a name alone, where the port is not known: a flag for any port of the host is enough, for the
+/// URL with its port was looked at before.
+pub fn may_resolve_to(host: &str, address: IpAddr, allow: &AllowList) -> bool {
+    !url::is_local_address(address) || allow.holds_name(host)
 }
 
 /// The directories of a tree in which the stack of a release may lie, the one to prefer first; the empty path is the

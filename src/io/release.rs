@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, Client};
+use kube::Client;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::cluster_stack::{GitSource as GitSpec, Source as Spec};
 use crate::api::cluster_stack_release::Artifact;
 use crate::api::condition::Reason;
+use crate::api::source::Source as Spec;
 use crate::core::bundle::{Bundle, BundleError};
 use crate::core::chart::{Drawn, Kept, Lookup, Needs};
 use crate::core::limits::Limits;
@@ -28,9 +28,9 @@ use crate::core::status::Trouble;
 use crate::io::lookup::Reader;
 use crate::io::render::{self, Subject};
 use crate::io::seed;
-use crate::io::source::git::{Git, GitSource};
+use crate::io::source::open::Sources;
 use crate::io::source::poller::Poller;
-use crate::io::source::{Credentials, Listing, Source, SourceError, Tag};
+use crate::io::source::{self, Listing, Source, Tag, trouble};
 use crate::io::store::{Digest, Store, StoreError};
 use crate::io::unpack;
 use crate::settings::Settings;
@@ -44,9 +44,6 @@ const RENDER: Duration = Duration::from_mins(1);
 const ROUNDS: usize = 8;
 /// How often in a row somebody else may write the Secret first.
 const CONFLICTS: usize = 8;
-
-/// Repositories talked to at once; libgit2 blocks a thread each.
-const GIT_THREADS: usize = 8;
 
 /// Why releases can't be served at all.
 #[derive(Debug, Error)]
@@ -150,8 +147,10 @@ type Input = ([u8; 32], Option<String>);
 
 /// Sources, the store and what was rendered.
 pub struct Releases {
-    git: Git,
+    sources: Sources,
     poller: Poller,
+    /// By source and name, with the poll it belongs to.
+    resolved: Mutex<HashMap<(String, String), (Instant, Tag)>>,
     store: Store,
     bundles: Mutex<HashMap<(String, String), Arc<Bundle>>>,
     needs: Mutex<HashMap<Place, Needs>>,
@@ -168,8 +167,9 @@ impl Releases {
         let allow = AllowList::parse(settings.allow_source.iter().map(String::as_str))?;
         let dir = &settings.release_dir;
         Ok(Self {
-            git: Git::new(allow, dir.join("scratch"), GIT_THREADS),
+            sources: Sources::new(allow, &dir.join("scratch")),
             poller: Poller::new(),
+            resolved: Mutex::default(),
             store: Store::open(dir.join("sha256"), settings.release_dir_size).await?,
             bundles: Mutex::default(),
             needs: Mutex::default(),
@@ -190,7 +190,7 @@ impl Releases {
         cancel: &CancellationToken,
     ) -> Result<Arc<Listing>, Trouble> {
         let source = self.source(client, namespace, spec).await?;
-        let polled = self.poller.poll(&source, max_age, cancel).await.map_err(|error| trouble(&error))?;
+        let polled = self.poller.poll(source.as_ref(), max_age, cancel).await.map_err(|error| trouble(&error))?;
         Ok(polled.listing)
     }
 
@@ -207,20 +207,18 @@ impl Releases {
     ) -> Result<FetchedRelease, Trouble> {
         let &Wanted { namespace, source, name, had, max_age } = wanted;
         let source = self.source(client, namespace, source).await;
-        let listing = match &source {
-            Ok(source) => self.poller.poll(source, max_age, cancel).await.map_err(|error| trouble(&error)),
+        let tag = match &source {
+            Ok(source) => self.tag(source.as_ref(), name, max_age, cancel).await,
             Err(trouble) => Err(trouble.clone()),
         };
-        let tag = listing.as_ref().ok().map(|polled| tag_of(&polled.listing, name).cloned());
         if let Some(artifact) = had
             && let Some(bundle) = self.stored(artifact, name).await?
         {
-            let changed_upstream = tag.and_then(|tag| changed(artifact, tag.as_ref()));
+            let changed_upstream = tag.ok().and_then(|tag| changed(artifact, tag.as_ref()));
             return Ok(FetchedRelease { artifact: artifact.clone(), bundle, changed_upstream });
         }
         let source = source?;
-        listing?;
-        let Some(tag) = tag.flatten() else {
+        let Some(tag) = tag? else {
             let message =
                 format!("the source has no tag of release {name}: publish it, or take it out of spec.versions");
             return Err(Trouble::new(ErrorClass::Waiting, Reason::ReleaseNotFound, message));
@@ -233,18 +231,45 @@ impl Releases {
             );
             return Err(Trouble::new(ErrorClass::Invalid, Reason::ArtifactChanged, message));
         }
-        self.fetch_now(&source, &tag, name, cancel).await
+        self.fetch_now(source.as_ref(), &tag, name, cancel).await
+    }
+
+    /// The tag of a release with what it names; where the listing does not tell, it is found out once per poll.
+    async fn tag(
+        &self,
+        source: &dyn Source,
+        name: &ReleaseName,
+        max_age: Duration,
+        cancel: &CancellationToken,
+    ) -> Result<Option<Tag>, Trouble> {
+        let polled = self.poller.poll(source, max_age, cancel).await.map_err(|error| trouble(&error))?;
+        let Some(tag) = tag_of(&polled.listing, name) else { return Ok(None) };
+        if !tag.revision.is_empty() {
+            return Ok(Some(tag.clone()));
+        }
+        let place = (source.key(), tag.name.clone());
+        if let Some((at, tag)) = lock(&self.resolved).get(&place)
+            && *at == polled.at
+        {
+            return Ok(Some(tag.clone()));
+        }
+        let tag = source.resolve(tag, cancel).await.map_err(|error| trouble(&error))?;
+        remember(&self.resolved, place, (polled.at, tag.clone()));
+        Ok(Some(tag))
     }
 
     async fn fetch_now(
         &self,
-        source: &GitSource,
+        source: &dyn Source,
         tag: &Tag,
         name: &ReleaseName,
         cancel: &CancellationToken,
     ) -> Result<FetchedRelease, Trouble> {
         tracing::info!(release = %name, tag = tag.name, revision = tag.revision, "fetching");
-        let fetched = source.fetch(tag, name, cancel).await.map_err(|error| trouble(&error))?;
+        let fetched = source
+            .fetch(&source::Wanted { tag, release: name, trust: None }, cancel)
+            .await
+            .map_err(|error| trouble(&error))?;
         let not_stored = |error: String| {
             Trouble::new(ErrorClass::Transient, Reason::FetchFailed, format!("the release can't be stored: {error}"))
         };
@@ -396,39 +421,13 @@ impl Releases {
         })
     }
 
-    async fn source(&self, client: &Client, namespace: &str, spec: Option<&Spec>) -> Result<GitSource, Trouble> {
-        let invalid = |message: &str| Err(Trouble::new(ErrorClass::Invalid, Reason::SourceInvalid, message));
+    async fn source(&self, client: &Client, namespace: &str, spec: Option<&Spec>) -> Result<Arc<dyn Source>, Trouble> {
         let Some(spec) = spec else {
-            return invalid("spec.source is missing: say where releases come from, for example spec.source.git.url");
+            let message = "spec.source is missing: say where releases come from, for example spec.source.git.url";
+            return Err(Trouble::new(ErrorClass::Invalid, Reason::SourceInvalid, message));
         };
-        let Spec { git: Some(git), github: None, gitlab: None, oci: None, directory: None } = spec else {
-            return invalid("this version of the operator reads releases from spec.source.git alone");
-        };
-        let credentials = credentials(client, namespace, git).await?;
-        self.git.source(&git.url, git.path.clone(), credentials).map_err(|error| trouble(&error.into()))
+        self.sources.from_spec(client, namespace, spec).await
     }
-}
-
-/// What stands in the way, for a condition.
-fn trouble(error: &SourceError) -> Trouble {
-    let (class, reason) = match error {
-        SourceError::Refused(_) => (ErrorClass::Invalid, Reason::SourceRefused),
-        SourceError::Unreachable { .. }
-        | SourceError::Local { .. }
-        | SourceError::TimedOut { .. }
-        | SourceError::Cancelled { .. } => (ErrorClass::Transient, Reason::SourceUnreachable),
-        // A Secret or the server may be mended without an edit of the spec.
-        SourceError::Unauthorized { .. } | SourceError::Untrusted { .. } => {
-            (ErrorClass::Waiting, Reason::SourceUnauthorized)
-        }
-        SourceError::NoRepository { .. } => (ErrorClass::Waiting, Reason::SourceUnreachable),
-        SourceError::NotFound { .. } => (ErrorClass::Waiting, Reason::ReleaseNotFound),
-        SourceError::TagMoved { .. } => (ErrorClass::Transient, Reason::FetchFailed),
-        SourceError::NoStack { .. } | SourceError::TooLarge { .. } | SourceError::Layout { .. } => {
-            (ErrorClass::Invalid, Reason::ReleaseInvalid)
-        }
-    };
-    Trouble::new(class, reason, error.to_string())
 }
 
 /// The tag of a release, in either spelling of a pre-release version.
@@ -499,25 +498,6 @@ fn remember<K: std::hash::Hash + Eq, V>(all: &Mutex<HashMap<K, V>>, key: K, valu
         all.clear();
     }
     all.insert(key, value);
-}
-
-/// The credentials in the Secret that a Git source names, always of the object's own namespace.
-async fn credentials(client: &Client, namespace: &str, git: &GitSpec) -> Result<Option<Credentials>, Trouble> {
-    let Some(reference) = &git.secret_ref else { return Ok(None) };
-    let name = format!("{namespace}/{}", reference.name);
-    let invalid = |message: String| Trouble::new(ErrorClass::Waiting, Reason::SecretInvalid, message);
-    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let secret = match api.get_opt(&reference.name).await {
-        Ok(Some(secret)) => secret,
-        Ok(None) => return Err(invalid(format!("Secret {name} does not exist: create it or correct secretRef"))),
-        Err(error) => {
-            let message = format!("Secret {name} can't be read: {error}");
-            return Err(Trouble::new(ErrorClass::Transient, Reason::SourceUnreachable, message));
-        }
-    };
-    let data = secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect();
-    let credentials = Credentials::from_secret(&data);
-    credentials.map(Some).map_err(|error| invalid(format!("Secret {name} can't be used: {error}")))
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Trouble> {

@@ -14,11 +14,11 @@ use sha2::{Digest, Sha256};
 use crate::api::FIELD_MANAGER;
 use crate::api::condition::Reason;
 use crate::core::chart::{Keyring, Seed};
+use crate::core::digest::hex;
 use crate::core::ownership::Owner;
 use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
 use crate::io::apply::refusal;
-use crate::io::source::hex;
 
 /// Type of these Secrets.
 pub const TYPE: &str = "clusterstack.x-k8s.io/seed";

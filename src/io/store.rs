@@ -17,7 +17,7 @@ use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
-use super::source::hex;
+use crate::core::digest::hex;
 
 /// From which age on a temporary file that nobody writes is left over.
 const STALE: Duration = Duration::from_mins(1);

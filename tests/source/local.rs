@@ -6,11 +6,11 @@ use std::path::Path;
 use clusterstack::core::name::ReleaseName;
 use clusterstack::core::source::Refused;
 use clusterstack::io::source::git::{Git, GitSource};
-use clusterstack::io::source::{Fetched, Source, SourceError, Tag};
+use clusterstack::io::source::{Access, Fetched, Source, SourceError, Tag};
 use tokio_util::sync::CancellationToken;
 
-use super::git;
 use super::repository::{self, Repository};
+use super::{git, wanted};
 
 const TAG: &str = "docker-scs-1-30-v1";
 
@@ -19,14 +19,14 @@ fn release() -> ReleaseName {
 }
 
 fn source(git: &Git, repository: &Repository) -> GitSource {
-    git.source(&repository.url(), None, None).unwrap()
+    git.source(&repository.url(), None, Access::default()).unwrap()
 }
 
 async fn fetch(source: &GitSource) -> Result<Fetched, SourceError> {
     let cancel = CancellationToken::new();
     let listing = source.list(&cancel).await?;
     let tag = listing.tags.iter().find(|tag| tag.name == TAG).unwrap();
-    source.fetch(tag, &release(), &cancel).await
+    source.fetch(&wanted(tag, &release()), &cancel).await
 }
 
 fn allowed(root: &Path) -> Git {
@@ -46,14 +46,14 @@ async fn links_and_git_files_do_not_leave_the_permitted_root() {
     std::fs::write(root.join("worktree/.git"), format!("gitdir: {}/.git\n", secret.path.display())).unwrap();
     let git = git(directory.path(), &[root.to_str().unwrap()]);
     for name in ["link", "worktree", "link/.git"] {
-        let source = git.source(&format!("file://{}/{name}", root.display()), None, None).unwrap();
+        let source = git.source(&format!("file://{}/{name}", root.display()), None, Access::default()).unwrap();
         let error = source.list(&CancellationToken::new()).await.unwrap_err();
         assert!(matches!(error, SourceError::Refused(Refused::Root { .. })), "{name}: {error}");
     }
     let linked = directory.path().join("linked");
     symlink(directory.path(), &linked).unwrap();
     let git = super::git(directory.path(), &[linked.to_str().unwrap()]);
-    let through_link = git.source(&format!("file://{}/secret", linked.display()), None, None).unwrap();
+    let through_link = git.source(&format!("file://{}/secret", linked.display()), None, Access::default()).unwrap();
     assert_eq!(through_link.list(&CancellationToken::new()).await.unwrap().tags.len(), 1);
 }
 
@@ -64,7 +64,8 @@ async fn what_is_no_repository_is_said_so() {
     let inside = Repository::new(directory.path().join("r"));
     inside.write("sub/x", "x");
     for path in ["missing", "r/sub"] {
-        let source = git.source(&format!("file://{}/{path}", directory.path().display()), None, None).unwrap();
+        let source =
+            git.source(&format!("file://{}/{path}", directory.path().display()), None, Access::default()).unwrap();
         let error = source.list(&CancellationToken::new()).await.unwrap_err();
         assert!(matches!(error, SourceError::NoRepository { .. }) && !error.is_transient(), "{path}: {error}");
     }
@@ -89,17 +90,18 @@ async fn the_stack_is_found_at_its_place() {
     repository.write_stack(".").write_stack("clouds/docker/scs-1-30").commit();
     repository.tag(TAG);
     for (template, place) in [("clouds/{provider}/{name}-{kubernetesVersion}", "clouds/docker/scs-1-30"), ("/", "")] {
-        let source = git.source(&repository.url(), Some(template.to_owned()), None).unwrap();
+        let source = git.source(&repository.url(), Some(template.to_owned()), Access::default()).unwrap();
         assert_eq!(fetch(&source).await.unwrap().path, place);
     }
     for template in ["nowhere", "../r", "stacks/docker/scs/csctl.yaml"] {
-        let source = git.source(&repository.url(), Some(template.to_owned()), None).unwrap();
+        let source = git.source(&repository.url(), Some(template.to_owned()), Access::default()).unwrap();
         let error = fetch(&source).await.unwrap_err();
         assert_eq!(error, SourceError::NoStack { tag: TAG.to_owned(), tried: vec![template.to_owned()] });
     }
     let other: ReleaseName = "docker-other-1-30-v1".parse().unwrap();
     let listing = source(&git, &repository).list(&cancel).await.unwrap();
-    let error = source(&git, &repository).fetch(&listing.tags[0], &other, &cancel).await.unwrap_err().to_string();
+    let error =
+        source(&git, &repository).fetch(&wanted(&listing.tags[0], &other), &cancel).await.unwrap_err().to_string();
     assert!(error.contains("providers/docker/other/1-30"), "{error}");
 }
 
@@ -198,7 +200,7 @@ async fn names_that_are_patterns_are_not_fetched() {
     let source = source(&allowed(directory.path()), &repository);
     for name in ["*", "a:b", "a b", "../heads/main", ""] {
         let tag = Tag { name: name.to_owned(), revision: "0".repeat(40) };
-        let error = source.fetch(&tag, &release(), &CancellationToken::new()).await.unwrap_err();
+        let error = source.fetch(&wanted(&tag, &release()), &CancellationToken::new()).await.unwrap_err();
         assert!(matches!(error, SourceError::Layout { .. }), "{name:?}: {error}");
     }
 }

@@ -6,13 +6,13 @@ use base64::Engine;
 use clusterstack::core::name::ReleaseName;
 use clusterstack::io::source::git::GitSource;
 use clusterstack::io::source::poller::Poller;
-use clusterstack::io::source::{Credentials, Listing, Source, SourceError, Tag};
+use clusterstack::io::source::{Access, Credentials, Listing, Source, SourceError, Tag};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use super::git;
 use super::repository::{self, Repository};
 use super::server::{Mode, Server};
+use super::{git, wanted};
 
 const TAG: &str = "docker-scs-1-30-v1";
 
@@ -39,7 +39,7 @@ impl World {
         let root = self.directory.path().to_str().unwrap();
         let mut git = git(self.directory.path(), &[&self.server.host, root]);
         git.list_timeout = Duration::from_secs(5);
-        git.source(&self.server.url("r/.git"), None, credentials).unwrap()
+        git.source(&self.server.url("r/.git"), None, Access { credentials, ..Access::default() }).unwrap()
     }
 
     fn source(&self) -> GitSource {
@@ -48,7 +48,7 @@ impl World {
 
     fn local(&self) -> GitSource {
         let git = git(self.directory.path(), &[self.directory.path().to_str().unwrap()]);
-        git.source(&self.repository.url(), None, None).unwrap()
+        git.source(&self.repository.url(), None, Access::default()).unwrap()
     }
 
     async fn list(&self) -> Result<Listing, SourceError> {
@@ -61,7 +61,7 @@ impl World {
     }
 
     async fn fetch(&self, tag: &Tag) -> Result<clusterstack::io::source::Fetched, SourceError> {
-        self.source().fetch(tag, &release(), &self.cancel).await
+        self.source().fetch(&wanted(tag, &release()), &self.cancel).await
     }
 }
 
@@ -101,7 +101,7 @@ async fn a_fetch_brings_one_tag_without_history() {
     assert_eq!(fetched.component_ids["cluster-addon"], tree);
     let wants: Vec<_> = world.server.asked().into_iter().filter(|asked| asked.what.starts_with("POST")).collect();
     assert!(wants.iter().any(|asked| String::from_utf8_lossy(&asked.body).contains("deepen 1")), "{wants:?}");
-    let local = world.local().fetch(&tag, &release(), &world.cancel).await.unwrap();
+    let local = world.local().fetch(&wanted(&tag, &release()), &world.cancel).await.unwrap();
     assert_eq!((local.files, local.component_ids), (fetched.files, fetched.component_ids));
     let left = std::fs::read_dir(world.directory.path().join("scratch")).unwrap().count();
     assert_eq!(left, 0, "nothing is left of repositories that were thrown away");
@@ -118,11 +118,11 @@ async fn a_tag_that_moved_or_went_is_said_so() {
     assert_ne!(world.list().await.unwrap().revision, before);
     let moved = SourceError::TagMoved { tag: TAG.to_owned(), expected: tag.revision.clone(), found };
     assert_eq!(world.fetch(&tag).await, Err(moved.clone()));
-    assert_eq!(world.local().fetch(&tag, &release(), &world.cancel).await, Err(moved));
+    assert_eq!(world.local().fetch(&wanted(&tag, &release()), &world.cancel).await, Err(moved));
 
     repository::git(&world.repository.path, &["tag", "-d", TAG]);
     assert!(matches!(world.fetch(&tag).await, Err(SourceError::NotFound { .. })));
-    let local = world.local().fetch(&tag, &release(), &world.cancel).await;
+    let local = world.local().fetch(&wanted(&tag, &release()), &world.cancel).await;
     assert!(matches!(local, Err(SourceError::NotFound { .. })));
 }
 
@@ -139,7 +139,7 @@ async fn credentials_are_asked_for_and_never_shown() {
     assert!(!error.is_transient() && !format!("{error} {error:?}").contains("hunter"), "{error}");
     let source = world.source_with(Some(right));
     let listing = source.list(&world.cancel).await.unwrap();
-    source.fetch(&listing.tags[0], &release(), &world.cancel).await.unwrap();
+    source.fetch(&wanted(&listing.tags[0], &release()), &world.cancel).await.unwrap();
     assert!(!format!("{source:?} {}", source.key()).contains("hunter"));
     assert_ne!(source.key(), world.source_with(Some(wrong)).key());
     assert_ne!(source.key(), world.source().key());
@@ -157,14 +157,14 @@ async fn credentials_do_not_follow_to_another_server() {
     world.server.answers(Mode::Elsewhere(other.host.replace("127.0.0.1", "localhost")));
     let source = world.source_with(Some(credentials));
     source.list(&world.cancel).await.unwrap_err();
-    source.fetch(&tag, &release(), &world.cancel).await.unwrap_err();
+    source.fetch(&wanted(&tag, &release()), &world.cancel).await.unwrap_err();
     assert_eq!(other.asked().len(), 0);
 
     // Another port of the host is, but gets no credentials.
     world.server.answers(Mode::Elsewhere(other.host.clone()));
     let error = source.list(&world.cancel).await.unwrap_err();
     assert!(matches!(error, SourceError::Unauthorized { .. }), "{error}");
-    source.fetch(&tag, &release(), &world.cancel).await.unwrap_err();
+    source.fetch(&wanted(&tag, &release()), &world.cancel).await.unwrap_err();
     assert!(other.asked().iter().all(|asked| asked.authorization.is_none()));
 }
 
@@ -203,11 +203,11 @@ async fn a_server_that_is_not_there_is_unreachable() {
     let host = listener.local_addr().unwrap().to_string();
     drop(listener);
     let git = git(directory.path(), &["127.0.0.1"]);
-    let source = git.source(&format!("http://user:hunter2@{host}/r"), None, None).unwrap();
+    let source = git.source(&format!("http://user:hunter2@{host}/r"), None, Access::default()).unwrap();
     let error = source.list(&CancellationToken::new()).await.unwrap_err();
     assert!(matches!(error, SourceError::Unreachable { .. }) && error.is_transient(), "{error:?}");
     assert!(error.to_string().contains(&host) && !format!("{error:?}").contains("hunter2"), "{error:?}");
-    let source = git.source("https://no-such-host.invalid/r", None, None).unwrap();
+    let source = git.source("https://no-such-host.invalid/r", None, Access::default()).unwrap();
     let error = source.list(&CancellationToken::new()).await.unwrap_err();
     assert!(matches!(error, SourceError::Unreachable { .. }), "{error:?}");
 }
@@ -227,7 +227,7 @@ async fn a_silent_server_ends_by_cancel_and_by_time() {
         };
         let work = async {
             if fetch {
-                source.fetch(&tag, &release(), &cancel).await.map(drop)
+                source.fetch(&wanted(&tag, &release()), &cancel).await.map(drop)
             } else {
                 source.list(&cancel).await.map(drop)
             }
@@ -238,7 +238,7 @@ async fn a_silent_server_ends_by_cancel_and_by_time() {
     }
     let mut git = git(world.directory.path(), &[&world.server.host]);
     git.list_timeout = Duration::from_millis(200);
-    let source = git.source(&world.server.url("r/.git"), None, None).unwrap();
+    let source = git.source(&world.server.url("r/.git"), None, Access::default()).unwrap();
     let error = source.list(&world.cancel).await.unwrap_err();
     assert!(matches!(error, SourceError::TimedOut { .. }) && error.is_transient(), "{error}");
 }
@@ -249,7 +249,8 @@ async fn many_stacks_of_one_repository_are_one_list() {
     let poller = Poller::new();
     let git = git(world.directory.path(), &[&world.server.host]);
     let url = world.server.url("r/.git");
-    let sources: Vec<_> = (0..20).map(|n| git.source(&url, Some(format!("stack-{n}")), None).unwrap()).collect();
+    let sources: Vec<_> =
+        (0..20).map(|n| git.source(&url, Some(format!("stack-{n}")), Access::default()).unwrap()).collect();
     let polls = sources.iter().map(|source| poller.poll(source, Duration::from_mins(5), &world.cancel));
     let polled = futures::future::join_all(polls).await;
     assert!(polled.iter().all(Result::is_ok));

@@ -6,11 +6,11 @@ use clusterstack::core::bundle::{AddonCharts, Bundle};
 use clusterstack::core::files::FileTree;
 use clusterstack::core::limits::Limits;
 use clusterstack::core::name::ReleaseName;
-use clusterstack::io::source::{Fetched, Source};
+use clusterstack::io::source::{Access, Fetched, Source};
 use clusterstack::io::unpack::{expand_charts, pack_release, unpack_release};
 use tokio_util::sync::CancellationToken;
 
-use super::{git, repository, shared};
+use super::{git, repository, shared, wanted};
 
 fn describe(bundle: &Bundle, path: &str) -> String {
     let addon = match &bundle.addon {
@@ -43,7 +43,7 @@ async fn every_tag_of_the_real_repository_is_a_release_or_says_why_not() {
     let directory = tempfile::tempdir().unwrap();
     let path = repository::real(&shared, directory.path());
     let git = git(directory.path(), &[directory.path().to_str().unwrap()]);
-    let source = git.source(&format!("file://{}", path.display()), None, None).unwrap();
+    let source = git.source(&format!("file://{}", path.display()), None, Access::default()).unwrap();
     let cancel = CancellationToken::new();
     let listing = source.list(&cancel).await.unwrap();
     assert_eq!(listing.tags.len(), 40);
@@ -51,7 +51,7 @@ async fn every_tag_of_the_real_repository_is_a_release_or_says_why_not() {
     for tag in &listing.tags {
         let outcome = match tag.name.parse::<ReleaseName>() {
             Err(_) => "no release".to_owned(),
-            Ok(name) => match source.fetch(tag, &name, &cancel).await {
+            Ok(name) => match source.fetch(&wanted(tag, &name), &cancel).await {
                 Err(error) => format!("REFUSED {error}"),
                 Ok(fetched) => match Bundle::from_files(&name, &stored(&fetched), &fetched.component_ids) {
                     Err(error) => format!("REFUSED {error}"),

@@ -17,8 +17,9 @@ use super::repository::{Repository, Stack};
 use super::rows::rows;
 use super::screen::{GOOD, Screen, seconds};
 use super::world::{self, World};
-use crate::api::cluster_stack::{ClusterStackSpec, GitSource, Source};
+use crate::api::cluster_stack::ClusterStackSpec;
 use crate::api::cluster_stack_release::{ClusterStackReleaseStatus, Resource};
+use crate::api::source::{GitSource, Source};
 use crate::api::{ClusterStack, ConditionType, condition};
 
 /// How long anything may take that waits for no poll of the source.

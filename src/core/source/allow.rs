@@ -12,6 +12,7 @@ use super::SourceUrl;
 pub struct AllowList {
     roots: Vec<PathBuf>,
     hosts: Vec<(String, Option<u16>)>,
+    plain_http: bool,
 }
 
 /// A value of `--allow-source` is neither a root nor a host.
@@ -45,12 +46,29 @@ impl AllowList {
     /// The same list with other roots: for roots whose symbolic links were resolved.
     #[must_use]
     pub fn with_roots(&self, roots: Vec<PathBuf>) -> Self {
-        Self { roots, hosts: self.hosts.clone() }
+        Self { roots, ..self.clone() }
+    }
+
+    /// The same list, plain http allowed: for a source whose author chose it.
+    #[must_use]
+    pub fn with_plain_http(&self) -> Self {
+        Self { plain_http: true, ..self.clone() }
+    }
+
+    /// Whether plain http to any host is allowed.
+    pub fn holds_plain_http(&self) -> bool {
+        self.plain_http
     }
 
     /// Whether a root is or holds `path`.
     pub fn holds_path(&self, path: &Path) -> bool {
         plain(path).is_some_and(|path| self.roots.iter().any(|root| path.starts_with(root)))
+    }
+
+    /// Whether a flag names the host, with any port or with none.
+    pub fn holds_name(&self, host: &str) -> bool {
+        let host = host.trim_end_matches('.');
+        self.hosts.iter().any(|(name, _)| name == host)
     }
 
     /// Whether a flag names the host, with this port or with none.

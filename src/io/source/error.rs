@@ -4,8 +4,12 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::api::condition::Reason;
 use crate::core::limits::TooLarge;
+use crate::core::retry::ErrorClass;
 use crate::core::source::Refused;
+use crate::core::status::Trouble;
+use crate::core::verification::NotVerified;
 
 /// Why a source could not be listed or a release not be fetched. Holds no secret.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -41,8 +45,47 @@ pub enum SourceError {
         /// Why, and what to do.
         problem: String,
     },
+    /// The spec names none, several, or one of a kind that is not served.
+    #[error("exactly one source is needed: git, github, gitlab, oci or directory")]
+    NoSource,
+    /// A certificate, a key or a proxy's address can't be used.
+    #[error("{what} can't be used: {problem}; correct the Secret")]
+    Unusable {
+        /// Which.
+        what: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The quota of requests is used up.
+    #[error("{url} answers no more requests for now: {problem}; it is asked again in {} s", .after.as_secs())]
+    RateLimited {
+        /// The source.
+        url: String,
+        /// What it said.
+        problem: String,
+        /// After which time it may be asked again.
+        after: Duration,
+    },
+    /// What came is not what was announced.
+    #[error("{what} of {url} is damaged: {problem}; nothing of it is used")]
+    Damaged {
+        /// Which file or blob.
+        what: String,
+        /// The source.
+        url: String,
+        /// Expected and found digest or size.
+        problem: String,
+    },
+    /// A signature that is asked for is missing or not valid.
+    #[error("release {release} is not taken, for its signature: {problem}")]
+    NotVerified {
+        /// The release.
+        release: String,
+        /// What is missing or wrong.
+        problem: NotVerified,
+    },
     /// There is no repository.
-    #[error("there is no Git repository at {url}: {problem}; check the URL, and whether it needs a secretRef")]
+    #[error("there is no repository at {url}: {problem}; check the URL, and whether it needs a secretRef")]
     NoRepository {
         /// The source.
         url: String,
@@ -130,8 +173,16 @@ impl SourceError {
     /// Whether it may go away by itself.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::Local { .. } | Self::Cancelled { .. } | Self::TimedOut { .. } => true,
+            Self::Unreachable { .. }
+            | Self::RateLimited { .. }
+            | Self::Damaged { .. }
+            | Self::Local { .. }
+            | Self::Cancelled { .. }
+            | Self::TimedOut { .. } => true,
             Self::Refused(_)
+            | Self::NoSource
+            | Self::Unusable { .. }
+            | Self::NotVerified { .. }
             | Self::Unauthorized { .. }
             | Self::Untrusted { .. }
             | Self::NoRepository { .. }
@@ -142,4 +193,31 @@ impl SourceError {
             | Self::Layout { .. } => false,
         }
     }
+}
+
+/// What stands in the way, for a condition.
+pub fn trouble(error: &SourceError) -> Trouble {
+    let (class, reason) = match error {
+        SourceError::Refused(_) => (ErrorClass::Invalid, Reason::SourceRefused),
+        SourceError::NoSource => (ErrorClass::Invalid, Reason::SourceInvalid),
+        SourceError::Unusable { .. } => (ErrorClass::Waiting, Reason::SecretInvalid),
+        SourceError::RateLimited { .. } => (ErrorClass::Transient, Reason::SourceRateLimited),
+        SourceError::Unreachable { .. }
+        | SourceError::Local { .. }
+        | SourceError::TimedOut { .. }
+        | SourceError::Cancelled { .. } => (ErrorClass::Transient, Reason::SourceUnreachable),
+        // A Secret or the server may be mended without an edit of the spec.
+        SourceError::Unauthorized { .. } | SourceError::Untrusted { .. } => {
+            (ErrorClass::Waiting, Reason::SourceUnauthorized)
+        }
+        SourceError::NoRepository { .. } => (ErrorClass::Waiting, Reason::SourceUnreachable),
+        SourceError::NotFound { .. } => (ErrorClass::Waiting, Reason::ReleaseNotFound),
+        SourceError::TagMoved { .. } | SourceError::Damaged { .. } => (ErrorClass::Transient, Reason::FetchFailed),
+        // Keys may be added, or the release be signed, without an edit of the spec.
+        SourceError::NotVerified { .. } => (ErrorClass::Waiting, Reason::NotVerified),
+        SourceError::NoStack { .. } | SourceError::TooLarge { .. } | SourceError::Layout { .. } => {
+            (ErrorClass::Invalid, Reason::ReleaseInvalid)
+        }
+    };
+    Trouble::new(class, reason, error.to_string())
 }

@@ -1,22 +1,30 @@
 //! Where releases come from: one trait, an implementation per kind of source.
 
+pub mod access;
+pub mod assets;
 mod credentials;
+pub mod directory;
 mod error;
 pub mod git;
+pub mod http;
+pub mod open;
 pub mod poller;
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use async_trait::async_trait;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
+use crate::api::cluster_stack_source::Quota;
+use crate::core::digest::hex;
 use crate::core::files::FileTree;
 use crate::core::name::ReleaseName;
+use crate::core::verification::{Signer, Trust};
 
+pub use access::Access;
 pub use credentials::{CredentialError, Credentials, SshIdentity};
-pub use error::SourceError;
+pub use error::{SourceError, trouble};
 
 /// Lists releases and fetches them.
 #[async_trait]
@@ -28,9 +36,29 @@ pub trait Source: Send + Sync {
     /// Everything on offer. Cheap: nothing is downloaded but names.
     async fn list(&self, cancel: &CancellationToken) -> Result<Listing, SourceError>;
 
-    /// The files of one release. `tag` is from a listing; what it points at must not have changed since.
-    async fn fetch(&self, tag: &Tag, release: &ReleaseName, cancel: &CancellationToken)
-    -> Result<Fetched, SourceError>;
+    /// The tag with what it names now, for sources whose listing does not tell (`tag.revision` is empty there).
+    async fn resolve(&self, tag: &Tag, _cancel: &CancellationToken) -> Result<Tag, SourceError> {
+        Ok(tag.clone())
+    }
+
+    /// The files of one release. Its tag is from a listing, and resolved; what it points at must not have changed since.
+    async fn fetch(&self, wanted: &Wanted<'_>, cancel: &CancellationToken) -> Result<Fetched, SourceError>;
+
+    /// What is left of the server's quota of requests, where it tells.
+    fn quota(&self) -> Option<Quota> {
+        None
+    }
+}
+
+/// What to fetch.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The tag as it was listed or resolved.
+    pub tag: &'a Tag,
+    /// The release that it names.
+    pub release: &'a ReleaseName,
+    /// Signatures that must hold before anything is unpacked.
+    pub trust: Option<&'a Trust>,
 }
 
 /// A tag of a source.
@@ -38,7 +66,8 @@ pub trait Source: Send + Sync {
 pub struct Tag {
     /// Its name.
     pub name: String,
-    /// Id of the commit it points at, through annotations.
+    /// What it points at: the id of a commit, through annotations; the digest of a manifest; a digest over assets. Empty
+    /// where a listing does not tell.
     pub revision: String,
 }
 
@@ -71,20 +100,14 @@ impl Listing {
 pub struct Fetched {
     /// The source's URL without user and password.
     pub url: String,
-    /// Id of the commit.
+    /// What the tag points at, as in [`Tag::revision`].
     pub revision: String,
-    /// The stack's directory in the tree.
+    /// The stack's directory in the tree; empty where there is none.
     pub path: String,
     /// The files of that directory.
     pub files: FileTree,
-    /// Ids of the tree objects of its components: `cluster-class`, `cluster-addon`.
+    /// Ids of the tree objects of its components: `cluster-class`, `cluster-addon`; empty where there are none.
     pub component_ids: BTreeMap<String, String>,
-}
-
-/// Bytes in hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    /// Who signed it, where that was asked for.
+    pub signer: Option<Signer>,
 }

@@ -162,9 +162,8 @@ mod tests {
 
     use async_trait::async_trait;
 
-    use super::super::{Fetched, Tag};
+    use super::super::{Fetched, Tag, Wanted};
     use super::*;
-    use crate::core::name::ReleaseName;
 
     /// A source whose lists take a second and count up.
     #[derive(Default)]
@@ -192,7 +191,7 @@ mod tests {
             Ok(Listing::new(vec![Tag { name: "v".to_owned(), revision }]))
         }
 
-        async fn fetch(&self, _: &Tag, _: &ReleaseName, _: &CancellationToken) -> Result<Fetched, SourceError> {
+        async fn fetch(&self, _: &Wanted<'_>, _: &CancellationToken) -> Result<Fetched, SourceError> {
             Err(down())
         }
     }

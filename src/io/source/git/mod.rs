@@ -23,9 +23,9 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::{Credentials, Fetched, Listing, Source, SourceError, Tag, hex};
+use super::{Access, Fetched, Listing, Source, SourceError, Wanted};
+use crate::core::digest::hex;
 use crate::core::limits::Limits;
-use crate::core::name::ReleaseName;
 use crate::core::source::{AllowList, Refused, SourceUrl, candidate_paths, permitted};
 
 use session::Session;
@@ -55,7 +55,7 @@ pub struct GitSource {
     git: Git,
     url: SourceUrl,
     path: Option<String>,
-    credentials: Option<Arc<Credentials>>,
+    access: Arc<Access>,
 }
 
 impl Git {
@@ -72,14 +72,10 @@ impl Git {
     }
 
     /// The repository at `url`, if it may be used; `path` is where the stack lies in its trees.
-    pub fn source(
-        &self,
-        url: &str,
-        path: Option<String>,
-        credentials: Option<Credentials>,
-    ) -> Result<GitSource, Refused> {
-        let url = permitted(url, &self.allow)?;
-        Ok(GitSource { git: self.clone(), url, path, credentials: credentials.map(Arc::new) })
+    pub fn source(&self, url: &str, path: Option<String>, access: Access) -> Result<GitSource, Refused> {
+        let allow = if access.insecure { self.allow.with_plain_http() } else { self.allow.clone() };
+        let url = permitted(url, &allow)?;
+        Ok(GitSource { git: self.clone(), url, path, access: Arc::new(access) })
     }
 }
 
@@ -98,7 +94,7 @@ impl GitSource {
         let session = Session {
             action,
             url: self.url.clone(),
-            credentials: self.credentials.clone(),
+            access: Arc::clone(&self.access),
             allow: self.git.allow.clone(),
             scratch: self.git.scratch.clone(),
             limits: self.git.limits,
@@ -130,9 +126,7 @@ impl Source for GitSource {
         let mut digest = Sha256::new();
         digest.update(self.url.secret_str());
         digest.update([0]);
-        if let Some(credentials) = &self.credentials {
-            credentials.digest(&mut digest);
-        }
+        self.access.digest(&mut digest);
         format!("git {} {}", self.url.redacted(), &hex(&digest.finalize())[..16])
     }
 
@@ -141,15 +135,12 @@ impl Source for GitSource {
         Ok(Listing::new(tags))
     }
 
-    async fn fetch(
-        &self,
-        tag: &Tag,
-        release: &ReleaseName,
-        cancel: &CancellationToken,
-    ) -> Result<Fetched, SourceError> {
-        let places = candidate_paths(self.path.as_deref(), release);
-        let tag = tag.clone();
-        self.run("fetching a release from", self.git.fetch_timeout, cancel, move |session| session.fetch(&tag, &places))
-            .await
+    async fn fetch(&self, wanted: &Wanted<'_>, cancel: &CancellationToken) -> Result<Fetched, SourceError> {
+        let places = candidate_paths(self.path.as_deref(), wanted.release);
+        let (tag, trust) = (wanted.tag.clone(), wanted.trust.cloned());
+        self.run("fetching a release from", self.git.fetch_timeout, cancel, move |session| {
+            session.fetch(&tag, &places, trust.as_ref())
+        })
+        .await
     }
 }

@@ -157,7 +157,7 @@ fn login(
     if !SourceUrl::parse(url).is_ok_and(|asking| own(&asking)) {
         return Err(refuse(ErrorClass::Net, "another host asks for credentials"));
     }
-    let Some(credentials) = &session.credentials else {
+    let Some(credentials) = &session.access.credentials else {
         return Err(refuse(ErrorClass::Net, "it asks for credentials, and there is no secretRef"));
     };
     if seen.logins.get() > MAX_LOGINS {
@@ -192,7 +192,7 @@ fn trust(session: &Session, seen: &Seen, certificate: &Cert<'_>, host: &str) -> 
         return refuse(format!("it sends on to {host}: set source.git.url to where the repository lies now"));
     }
     let Some(key) = certificate.as_hostkey() else { return Ok(CertificateCheckStatus::CertificatePassthrough) };
-    let known = match (&session.credentials, key.hostkey()) {
+    let known = match (&session.access.credentials, key.hostkey()) {
         (Some(credentials), Some(key)) => credentials.known_hosts.check(host, session.url.port(), key),
         _ => HostKey::Unknown,
     };
@@ -246,7 +246,7 @@ fn explain(session: &Session, seen: &Seen, error: &Error) -> SourceError {
 
 fn without_secrets(session: &Session, message: &str) -> String {
     let mut message = message.replace(session.url.secret_str(), &session.url.redacted());
-    let credentials = session.credentials.iter().flat_map(|credentials| credentials.secrets());
+    let credentials = session.access.secrets().into_iter();
     for secret in credentials.chain(session.url.secrets()) {
         message = message.replace(secret, "***");
     }

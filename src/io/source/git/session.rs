@@ -10,11 +10,12 @@ use std::sync::Arc;
 use git2::{ErrorCode, ObjectType, Reference, Repository, RepositoryOpenFlags};
 use tokio_util::sync::CancellationToken;
 
-use super::super::{Credentials, Fetched, SourceError, Tag};
+use super::super::{Access, Fetched, SourceError, Tag};
 use super::remote;
 use super::tree::Reader;
 use crate::core::limits::{Limits, TooLarge};
 use crate::core::source::{AllowList, Refused, SourceUrl, permitted_address};
+use crate::core::verification::{NotVerified, Signer, Trust};
 
 const TAGS: &str = "refs/tags/";
 /// How many tags a repository may have.
@@ -24,7 +25,7 @@ const MAX_TAGS: usize = 200_000;
 pub(super) struct Session {
     pub(super) action: &'static str,
     pub(super) url: SourceUrl,
-    pub(super) credentials: Option<Arc<Credentials>>,
+    pub(super) access: Arc<Access>,
     pub(super) allow: AllowList,
     pub(super) scratch: PathBuf,
     pub(super) limits: Limits,
@@ -58,21 +59,28 @@ impl Session {
     }
 
     /// The stack at a tag, in the first of `places` that holds one.
-    pub(super) fn fetch(&self, tag: &Tag, places: &[String]) -> Result<Fetched, SourceError> {
+    pub(super) fn fetch(&self, tag: &Tag, places: &[String], trust: Option<&Trust>) -> Result<Fetched, SourceError> {
         let name = format!("{TAGS}{}", tag.name);
         // A name with these would be a pattern when it is fetched.
         if !Reference::is_valid_name(&name) || tag.name.contains(['*', ':']) {
             return Err(layout(tag, "tag", "its name is no name of a Git tag"));
         }
         if let Some(path) = self.url.local_path() {
-            return self.read(&self.open(&path)?, &name, tag, places);
+            return self.read(&self.open(&path)?, &name, tag, places, trust);
         }
         self.check_address()?;
         let scratch = remote::fetch(self, &name)?;
-        self.read(&scratch.repository, &name, tag, places)
+        self.read(&scratch.repository, &name, tag, places, trust)
     }
 
-    fn read(&self, repository: &Repository, name: &str, tag: &Tag, places: &[String]) -> Result<Fetched, SourceError> {
+    fn read(
+        &self,
+        repository: &Repository,
+        name: &str,
+        tag: &Tag,
+        places: &[String],
+        trust: Option<&Trust>,
+    ) -> Result<Fetched, SourceError> {
         let reference = match repository.find_reference(name) {
             Ok(reference) => reference,
             Err(error) if error.code() == ErrorCode::NotFound => {
@@ -89,6 +97,7 @@ impl Session {
         let Ok(commit) = object.into_commit() else {
             return Err(layout(tag, "tag", "it points at no commit"));
         };
+        let signer = trust.map(|trust| signer(tag, trust)).transpose()?;
         let tree = commit.tree().map_err(|error| self.local(&error))?;
         let reader = Reader { session: self, repository, tag: &tag.name };
         let stack = reader.stack(&tree, places)?;
@@ -98,6 +107,7 @@ impl Session {
             path: stack.path,
             files: reader.files(&stack.tree)?,
             component_ids: stack.component_ids,
+            signer,
         })
     }
 
@@ -151,6 +161,12 @@ impl Session {
     pub(super) fn disk(&self, problem: &dyn Display) -> SourceError {
         SourceError::Local { action: self.action, url: self.url.redacted(), problem: problem.to_string() }
     }
+}
+
+/// Who signed, before anything is read.
+fn signer(tag: &Tag, _trust: &Trust) -> Result<Signer, SourceError> {
+    let problem = NotVerified::WrongKind("signatures of Git are not checked by this version".to_owned());
+    Err(SourceError::NotVerified { release: tag.name.clone(), problem })
 }
 
 fn layout(tag: &Tag, path: &str, problem: &str) -> SourceError {

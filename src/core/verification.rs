@@ -1,0 +1,102 @@
+//! Signatures: whether who must have signed a release did. Pure: bytes and keys in, a signer or a refusal out.
+
+pub mod checksums;
+pub mod cosign;
+pub mod git;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use thiserror::Error;
+
+use crate::api::source::{GitVerificationMode, OidcIdentity};
+
+/// What must hold of a release, with the keys to check it by.
+#[derive(Clone, Debug, Default)]
+pub struct Trust {
+    /// Signatures of tags and commits.
+    pub git: Option<GitTrust>,
+    /// Signatures of OCI artifacts.
+    pub cosign: Option<CosignTrust>,
+    /// Signed checksums of assets.
+    pub checksums: Option<ChecksumTrust>,
+}
+
+/// Signatures of tags and commits.
+#[derive(Clone, Debug)]
+pub struct GitTrust {
+    /// What must be signed.
+    pub mode: GitVerificationMode,
+    /// By whom.
+    pub keys: Keys,
+}
+
+/// Signatures of OCI artifacts.
+#[derive(Clone, Debug)]
+pub struct CosignTrust {
+    /// Public keys under names that end in `.pub`, `trusted_root.json` for keyless signatures.
+    pub keys: Keys,
+    /// Whose keyless signature counts.
+    pub identities: Vec<OidcIdentity>,
+}
+
+/// Signed checksums of assets.
+#[derive(Clone, Debug)]
+pub struct ChecksumTrust {
+    /// Name of the file of checksums.
+    pub file: String,
+    /// By whom it must be signed.
+    pub keys: Keys,
+}
+
+/// The files of a Secret with public keys.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Keys(pub BTreeMap<String, Vec<u8>>);
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// Who signed, for people: `SSH key SHA256:… (release@example.com)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signer(pub String);
+
+/// Why a signature does not count.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NotVerified {
+    /// There is none.
+    #[error("{what} is not signed: sign it, or ask for less in verify")]
+    Unsigned {
+        /// What should be signed.
+        what: String,
+    },
+    /// There is one, of nobody who is trusted.
+    #[error("{what} is signed by {by}, whose key is not in the Secret that verify names: add it if you trust it")]
+    UnknownSigner {
+        /// What is signed.
+        what: String,
+        /// The key's fingerprint, or the identity.
+        by: String,
+    },
+    /// It does not fit what it should sign, or the key expired or was revoked.
+    #[error("the signature of {what} is not valid: {problem}")]
+    Invalid {
+        /// What is signed.
+        what: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The keys can't be read.
+    #[error("key {key} of the Secret that verify names can't be used: {problem}")]
+    Key {
+        /// Key of the Secret.
+        key: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The source has no signatures of the kind that is asked for.
+    #[error("{0}")]
+    WrongKind(String),
+}

@@ -1,0 +1,167 @@
+//! From a source's spec to the source: Secrets are read, the kind is chosen, and what was opened stays open.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+use sha2::{Digest, Sha256};
+
+use super::access::{Access, Proxy, Tls};
+use super::directory::DirectorySource;
+use super::git::Git;
+use super::{Credentials, Source, SourceError};
+use crate::api::condition::Reason;
+use crate::api::source::{SecretReference, Source as Spec};
+use crate::core::digest::hex;
+use crate::core::limits::Limits;
+use crate::core::retry::ErrorClass;
+use crate::core::source::AllowList;
+use crate::core::status::Trouble;
+
+/// Repositories talked to at once with libgit2, which blocks a thread each.
+const GIT_THREADS: usize = 8;
+/// Sources that stay open: their connections, tokens and entity tags.
+const OPEN: usize = 1024;
+
+/// Opens sources.
+pub struct Sources {
+    allow: AllowList,
+    git: Git,
+    limits: Limits,
+    open: Mutex<HashMap<String, Arc<dyn Source>>>,
+}
+
+impl Sources {
+    /// Sources within what the flags allow; `scratch` is a directory for repositories that are thrown away.
+    pub fn new(allow: AllowList, scratch: &Path) -> Self {
+        let git = Git::new(allow.clone(), scratch.to_owned(), GIT_THREADS);
+        Self { allow, git, limits: Limits::default(), open: Mutex::default() }
+    }
+
+    /// The source that `spec` names, its Secrets read from `namespace`.
+    ///
+    /// # Errors
+    /// A Secret can't be used, or the flags don't allow the source.
+    pub async fn from_spec(&self, client: &Client, namespace: &str, spec: &Spec) -> Result<Arc<dyn Source>, Trouble> {
+        let access = access(client, namespace, spec).await?;
+        self.open(spec, access).map_err(|error| super::trouble(&error))
+    }
+
+    /// The source that `spec` names; the same as before if nothing changed.
+    ///
+    /// # Errors
+    /// The spec names not exactly one source, or one that the flags don't allow.
+    pub fn open(&self, spec: &Spec, access: Access) -> Result<Arc<dyn Source>, SourceError> {
+        let key = key(spec, &access);
+        if let Some(source) = self.lock().get(&key) {
+            return Ok(Arc::clone(source));
+        }
+        let source: Arc<dyn Source> = match spec {
+            Spec { git: Some(git), github: None, gitlab: None, oci: None, directory: None } => {
+                Arc::new(self.git.source(&git.url, git.path.clone(), access)?)
+            }
+            Spec { git: None, github: None, gitlab: None, oci: None, directory: Some(directory) } => {
+                Arc::new(DirectorySource::new(&directory.path, &self.allow, self.limits)?)
+            }
+            _ => return Err(SourceError::NoSource),
+        };
+        let mut open = self.lock();
+        if open.len() >= OPEN {
+            open.clear();
+        }
+        Ok(Arc::clone(open.entry(key).or_insert(source)))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<dyn Source>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The same for the same place, reached in the same way; names of Secrets are no part of it, their contents are.
+fn key(spec: &Spec, access: &Access) -> String {
+    let mut place = spec.clone();
+    if let Some(git) = &mut place.git {
+        (git.secret_ref, git.cert_secret_ref, git.proxy_secret_ref) = (None, None, None);
+    }
+    if let Some(github) = &mut place.github {
+        (github.secret_ref, github.cert_secret_ref, github.proxy_secret_ref) = (None, None, None);
+    }
+    if let Some(gitlab) = &mut place.gitlab {
+        (gitlab.secret_ref, gitlab.cert_secret_ref, gitlab.proxy_secret_ref) = (None, None, None);
+    }
+    if let Some(oci) = &mut place.oci {
+        (oci.secret_ref, oci.cert_secret_ref, oci.proxy_secret_ref) = (None, None, None);
+    }
+    let mut digest = Sha256::new();
+    digest.update(format!("{place:?}"));
+    access.digest(&mut digest);
+    hex(&digest.finalize())
+}
+
+/// What the Secrets hold that the source names.
+async fn access(client: &Client, namespace: &str, spec: &Spec) -> Result<Access, Trouble> {
+    type References<'a> = [Option<&'a SecretReference>; 3];
+    let (references, insecure): (References<'_>, bool) = match spec {
+        Spec { git: Some(s), .. } => {
+            ([s.secret_ref.as_ref(), s.cert_secret_ref.as_ref(), s.proxy_secret_ref.as_ref()], s.insecure)
+        }
+        Spec { github: Some(s), .. } => {
+            ([s.secret_ref.as_ref(), s.cert_secret_ref.as_ref(), s.proxy_secret_ref.as_ref()], s.insecure)
+        }
+        Spec { gitlab: Some(s), .. } => {
+            ([s.secret_ref.as_ref(), s.cert_secret_ref.as_ref(), s.proxy_secret_ref.as_ref()], s.insecure)
+        }
+        Spec { oci: Some(s), .. } => {
+            ([s.secret_ref.as_ref(), s.cert_secret_ref.as_ref(), s.proxy_secret_ref.as_ref()], s.insecure)
+        }
+        _ => ([None; 3], false),
+    };
+    let [secret, certificate, proxy] = references;
+    Ok(Access {
+        credentials: read(client, namespace, secret, "secretRef", Credentials::from_secret).await?,
+        tls: read(client, namespace, certificate, "certSecretRef", Tls::from_secret).await?.unwrap_or_default(),
+        proxy: read(client, namespace, proxy, "proxySecretRef", Proxy::from_secret).await?,
+        insecure,
+    })
+}
+
+/// The data of a Secret, always of the object's own namespace.
+pub(crate) async fn secret_data(
+    client: &Client,
+    namespace: &str,
+    reference: &SecretReference,
+    field: &str,
+) -> Result<std::collections::BTreeMap<String, Vec<u8>>, Trouble> {
+    let name = format!("{namespace}/{}", reference.name);
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    match api.get_opt(&reference.name).await {
+        Ok(Some(secret)) => {
+            Ok(secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect())
+        }
+        Ok(None) => {
+            let message = format!("Secret {name} does not exist: create it or correct {field}");
+            Err(Trouble::new(ErrorClass::Waiting, Reason::SecretInvalid, message))
+        }
+        Err(error) => {
+            let message = format!("Secret {name} can't be read: {error}");
+            Err(Trouble::new(ErrorClass::Transient, Reason::SourceUnreachable, message))
+        }
+    }
+}
+
+async fn read<T, E: std::fmt::Display>(
+    client: &Client,
+    namespace: &str,
+    reference: Option<&SecretReference>,
+    field: &str,
+    parse: impl FnOnce(&std::collections::BTreeMap<String, Vec<u8>>) -> Result<T, E>,
+) -> Result<Option<T>, Trouble> {
+    let Some(reference) = reference else { return Ok(None) };
+    let data = secret_data(client, namespace, reference, field).await?;
+    parse(&data).map(Some).map_err(|error| {
+        let message = format!("Secret {namespace}/{} can't be used: {error}", reference.name);
+        Trouble::new(ErrorClass::Waiting, Reason::SecretInvalid, message)
+    })
+}
