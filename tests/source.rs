@@ -1,5 +1,7 @@
 //! Releases from real Git repositories: on the disk, and behind a real server on loopback.
 
+mod directory;
+mod http;
 mod local;
 mod remote;
 mod repository;

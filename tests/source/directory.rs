@@ -1,0 +1,95 @@
+//! Releases in a directory: as in Git and as assets, and what is refused.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use bytes::Bytes;
+use clusterstack::core::limits::Limits;
+use clusterstack::core::name::ReleaseName;
+use clusterstack::core::source::AllowList;
+use clusterstack::io::source::directory::DirectorySource;
+use clusterstack::io::source::{Fetched, Source, SourceError};
+use clusterstack::io::unpack;
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+use super::wanted;
+
+const TAG: &str = "docker-scs-1-30-v1";
+
+fn release() -> ReleaseName {
+    TAG.parse().unwrap()
+}
+
+fn source(directory: &TempDir) -> DirectorySource {
+    let path = directory.path().to_str().unwrap();
+    DirectorySource::new(path, &AllowList::parse([path]).unwrap(), Limits::default()).unwrap()
+}
+
+fn write(directory: &TempDir, path: &str, content: impl AsRef<[u8]>) {
+    let path = directory.path().join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+async fn fetch(source: &DirectorySource) -> Result<Fetched, SourceError> {
+    let cancel = CancellationToken::new();
+    let listing = source.list(&cancel).await?;
+    let tag = listing.tags.iter().find(|tag| tag.name == TAG).expect("listed");
+    let tag = source.resolve(tag, &cancel).await?;
+    source.fetch(&wanted(&tag, &release()), &cancel).await
+}
+
+#[tokio::test]
+async fn a_release_lies_there_as_in_git_or_as_assets() {
+    let directory = TempDir::new().unwrap();
+    write(&directory, &format!("{TAG}/cluster-class/Chart.yaml"), "name: x");
+    write(&directory, ".tmp-being-written/x", "");
+    write(&directory, "README.md", "");
+    let fetched = fetch(&source(&directory)).await.unwrap();
+    assert_eq!(fetched.files.keys().collect::<Vec<_>>(), ["cluster-class/Chart.yaml"]);
+
+    let assets = TempDir::new().unwrap();
+    let chart = [("x/Chart.yaml".to_owned(), Bytes::from("name: x"))].into();
+    write(&assets, &format!("{TAG}/docker-scs-1-30-cluster-class-v1.tgz"), unpack::pack(&chart).unwrap());
+    write(&assets, &format!("{TAG}/disk.qcow2"), "an image");
+    assert_eq!(fetch(&source(&assets)).await.unwrap().files, fetched.files);
+}
+
+#[tokio::test]
+async fn what_changed_since_it_was_looked_at_is_not_taken() {
+    let directory = TempDir::new().unwrap();
+    write(&directory, &format!("{TAG}/cluster-class/Chart.yaml"), "name: x");
+    let (source, cancel) = (source(&directory), CancellationToken::new());
+    let tag = source.resolve(&source.list(&cancel).await.unwrap().tags[0], &cancel).await.unwrap();
+    write(&directory, &format!("{TAG}/cluster-class/Chart.yaml"), "name: y");
+    let moved = source.fetch(&wanted(&tag, &release()), &cancel).await;
+    assert!(matches!(moved, Err(SourceError::TagMoved { .. })), "{moved:?}");
+}
+
+#[tokio::test]
+async fn links_are_refused_and_roots_are_kept() {
+    let directory = TempDir::new().unwrap();
+    write(&directory, &format!("{TAG}/cluster-class/Chart.yaml"), "name: x");
+    symlink("/etc/passwd", directory.path().join(TAG).join("values.yaml")).unwrap();
+    let error = fetch(&source(&directory)).await.unwrap_err().to_string();
+    assert!(error.contains("values.yaml"), "{error}");
+
+    let (inside, outside) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let link = inside.path().join("link");
+    symlink(outside.path(), &link).unwrap();
+    let allow = AllowList::parse([inside.path().to_str().unwrap()]).unwrap();
+    let through = DirectorySource::new(link.to_str().unwrap(), &allow, Limits::default()).unwrap();
+    let listed = through.list(&CancellationToken::new()).await;
+    assert!(matches!(listed, Err(SourceError::Refused(_))), "{listed:?}");
+    assert!(DirectorySource::new(outside.path().to_str().unwrap(), &allow, Limits::default()).is_err());
+}
+
+#[tokio::test]
+async fn a_directory_that_is_gone_says_so() {
+    let directory = TempDir::new().unwrap();
+    let source = source(&directory);
+    drop(directory);
+    let error = source.list(&CancellationToken::new()).await.unwrap_err();
+    assert!(matches!(error, SourceError::NoRepository { .. }), "{error}");
+}
