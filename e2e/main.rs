@@ -11,6 +11,7 @@ mod harness;
 mod api;
 mod broken;
 mod delete;
+mod directory;
 mod drift;
 mod flaky;
 mod install;
