@@ -78,6 +78,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
     ("keys", ORDER),
     ("lookup", "answers come with the input; one that is missing is empty, as in `helm template`, and reported"),
     ("mustFromJson", "complaints about syntax are worded differently"),
+    ("mustSlice", "an end behind the end of the list is refused; Go goes on to what its array has room for"),
     ("now", CLOCK),
     ("randAlpha", SEED),
     ("randAlphaNum", SEED),
@@ -86,6 +87,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
     ("randInt", SEED),
     ("randNumeric", SEED),
     ("shuffle", SEED),
+    ("slice", "an end behind the end of the list is refused; Go goes on to what its array has room for"),
     ("uuidv4", SEED),
     ("values", ORDER),
 ];

@@ -281,7 +281,8 @@ impl Parser {
         self.deeper(at)?;
         match self.list(&mut scope, &mut nodes, false)? {
             (End::Block(_), _) => {}
-            (End::File, at) => return fail(pos(at), "unexpected EOF"),
+            // Said where it began: its `end` is what is missing.
+            (End::File, _) => return fail(at, "unexpected EOF"),
             (End::Else(pos), _) => return fail(pos, format!("unexpected {{{{else}}}} in {context}")),
         }
         self.depth -= 1;
@@ -394,7 +395,8 @@ impl Parser {
         }
         match end {
             (End::Block(_), _) => {}
-            (End::File, at) => return fail(pos(at), "unexpected EOF"),
+            // Said where it began: its `end` is what is missing.
+            (End::File, _) => return fail(at, "unexpected EOF"),
             (End::Else(pos), _) => return fail(pos, "expected end; found {{else}}"),
         }
         scope.visible.truncate(visible);
