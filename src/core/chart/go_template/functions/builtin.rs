@@ -37,7 +37,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
     Function::variadic("html", &[], Ty::Any, |_, args| Ok(escaped(args, html))),
     Function::variadic("js", &[], Ty::Any, |_, args| Ok(escaped(args, js))),
-    Function::variadic("urlquery", &[], Ty::Any, |_, args| Ok(escaped(args, super::url::query_escape))),
+    Function::variadic("urlquery", &[], Ty::Any, |_, args| Ok(urlquery(args))),
 ];
 
 #[derive(PartialEq, Eq)]
@@ -212,6 +212,17 @@ fn escaped(args: &[Value], escape: fn(&str) -> String) -> Value {
     let printable = |arg: &Value| if arg.is_nil() { Value::from("<no value>") } else { arg.clone() };
     let args: Vec<Value> = args.iter().map(printable).collect();
     Value::from(escape(&lossy(&printf::sprint(&args))))
+}
+
+/// As [`escaped`], but bytes that are no UTF-8 stay themselves.
+fn urlquery(args: &[Value]) -> Value {
+    let [Value::Raw(bytes)] = args else { return escaped(args, super::url::query_escape) };
+    let chunk = |chunk: std::str::Utf8Chunk<'_>| {
+        let invalid = super::encoding::hex(chunk.invalid()).to_uppercase();
+        let invalid = invalid.as_bytes().chunks(2).map(|pair| format!("%{}", String::from_utf8_lossy(pair)));
+        super::url::query_escape(chunk.valid()) + &invalid.collect::<Vec<_>>().concat()
+    };
+    Value::from(bytes.utf8_chunks().map(chunk).collect::<String>())
 }
 
 fn html(text: &str) -> String {
