@@ -78,6 +78,50 @@ async fn credentials_survive_a_restart_a_new_release_and_the_loss_of_the_store()
 }
 
 #[tokio::test]
+async fn the_time_is_that_of_the_first_rendering_of_an_input() {
+    let t = World::new("first").await;
+    let repo = t.repo();
+    let chart = r#"---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: found
+data:
+  at: {{ now | date "2006-01-02T15:04:05.999999999Z07:00" | quote }}
+  value: {{ dig "data" "value" "nothing" (lookup "v1" "ConfigMap" .Release.Namespace "other") }}
+"#;
+    repo.release(V1, chart);
+    let operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    let first = t.in_config_map("found", "/data/at").await;
+    // Somebody else's labels and annotations stay.
+    let secrets = t.api("v1", "Secret");
+    let marks = json!({"metadata": {"annotations": {"backup": "yes"}, "labels": {"team": "blue"}}});
+    secrets.patch(SECRET, &PatchParams::default(), &Patch::Merge(marks)).await.unwrap();
+
+    operator.terminate().await;
+    std::fs::remove_dir_all(t.store()).unwrap();
+    let _operator = t.operator(&[]);
+    t.looked_again("x").await;
+    assert_eq!(t.in_config_map("found", "/data/at").await, first, "after a restart");
+
+    let other =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}, "data": {"value": "blue"}});
+    t.apply(&other).await;
+    t.look_again("x").await;
+    wait_for("the new answer", || async {
+        let value = t.in_config_map("found", "/data/value").await;
+        check(value == "blue", value)
+    })
+    .await;
+    assert_ne!(t.in_config_map("found", "/data/at").await, first, "with another answer");
+    let kept = t.there("v1", "Secret", SECRET).await;
+    assert_eq!(kept["metadata"]["annotations"]["backup"], "yes");
+    assert_eq!(kept["metadata"]["labels"]["team"], "blue");
+}
+
+#[tokio::test]
 async fn two_stacks_never_share_what_they_draw() {
     let t = World::new("seeds").await;
     let repo = t.repo();

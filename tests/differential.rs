@@ -1,6 +1,7 @@
 //! Our Go templates against Helm's own engine, on charts and on generated templates.
 //!
-//! `DIFFERENTIAL_CASES` says how many templates are generated, `DIFFERENTIAL_SEED` from which seed. Where a template
+//! `DIFFERENTIAL_CASES` says how many templates are generated, `DIFFERENTIAL_SEED` from which seed. Each is rendered like
+//! Helm 3 and like Helm 4. Where a template
 //! renders otherwise than with Helm, it is shrunk and shown; it becomes a row of a table test in the engine.
 
 #![allow(clippy::unwrap_used, clippy::format_push_string, reason = "a test")]
@@ -12,7 +13,8 @@ use std::sync::Mutex;
 
 use bytes::Bytes;
 use clusterstack::core::chart::{
-    Capabilities, Chart, Charts, Engine, GoTemplate, Release, RenderError, RenderInput, Texts, render_with,
+    Capabilities, Chart, Charts, Engine, GoTemplate, HelmVersion, KubeVersion, Release, RenderError, RenderInput,
+    Texts, render_with,
 };
 use clusterstack::core::files::FileTree;
 use proptest::strategy::{Strategy as _, ValueTree as _};
@@ -39,8 +41,8 @@ fn number(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-fn oracle() -> Option<Oracle> {
-    match Oracle::find() {
+fn oracle(helm: HelmVersion) -> Option<Oracle> {
+    match Oracle::find(helm) {
         Ok(oracle) => Some(oracle),
         Err(why) => {
             say(&format!("SKIPPED, compares nothing with Helm: {why}"));
@@ -64,19 +66,20 @@ impl Engine for Capture {
     }
 }
 
-fn texts(chart: &Chart, values: &str) -> Result<BTreeMap<String, String>, String> {
-    let capabilities = Capabilities::for_kube_version("v1.34.2")?;
+fn texts(chart: &Chart, values: &str, helm: HelmVersion) -> Result<BTreeMap<String, String>, String> {
+    let capabilities = Capabilities { kube_version: KubeVersion::parse("v1.34.2")?, ..Capabilities::of(helm) };
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
     let mut input = RenderInput::new(Release::new("demo", "demo-ns"), &capabilities, now);
     input.include_crds = false;
+    input.helm = helm;
     input.values = clusterstack::core::yaml::parse(values).map_err(|error| error.to_string())?;
     let capture = Capture::default();
     render_with(chart, &input, &[&capture]).map_err(|error| error.to_string())?;
     Ok(capture.0.into_inner().unwrap())
 }
 
-fn ours(files: &FileTree, values: &str) -> Answer {
-    match Chart::load(files).map_err(|error| error.to_string()).and_then(|chart| texts(&chart, values)) {
+fn ours(files: &FileTree, values: &str, helm: HelmVersion) -> Answer {
+    match Chart::load(files).map_err(|error| error.to_string()).and_then(|chart| texts(&chart, values, helm)) {
         Ok(texts) => Answer::Texts(texts),
         Err(error) => Answer::Refused(error),
     }
@@ -142,21 +145,38 @@ fn read_folder(root: &Path) -> FileTree {
 }
 
 /// The charts that Helm's own tests use, where its module is.
-fn charts_of_helm() -> Vec<PathBuf> {
+fn charts_of_helm(helm: HelmVersion) -> Vec<PathBuf> {
+    let (module, project, folders) = match helm {
+        HelmVersion::V3 => (
+            "helm.sh/helm/v3",
+            "hack/oracle",
+            [
+                "pkg/chartutil/testdata",
+                "pkg/action/testdata/charts",
+                "cmd/helm/testdata/testcharts",
+                "pkg/lint/rules/testdata",
+            ],
+        ),
+        HelmVersion::V4 => (
+            "helm.sh/helm/v4",
+            "hack/oracle/four",
+            [
+                "pkg/chart/v2/util/testdata",
+                "pkg/action/testdata/charts",
+                "pkg/cmd/testdata/testcharts",
+                "pkg/chart/v2/lint/rules/testdata",
+            ],
+        ),
+    };
     let found = Command::new("go")
-        .args(["list", "-m", "-f", "{{.Dir}}", "helm.sh/helm/v3"])
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("hack/oracle"))
+        .args(["list", "-m", "-f", "{{.Dir}}", module])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(project))
         .env("GOWORK", "off")
         .output();
     let Ok(found) = found else { return Vec::new() };
     let root = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());
     let mut charts = Vec::new();
-    for folder in [
-        "pkg/chartutil/testdata",
-        "pkg/action/testdata/charts",
-        "cmd/helm/testdata/testcharts",
-        "pkg/lint/rules/testdata",
-    ] {
+    for folder in folders {
         for entry in std::fs::read_dir(root.join(folder)).into_iter().flatten() {
             let path = entry.unwrap().path();
             if path.join("Chart.yaml").is_file() {
@@ -169,9 +189,18 @@ fn charts_of_helm() -> Vec<PathBuf> {
 }
 
 #[test]
-fn charts_render_to_the_texts_that_helm_renders() {
-    let Some(mut oracle) = oracle() else { return };
-    let mut charts = charts_of_helm();
+fn charts_render_to_the_texts_that_helm_3_renders() {
+    compare_charts(HelmVersion::V3);
+}
+
+#[test]
+fn charts_render_to_the_texts_that_helm_4_renders() {
+    compare_charts(HelmVersion::V4);
+}
+
+fn compare_charts(helm: HelmVersion) {
+    let Some(mut oracle) = oracle(helm) else { return };
+    let mut charts = charts_of_helm(helm);
     if let Some(shared) = super::golden::shared() {
         for entry in std::fs::read_dir(shared).unwrap() {
             let folder = entry.unwrap().path();
@@ -189,7 +218,7 @@ fn charts_render_to_the_texts_that_helm_renders() {
         } else {
             Chart::load(&super::golden::unpack(&std::fs::read(path).unwrap()))
         };
-        let ours = match chart.map_err(|error| error.to_string()).and_then(|chart| texts(&chart, "{}")) {
+        let ours = match chart.map_err(|error| error.to_string()).and_then(|chart| texts(&chart, "{}", helm)) {
             Ok(texts) => Answer::Texts(texts),
             Err(error) => Answer::Refused(error),
         };
@@ -202,36 +231,56 @@ fn charts_render_to_the_texts_that_helm_renders() {
             report.push_str(&format!("== {}\n{what}\n", path.display()));
         }
     }
-    say(&format!("{compared} charts compared"));
+    say(&format!("{compared} charts compared, {helm:?}"));
     assert!(report.is_empty(), "{report}");
 }
 
-fn difference(oracle: &mut Oracle, template: &str) -> Option<String> {
+fn difference(oracle: &mut Oracle, template: &str, helm: HelmVersion) -> Option<String> {
     let files = chart_files(template);
     let helms = oracle.render(&json!({ "files": files }));
     let files = files.into_iter().map(|(name, text)| (name.to_owned(), Bytes::from(text))).collect();
-    compare(&ours(&files, "{}"), &helms)
+    compare(&ours(&files, "{}", helm), &helms)
 }
 
 #[test]
 fn every_function_of_helm_is_ours() {
-    let Some(mut oracle) = oracle() else { return };
-    let mut helms = oracle.functions();
-    helms.dedup();
-    let states = clusterstack::core::chart::function_states();
-    let missing: Vec<_> = helms.iter().filter(|name| !states.iter().any(|row| row.name == **name)).collect();
-    assert!(missing.is_empty(), "not in docs/helm-functions.md: {missing:?}");
-    assert_eq!(clusterstack::core::chart::function_names(), helms);
+    for helm in [HelmVersion::V3, HelmVersion::V4] {
+        let Some(mut oracle) = oracle(helm) else { return };
+        let mut helms = oracle.functions();
+        helms.dedup();
+        let states = clusterstack::core::chart::function_states();
+        let missing: Vec<_> = helms.iter().filter(|name| !states.iter().any(|row| row.name == **name)).collect();
+        assert!(missing.is_empty(), "not in docs/helm-functions.md: {missing:?}");
+        assert_eq!(clusterstack::core::chart::function_names(helm), helms, "{helm:?}");
+    }
 }
 
 #[test]
-fn generated_templates_render_as_helm_renders_them() {
-    let Some(mut oracle) = oracle() else { return };
+fn generated_templates_render_as_helm_3_renders_them() {
+    compare_generated(HelmVersion::V3);
+}
+
+#[test]
+fn generated_templates_render_as_helm_4_renders_them() {
+    compare_generated(HelmVersion::V4);
+}
+
+fn compare_generated(helm: HelmVersion) {
+    let Some(mut oracle) = oracle(helm) else { return };
     if let Ok(template) = std::env::var("DIFFERENTIAL_TEMPLATE") {
         let files = chart_files(&template);
         say(&format!("Helm's: {:?}", oracle.render(&json!({ "files": files }))));
         let files = files.into_iter().map(|(name, text)| (name.to_owned(), Bytes::from(text))).collect();
-        say(&format!("ours:   {:?}", ours(&files, "{}")));
+        say(&format!("ours:   {:?}", ours(&files, "{}", helm)));
+        return;
+    }
+    if let Ok(path) = std::env::var("DIFFERENTIAL_TEMPLATES") {
+        let templates = std::fs::read_to_string(path).unwrap();
+        let differ = templates
+            .lines()
+            .filter_map(|template| Some(format!("{template}\n  {}\n", difference(&mut oracle, template, helm)?)));
+        let report: String = differ.collect();
+        assert!(report.is_empty(), "{helm:?}:\n{report}");
         return;
     }
     let (cases, seed) = (number("DIFFERENTIAL_CASES", CASES), number("DIFFERENTIAL_SEED", 0));
@@ -242,7 +291,7 @@ fn generated_templates_render_as_helm_renders_them() {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     for _ in 0..cases {
         let mut tape = tapes.new_tree(&mut runner).unwrap();
-        let Some(mut what) = difference(&mut oracle, &generate::template(&tape.current())) else { continue };
+        let Some(mut what) = difference(&mut oracle, &generate::template(&tape.current()), helm) else { continue };
         let mut smallest = generate::template(&tape.current());
         let mut more = tape.simplify();
         for _ in 0..400 {
@@ -250,7 +299,7 @@ fn generated_templates_render_as_helm_renders_them() {
                 break;
             }
             let template = generate::template(&tape.current());
-            more = match difference(&mut oracle, &template) {
+            more = match difference(&mut oracle, &template, helm) {
                 Some(still) => {
                     (what, smallest) = (still, template);
                     tape.simplify()
@@ -263,7 +312,7 @@ fn generated_templates_render_as_helm_renders_them() {
             break;
         }
     }
-    say(&format!("{cases} generated templates, seed {seed}, {} differ", found.len()));
+    say(&format!("{cases} generated templates, {helm:?}, seed {seed}, {} differ", found.len()));
     let report: String = found.iter().map(|(template, what)| format!("{template}\n  {what}\n")).collect();
     assert!(found.is_empty(), "seed {seed}:\n{report}");
 }

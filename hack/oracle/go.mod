@@ -2,7 +2,10 @@ module clusterstack/oracle
 
 go 1.26.0
 
-require helm.sh/helm/v3 v3.21.4
+require (
+	clusterstack/oracle/protocol v0.0.0
+	helm.sh/helm/v3 v3.21.4
+)
 
 require (
 	dario.cat/mergo v1.0.1 // indirect
@@ -111,3 +114,5 @@ require (
 )
 
 tool helm.sh/helm/v3/cmd/helm
+
+replace clusterstack/oracle/protocol => ./protocol

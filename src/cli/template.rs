@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use super::output::{self, Format};
 use super::report::Hinted;
-use crate::core::chart::{Capabilities, Document, HelmVersion, Release, RenderInput, Seed, render};
+use crate::core::chart::{Capabilities, Document, HelmVersion, KubeVersion, Release, RenderInput, Seed, render};
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -127,13 +127,15 @@ fn helm(args: &TemplateArgs) -> HelmVersion {
 }
 
 fn capabilities(args: &TemplateArgs) -> Result<Capabilities> {
-    let mut capabilities = match &args.kube_version {
-        None => Capabilities::default(),
-        Some(version) => Capabilities::for_kube_version(version)
-            .map_err(|error| Hinted::new(format!("--kube-version: {error}"), "write it as 1.34 or v1.34.2"))?,
-    };
-    if helm(args) == HelmVersion::V4 {
-        capabilities.helm_version = "v4.3.1".into();
+    let helm = helm(args);
+    let mut capabilities = Capabilities::of(helm);
+    if let Some(version) = &args.kube_version {
+        let parsed = match helm {
+            HelmVersion::V3 => KubeVersion::parse(version),
+            HelmVersion::V4 => KubeVersion::parse_whole(version),
+        };
+        capabilities.kube_version =
+            parsed.map_err(|error| Hinted::new(format!("--kube-version: {error}"), "write it as 1.34 or v1.34.2"))?;
     }
     capabilities.api_versions.extend(args.api_versions.iter().cloned());
     Ok(capabilities)

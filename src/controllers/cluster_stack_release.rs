@@ -171,8 +171,7 @@ impl Pass<'_> {
                 return None;
             }
         }
-        let since = self.release.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-        let rendered = match self.render(&fetched, since).await {
+        let rendered = match self.render(&fetched).await {
             Ok(objects) => {
                 for (reason, note) in &objects.told {
                     self.ctx.events.say(self.release, *reason, note).await;
@@ -194,7 +193,7 @@ impl Pass<'_> {
         }
     }
 
-    async fn render(&self, fetched: &FetchedRelease, since: Timestamp) -> Result<Objects, Trouble> {
+    async fn render(&self, fetched: &FetchedRelease) -> Result<Objects, Trouble> {
         let namespace = self.release.namespace().unwrap_or_default();
         let rights = self.ctx.rights(&namespace, Some(&self.stack.spec));
         let rights =
@@ -204,7 +203,6 @@ impl Pass<'_> {
         let existing = releases.iter().filter(|release| cluster_stack::is_owned(release, self.stack));
         let job = Job {
             release: fetched,
-            since,
             reader: &reader,
             client: &self.ctx.clients.own(),
             seed: &deletion::seed_of(self.stack),

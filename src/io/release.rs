@@ -17,7 +17,7 @@ use crate::api::cluster_stack_release::Artifact;
 use crate::api::condition::Reason;
 use crate::api::source::Source as Spec;
 use crate::core::bundle::{Bundle, BundleError};
-use crate::core::chart::{Drawn, Kept, Lookup, Needs};
+use crate::core::chart::{Drawn, InputDigest, Kept, Lookup, Needs};
 use crate::core::limits::Limits;
 use crate::core::manifest::{Manifest, manifests};
 use crate::core::name::ReleaseName;
@@ -86,8 +86,6 @@ pub struct FetchedRelease {
 pub struct Job<'a> {
     /// The release.
     pub release: &'a FetchedRelease,
-    /// What `now` gives: when the release was subscribed.
-    pub since: Timestamp,
     /// Answers lookups.
     pub reader: &'a Reader<'a>,
     /// Reads and writes the seed.
@@ -118,6 +116,8 @@ struct Attempt {
     drawn: Drawn,
     /// Lookups that had an answer.
     answered: BTreeSet<Lookup>,
+    /// It asked for the time.
+    asked_time: bool,
 }
 
 impl Attempt {
@@ -324,36 +324,55 @@ impl Releases {
     /// The chart does not render, what it renders are no objects, or what it asks for can't be had.
     pub async fn render(&self, job: &Job<'_>) -> Result<Objects, Trouble> {
         let bundle = &job.release.bundle;
-        let place =
-            (job.release.artifact.digest.clone(), format!("{} {}", bundle.name, job.since), job.seed.namespace.clone());
+        let place = (job.release.artifact.digest.clone(), bundle.name.to_string(), job.seed.namespace.clone());
+        let release = bundle.name.object_name();
         let mut needs = lock(&self.needs).get(&place).cloned().unwrap_or_default();
         let mut told = Vec::new();
         let (mut rounds, mut conflicts) = (0, 0);
         while rounds < ROUNDS && conflicts < CONFLICTS {
             let (answers, unanswered) = job.reader.answers(&needs.lookups).await?;
-            let kept = if needs.seed { Some(seed::read_or_make(job.client, job.seed).await?) } else { None };
+            let wanted = needs.seed || needs.time;
+            let kept = if wanted { Some(seed::read_or_make(job.client, job.seed).await?) } else { None };
             if kept.as_ref().is_some_and(|kept| kept.is_new) {
-                let note = format!("made Secret {}: random functions draw from it", seed::name(job.seed));
+                let note = format!(
+                    "made Secret {}: random functions draw from it, and it keeps the time",
+                    seed::name(job.seed)
+                );
                 told.push((Reason::SeedCreated, note));
             }
             let now = Timestamp::now();
             let answered = digest_of(&answers);
+            let digest = kept.as_ref().map(|kept| InputDigest::new(&kept.seed, &input_of(&place, &answered)));
+            let first =
+                kept.as_ref().zip(digest.as_ref()).and_then(|(kept, digest)| kept.memory.times.first(&release, digest));
+            let first = needs.time.then(|| first.unwrap_or(now));
             let input = (answered, kept.as_ref().map(|kept| kept.version.clone()));
             let known =
                 lock(&self.rendered).get(&place).filter(|(of, known)| *of == input && known.holds_at(now)).cloned();
             let attempt = match known {
                 Some((_, known)) => known,
-                None => self.attempt(job, answers, kept.as_ref(), now).await?,
+                None => self.attempt(job, answers, kept.as_ref(), (first, now)).await?,
             };
             if needs.extend(&attempt.lacks) {
                 rounds += 1;
                 continue;
             }
             let trouble = attempt.lacks.lookups.iter().find_map(|lookup| unanswered.get(lookup));
-            if let Some(trouble) = trouble.or(attempt.manifests.as_ref().err()) {
+            let trouble = trouble.or(attempt.manifests.as_ref().err()).cloned();
+            // A rendering that fails may have asked for it too.
+            let asked = digest.zip(first).filter(|_| attempt.asked_time || trouble.is_some());
+            if let Some(trouble) = trouble {
+                if let Some(kept) = kept.as_ref().filter(|_| asked.is_some()) {
+                    let times = kept.memory.times.settled(&release, asked, job.existing);
+                    let memory = seed::Memory { times, ..kept.memory.clone() };
+                    if memory != kept.memory {
+                        // Another one's write is as good: the next pass finds what it finds.
+                        seed::write(job.client, job.seed, kept, memory).await?;
+                    }
+                }
                 // What it asked for may have been a mistake: the next pass finds out anew.
                 lock(&self.needs).remove(&place);
-                return Ok(Objects { manifests: Err(trouble.clone()), told, renew: None });
+                return Ok(Objects { manifests: Err(trouble), told, renew: None });
             }
             needs.lookups.clone_from(&attempt.answered);
             remember(&self.needs, place.clone(), needs);
@@ -362,13 +381,16 @@ impl Releases {
                 remember(&self.rendered, place, (input, attempt.clone()));
                 return Ok(Objects { manifests: attempt.manifests, told, renew });
             };
-            let renewed = attempt.renewed(&kept.keyring.drawn());
-            let keyring = kept.keyring.settled(&bundle.name.object_name(), &attempt.drawn, job.existing);
-            let kept = if keyring == kept.keyring {
+            let renewed = attempt.renewed(&kept.memory.keyring.drawn());
+            let memory = seed::Memory {
+                keyring: kept.memory.keyring.settled(&release, &attempt.drawn, job.existing),
+                times: kept.memory.times.settled(&release, asked, job.existing),
+            };
+            let kept = if memory == kept.memory {
                 kept
             } else {
-                // Kept before it is applied: a process that dies in between finds the same keys again.
-                let Some(written) = seed::write(job.client, job.seed, &kept, keyring).await? else {
+                // Kept before it is applied: a process that dies in between finds the same again.
+                let Some(written) = seed::write(job.client, job.seed, &kept, memory).await? else {
                     conflicts += 1;
                     needs = lock(&self.needs).get(&place).cloned().unwrap_or_default();
                     continue;
@@ -399,16 +421,16 @@ impl Releases {
         job: &Job<'_>,
         answers: BTreeMap<Lookup, Value>,
         kept: Option<&seed::Kept>,
-        now: Timestamp,
+        (first, now): (Option<Timestamp>, Timestamp),
     ) -> Result<Attempt, Trouble> {
         // Set when this future is dropped: a rendering that nobody waits for any more ends.
         let stop = StopOnDrop::default();
         let subject = Subject {
             release: job.release.bundle.name.stem(),
             namespace: job.seed.namespace.clone(),
-            since: job.since,
+            first,
             seed: kept.map(|kept| kept.seed),
-            drawn: kept.map(|kept| kept.keyring.drawn()).unwrap_or_default(),
+            drawn: kept.map(|kept| kept.memory.keyring.drawn()).unwrap_or_default(),
             answers,
             clock: now,
             stop: Some(Arc::clone(&stop.0)),
@@ -460,8 +482,13 @@ impl Drop for StopOnDrop {
 
 fn render_bundle(bundle: &Bundle, subject: &Subject) -> Attempt {
     let failed = |error: String| Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, error);
-    let mut attempt =
-        Attempt { manifests: Ok(Vec::new()), lacks: Needs::default(), drawn: Drawn::new(), answered: BTreeSet::new() };
+    let mut attempt = Attempt {
+        manifests: Ok(Vec::new()),
+        lacks: Needs::default(),
+        drawn: Drawn::new(),
+        answered: BTreeSet::new(),
+        asked_time: false,
+    };
     let rendered = match unpack::expand_charts(bundle.class_chart.clone(), &Limits::default()) {
         Ok(files) => render::class_chart(&files, subject),
         Err(error) => {
@@ -474,14 +501,20 @@ fn render_bundle(bundle: &Bundle, subject: &Subject) -> Attempt {
             attempt.lacks.lookups = rendered.missing_lookups;
             attempt.answered = rendered.answered_lookups;
             attempt.drawn = rendered.drawn;
+            attempt.asked_time = rendered.asked_time;
             attempt.manifests = manifests(rendered.objects).map_err(|error| failed(error.to_string()));
         }
         Err(error) => {
             attempt.lacks = error.lacks();
-            attempt.manifests = Err(failed(error.to_string()));
+            attempt.manifests = Err(failed(error.shown(subject)));
         }
     }
     attempt
+}
+
+/// All that a rendering depends on but for what the Secret keeps.
+fn input_of((artifact, release, namespace): &Place, answers: &[u8; 32]) -> Vec<u8> {
+    [artifact.as_bytes(), release.as_bytes(), namespace.as_bytes(), answers].join(&0)
 }
 
 fn digest_of(answers: &BTreeMap<Lookup, Value>) -> [u8; 32] {

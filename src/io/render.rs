@@ -2,6 +2,7 @@
 //! asked.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,6 +28,15 @@ pub enum ChartFailure {
 }
 
 impl ChartFailure {
+    /// For conditions and events: of a rendering that handled secrets without what may hold values.
+    #[must_use]
+    pub fn shown(self, subject: &Subject) -> String {
+        match self {
+            Self::Render(error) if subject.handles_secrets() => error.without_values().to_string(),
+            other => other.to_string(),
+        }
+    }
+
     /// What was asked for in vain: with it the chart may render.
     pub fn lacks(&self) -> Needs {
         match self {
@@ -37,14 +47,14 @@ impl ChartFailure {
 }
 
 /// What one rendering is of.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Subject {
     /// Name of the Helm release: `<provider>-<name>-<major>-<minor>`.
     pub release: String,
     /// Namespace it is rendered for.
     pub namespace: String,
-    /// What `now` gives: when the release was subscribed.
-    pub since: Timestamp,
+    /// What `now` gives: when the input was first rendered. `None` until it is known that the chart asks.
+    pub first: Option<Timestamp>,
     /// What random functions draw from.
     pub seed: Option<Seed>,
     /// Keys and certificates that were made before.
@@ -57,6 +67,21 @@ pub struct Subject {
     pub stop: Option<Arc<AtomicBool>>,
 }
 
+impl Subject {
+    /// Something could be drawn, or a Secret was looked up.
+    pub fn handles_secrets(&self) -> bool {
+        self.seed.is_some() || self.answers.keys().any(|lookup| lookup.kind == "Secret")
+    }
+}
+
+/// Answers and keys are secret.
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Subject");
+        shown.field("release", &self.release).field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
 /// What a class chart rendered to.
 pub struct ClassChart {
     /// The objects in Helm's order.
@@ -67,6 +92,8 @@ pub struct ClassChart {
     pub answered_lookups: BTreeSet<Lookup>,
     /// Keys and certificates that it used.
     pub drawn: Drawn,
+    /// It asked for the time.
+    pub asked_time: bool,
 }
 
 /// The documents of a class chart, as `helm template <release> <chart> --namespace <namespace>` gives them, tests left out.
@@ -84,7 +111,8 @@ pub fn class_chart(files: &FileTree, subject: &Subject) -> Result<ClassChart, Ch
         clock: Some(subject.clock),
         include_crds: false,
         stop: subject.stop.clone(),
-        ..RenderInput::new(release, &capabilities, subject.since)
+        now: subject.first,
+        ..RenderInput::new(release, &capabilities, subject.clock)
     };
     let rendered = render(&chart, &input)?;
     let documents = rendered.documents.into_iter().filter(|document| !is_test(document));
@@ -93,6 +121,7 @@ pub fn class_chart(files: &FileTree, subject: &Subject) -> Result<ClassChart, Ch
         missing_lookups: rendered.missing_lookups,
         answered_lookups: rendered.answered_lookups,
         drawn: rendered.drawn,
+        asked_time: rendered.asked_time,
     })
 }
 
@@ -159,6 +188,28 @@ mod tests {
     fn files(name: &str) -> FileTree {
         let text = format!("apiVersion: v2\nname: {name}\nversion: 1.0.0\n");
         [("Chart.yaml".to_owned(), text.into())].into()
+    }
+
+    #[test]
+    fn debug_shows_nothing_of_what_was_looked_up() {
+        let lookup = Lookup {
+            api_version: "v1".into(),
+            kind: "Secret".into(),
+            namespace: "shop".into(),
+            name: "credentials".into(),
+        };
+        let subject = Subject {
+            release: "docker-x".into(),
+            namespace: "shop".into(),
+            first: None,
+            seed: Some(Seed([77; 32])),
+            drawn: Drawn::new(),
+            answers: [(lookup, serde_json::json!({"data": {"password": "swordfish"}}))].into(),
+            clock: Timestamp::UNIX_EPOCH,
+            stop: None,
+        };
+        let shown = format!("{subject:?}");
+        assert!(!shown.contains("swordfish") && !shown.contains("77") && shown.contains("docker-x"), "{shown}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! The Secret of a target: the seed of its random functions, and the keys and certificates that they made.
+//! The Secret of a target: the seed of its random functions, the keys and certificates that they made, and the times that
+//! charts asked for.
 //!
 //! Guarantees: a seed is made once and never changed; nothing of the Secret gets into errors. A write names the version it
-//! was decided on, so that of two processes only one gets through.
+//! was decided on, so that of two processes only one gets through; what others put into the metadata stays.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::api::FIELD_MANAGER;
 use crate::api::condition::Reason;
-use crate::core::chart::{Keyring, Seed};
+use crate::core::chart::{Keyring, Seed, Times};
 use crate::core::digest::hex;
 use crate::core::ownership::Owner;
 use crate::core::retry::ErrorClass;
@@ -28,16 +29,28 @@ const MOVE: &str = "clusterctl.cluster.x-k8s.io/move";
 const MAX_KEYRING: usize = 700 * 1024;
 const SEED: &str = "seed";
 const KEYRING: &str = "keyring";
+const TIMES: &str = "times";
+
+/// What is kept beside the seed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Keys and certificates.
+    pub keyring: Keyring,
+    /// When releases were first rendered.
+    pub times: Times,
+}
 
 /// A Secret as it was read or written.
 #[derive(Clone)]
 pub struct Kept {
     /// The seed.
     pub seed: Seed,
-    /// Keys and certificates.
-    pub keyring: Keyring,
+    /// What may change.
+    pub memory: Memory,
     /// Its version.
     pub version: String,
+    /// Labels, annotations and the like, as they were.
+    metadata: ObjectMeta,
     /// It was made just now.
     pub is_new: bool,
 }
@@ -66,7 +79,7 @@ pub async fn read_or_make(client: &Client, target: &Owner) -> Result<Kept, Troub
     if let Some(secret) = api.get_opt(&name).await.map_err(|error| failed("read", target, &error))? {
         return understood(&secret, target);
     }
-    let mut secret = secret(target, &Seed(rand::random()), &Keyring::default());
+    let mut secret = secret(target, &Seed(rand::random()), &Memory::default(), ObjectMeta::default());
     match api.create(&params(), &secret).await {
         Ok(made) => {
             secret.metadata = made.metadata;
@@ -81,25 +94,25 @@ pub async fn read_or_make(client: &Client, target: &Owner) -> Result<Kept, Troub
     }
 }
 
-/// Writes another keyring; `None` if the Secret has changed since it was read.
+/// Writes another memory; `None` if the Secret has changed since it was read.
 ///
 /// # Errors
 /// What stands in the way.
-pub async fn write(client: &Client, target: &Owner, kept: &Kept, keyring: Keyring) -> Result<Option<Kept>, Trouble> {
+pub async fn write(client: &Client, target: &Owner, kept: &Kept, memory: Memory) -> Result<Option<Kept>, Trouble> {
     let api: Api<Secret> = Api::namespaced(client.clone(), &target.namespace);
-    let size = serde_json::to_vec(&keyring).map_or(0, |json| json.len());
+    let size = serde_json::to_vec(&memory.keyring).map_or(0, |json| json.len());
     if size > MAX_KEYRING {
         let message = format!(
             "the keys and certificates that the chart makes take {size} bytes, a Secret holds {MAX_KEYRING}: make fewer"
         );
         return Err(Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, message));
     }
-    let mut changed = secret(target, &kept.seed, &keyring);
-    changed.metadata.resource_version = Some(kept.version.clone());
+    let changed = secret(target, &kept.seed, &memory, kept.metadata.clone());
     match api.replace(&name(target), &params(), &changed).await {
         Ok(written) => {
             let version = written.resource_version().unwrap_or_default();
-            Ok(Some(Kept { seed: kept.seed, keyring, version, is_new: kept.is_new }))
+            let metadata = written.metadata;
+            Ok(Some(Kept { seed: kept.seed, memory, version, metadata, is_new: kept.is_new }))
         }
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
         Err(error) => Err(failed("written", target, &error)),
@@ -130,21 +143,27 @@ fn params() -> PostParams {
     PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() }
 }
 
-fn secret(target: &Owner, seed: &Seed, keyring: &Keyring) -> Secret {
-    let mut labels: BTreeMap<String, String> =
-        target.labels().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    labels.insert(MOVE.to_owned(), String::new());
-    let keyring = serde_json::to_vec(keyring).unwrap_or_default();
-    let data = [(SEED.to_owned(), ByteString(seed.0.to_vec())), (KEYRING.to_owned(), ByteString(keyring))];
+/// The Secret as it is to be, with what `metadata` holds besides.
+fn secret(target: &Owner, seed: &Seed, memory: &Memory, metadata: ObjectMeta) -> Secret {
+    let mut labels = metadata.labels.clone().unwrap_or_default();
+    labels.extend(target.labels().into_iter().map(|(key, value)| (key.to_owned(), value)));
+    labels.entry(MOVE.to_owned()).or_default();
+    let json = |json: Result<Vec<u8>, serde_json::Error>| ByteString(json.unwrap_or_default());
+    let data = [
+        (SEED.to_owned(), ByteString(seed.0.to_vec())),
+        (KEYRING.to_owned(), json(serde_json::to_vec(&memory.keyring))),
+        (TIMES.to_owned(), json(serde_json::to_vec(&memory.times))),
+    ];
     Secret {
         metadata: ObjectMeta {
             name: Some(name(target)),
             namespace: Some(target.namespace.clone()),
             labels: Some(labels),
-            ..ObjectMeta::default()
+            managed_fields: None,
+            ..metadata
         },
         type_: Some(TYPE.to_owned()),
-        data: Some(data.into()),
+        data: Some(BTreeMap::from(data)),
         ..Secret::default()
     }
 }
@@ -165,7 +184,13 @@ fn understood(secret: &Secret, target: &Owner) -> Result<Kept, Trouble> {
     let seed = Seed(seed.ok_or_else(|| invalid("holds no seed of 32 bytes"))?);
     let keyring = data.and_then(|data| serde_json::from_slice(&data.get(KEYRING)?.0).ok());
     let keyring = keyring.ok_or_else(|| invalid("holds no keyring that can be read"))?;
-    Ok(Kept { seed, keyring, version: secret.resource_version().unwrap_or_default(), is_new: false })
+    // One from before there were times has none.
+    let times = match data.and_then(|data| data.get(TIMES)) {
+        Some(times) => serde_json::from_slice(&times.0).map_err(|_| invalid("holds times that can't be read"))?,
+        None => Times::default(),
+    };
+    let (version, metadata) = (secret.resource_version().unwrap_or_default(), secret.metadata.clone());
+    Ok(Kept { seed, memory: Memory { keyring, times }, version, metadata, is_new: false })
 }
 
 fn failed(action: &str, target: &Owner, error: &kube::Error) -> Trouble {
@@ -195,13 +220,19 @@ mod tests {
 
     #[test]
     fn a_secret_is_understood_as_it_was_written_and_told_apart_from_others() {
-        let written = secret(&target("x"), &Seed([7; 32]), &Keyring::default());
+        let written = secret(&target("x"), &Seed([7; 32]), &Memory::default(), ObjectMeta::default());
         assert_eq!(written.name_any(), "x-clusterstack-seed");
         assert!(understood(&written, &target("x")).is_ok_and(|kept| kept.seed == Seed([7; 32])));
-        let changes: [(&str, Change); 3] = [
+        let mut old = written.clone();
+        old.data.as_mut().map(|data| data.remove(TIMES));
+        assert!(understood(&old, &target("x")).is_ok(), "one without times");
+        let changes: [(&str, Change); 4] = [
             ("is not of type", |secret| secret.type_ = Some("Opaque".into())),
             ("holds no seed", |secret| drop(secret.data.as_mut().map(|data| data.remove(SEED)))),
             ("holds no keyring", |secret| drop(secret.data.as_mut().map(|data| data.remove(KEYRING)))),
+            ("holds times that", |secret| {
+                secret.data.as_mut().map(|data| data.insert(TIMES.into(), ByteString(b"x".to_vec())));
+            }),
         ];
         for (problem, change) in changes {
             let mut changed = written.clone();
@@ -209,6 +240,18 @@ mod tests {
             let error = understood(&changed, &target("x")).map(drop).unwrap_err();
             assert!(error.message.contains(problem), "{}", error.message);
         }
+    }
+
+    #[test]
+    fn what_others_put_into_the_metadata_stays() {
+        let mut found = secret(&target("x"), &Seed([7; 32]), &Memory::default(), ObjectMeta::default());
+        found.metadata.resource_version = Some("5".into());
+        found.metadata.annotations = Some([("backup".to_owned(), "yes".to_owned())].into());
+        found.metadata.labels.as_mut().unwrap().insert("team".into(), "blue".into());
+        found.metadata.labels.as_mut().unwrap().insert(MOVE.into(), "theirs".into());
+        let kept = understood(&found, &target("x")).map_err(|trouble| trouble.message).unwrap();
+        let again = secret(&target("x"), &kept.seed, &kept.memory, kept.metadata);
+        assert_eq!(again, found);
     }
 
     #[test]

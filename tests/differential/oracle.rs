@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use clusterstack::core::chart::HelmVersion;
 use serde_json::{Value as Json, json};
 
 /// What Helm made of a request.
@@ -31,15 +32,19 @@ struct Running {
 }
 
 impl Oracle {
-    /// Builds the oracle, unless it is built, or says why there is none.
-    pub fn find() -> Result<Self, String> {
+    /// Builds the oracle of that Helm, unless it is built, or says why there is none.
+    pub fn find(helm: HelmVersion) -> Result<Self, String> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("hack/oracle/build");
         let built = Command::new(&script).stderr(Stdio::piped()).output().map_err(|error| error.to_string())?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         if !built.status.success() {
             return Err(text(&built.stderr).lines().last().unwrap_or_default().to_owned());
         }
-        Ok(Self { program: Path::new(&text(&built.stdout)).join("oracle"), running: None })
+        let name = match helm {
+            HelmVersion::V3 => "oracle",
+            HelmVersion::V4 => "four",
+        };
+        Ok(Self { program: Path::new(&text(&built.stdout)).join(name), running: None })
     }
 
     fn running(&mut self) -> &mut Running {

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use super::HelmVersion;
+
 /// Kubernetes' version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeVersion {
-    /// `v1.34.2`
+    /// `v1.34.2`; Helm 4 keeps what follows the numbers.
     pub version: String,
     /// `1`
     pub major: String,
@@ -26,6 +28,22 @@ impl KubeVersion {
         }
         // What follows the numbers is dropped, as Helm does.
         Ok(Self { version: format!("v{}", numbers.join(".")), major: numbers[0].into(), minor: numbers[1].into() })
+    }
+}
+
+impl KubeVersion {
+    /// Reads a version as Helm 4 does: what follows the numbers is kept in it.
+    ///
+    /// # Errors
+    /// As [`KubeVersion::parse`].
+    pub fn parse_whole(text: &str) -> Result<Self, String> {
+        let version = if text.starts_with('v') { text.to_owned() } else { format!("v{text}") };
+        Ok(Self { version, ..Self::parse(text)? })
+    }
+
+    /// Its numbers alone: what a chart's constraint is held against.
+    pub fn normalized(&self) -> String {
+        Self::parse(&self.version).map_or_else(|_| self.version.clone(), |parsed| parsed.version)
     }
 }
 
@@ -52,6 +70,17 @@ impl Default for Capabilities {
 }
 
 impl Capabilities {
+    /// What `helm template` of that Helm assumes without a cluster.
+    pub fn of(helm: HelmVersion) -> Self {
+        let mut capabilities = Self::default();
+        if helm == HelmVersion::V4 {
+            capabilities.helm_version = "v4.3.1".into();
+            capabilities.api_versions.remove(GONE_VERSION);
+            capabilities.api_versions.extend(LATER_VERSIONS.iter().map(|version| (*version).to_owned()));
+        }
+        capabilities
+    }
+
     /// The defaults with another version of Kubernetes.
     pub fn for_kube_version(version: &str) -> Result<Self, String> {
         Ok(Self { kube_version: KubeVersion::parse(version)?, ..Self::default() })
@@ -116,6 +145,13 @@ const DEFAULT_VERSIONS: &[&str] = &[
     "apiextensions.k8s.io/v1beta1",
     "apiextensions.k8s.io/v1",
 ];
+
+/// What the client-go of Helm 4.3 knows besides.
+const LATER_VERSIONS: &[&str] =
+    &["lifecycle.k8s.io/v1alpha1", "scheduling.k8s.io/v1alpha3", "storagemigration.k8s.io/v1"];
+
+/// What it no longer knows.
+const GONE_VERSION: &str = "scheduling.k8s.io/v1alpha2";
 
 #[cfg(test)]
 mod tests {

@@ -25,7 +25,7 @@ pub(crate) struct Node<'a> {
     pub(crate) name: String,
     /// Shared by all aliases of the chart.
     pub(crate) wanted: RefCell<Vec<Rc<Wanted>>>,
-    /// Defaults that imports changed.
+    /// Defaults that imports changed, or that are not the chart's first document.
     values: RefCell<Option<Rc<Map>>>,
     pub(crate) children: RefCell<Vec<Rc<Node<'a>>>>,
     pub(crate) parent: RefCell<Weak<Node<'a>>>,
@@ -42,7 +42,12 @@ pub(crate) struct Wanted {
 
 impl<'a> Node<'a> {
     /// The tree as it is on disk.
-    pub(crate) fn new(chart: &'a Chart) -> Rc<Self> {
+    pub(crate) fn new(chart: &'a Chart, helm: HelmVersion) -> Result<Rc<Self>, RenderError> {
+        let values = match chart.all_values.as_deref().filter(|_| helm == HelmVersion::V4) {
+            Some(Ok(values)) => Some(as_map(values)),
+            Some(Err(error)) => return Err(RenderError::Values(error.to_string())),
+            None => None,
+        };
         let wanted = chart.metadata.dependencies.iter().map(|dependency| {
             Rc::new(Wanted {
                 dependency: dependency.clone(),
@@ -54,12 +59,12 @@ impl<'a> Node<'a> {
             chart,
             name: chart.name().to_owned(),
             wanted: RefCell::new(wanted.collect()),
-            values: RefCell::new(None),
+            values: RefCell::new(values),
             children: RefCell::new(Vec::new()),
             parent: RefCell::new(Weak::new()),
         });
-        node.adopt(chart.dependencies().map(Self::new).collect());
-        node
+        node.adopt(chart.dependencies().map(|child| Self::new(child, helm)).collect::<Result<_, _>>()?);
+        Ok(node)
     }
 
     fn adopt(self: &Rc<Self>, children: Vec<Rc<Self>>) {
@@ -88,15 +93,7 @@ impl<'a> Node<'a> {
     /// A copy of the defaults that may be changed.
     fn defaults(&self) -> Rc<Map> {
         let changed = self.values.borrow().as_ref().and_then(|map| deep_copy(&Value::Map(map.clone())));
-        if let Some(Value::Map(map)) = changed {
-            map
-        } else {
-            let map = new_map();
-            for (key, value) in &self.chart.values {
-                map.insert(key.as_str().into(), from_json(value));
-            }
-            map
-        }
+        if let Some(Value::Map(map)) = changed { map } else { as_map(&self.chart.values) }
     }
 
     /// This chart under another name, as Helm copies it. With Helm 3 wishes and subcharts stay shared; Helm 4 copies
@@ -134,6 +131,14 @@ impl<'a> Node<'a> {
     fn fits(&self, wanted: &Wanted) -> bool {
         self.name == *wanted.name.borrow() && is_compatible(&wanted.dependency.version, self.chart.version())
     }
+}
+
+fn as_map(values: &serde_json::Map<String, Json>) -> Rc<Map> {
+    let map = new_map();
+    for (key, value) in values {
+        map.insert(key.as_str().into(), from_json(value));
+    }
+    map
 }
 
 /// The charts that `Chart.yaml` names and `charts/` lacks.

@@ -39,6 +39,8 @@ pub struct Texts {
     pub secrets: Secrets,
     /// Keys and certificates that were used.
     pub drawn: Drawn,
+    /// The time was asked for.
+    pub asked_time: bool,
 }
 
 /// A template language. Each template of a chart belongs to exactly one engine.

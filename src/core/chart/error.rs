@@ -95,6 +95,21 @@ impl RenderError {
         self
     }
 
+    /// Without what may hold values: for where everybody reads it, when the chart handled secrets.
+    #[must_use]
+    pub fn without_values(mut self) -> Self {
+        match &mut self {
+            Self::Template(error) | Self::Parse(error) => error.without_values(),
+            Self::Manifest { message, .. } => {
+                let place = |part: &&str| part.starts_with("line ") && part.contains(", column ");
+                let place = message.split(": ").find(place).map_or(String::new(), |place| format!("{place}: "));
+                *message = format!("{place}{LEFT_OUT}");
+            }
+            _ => {}
+        }
+        self
+    }
+
     /// What was asked for in vain when the error occurred: with it the chart may render.
     pub fn lacks(&self) -> Needs {
         match self {
@@ -118,6 +133,13 @@ pub struct Location {
     pub column: usize,
     /// The line's text.
     pub text: String,
+}
+
+impl Location {
+    /// Whether it is in a text that was made while rendering.
+    fn is_made(&self) -> bool {
+        self.file == MADE
+    }
 }
 
 impl fmt::Display for Location {
@@ -144,7 +166,36 @@ pub struct TemplateError {
     pub included_from: Vec<Location>,
     /// What was asked for in vain up to then.
     pub lacks: Needs,
+    /// The message may hold values, and not only what the template says itself.
+    pub quotes: bool,
 }
+
+impl TemplateError {
+    /// Drops what may hold values: they may be made from secrets. Names of files, places and what the chart's own
+    /// templates say are left.
+    fn without_values(&mut self) {
+        let mut own = std::iter::once(&self.location).chain(&self.included_from).filter(|location| !location.is_made());
+        let (what, told) = match self.message.split_once(": ") {
+            Some((what, told)) if what.starts_with("error calling ") => (what, told),
+            _ => ("the template fails", self.message.as_str()),
+        };
+        if self.quotes && !own.any(|location| location.text.contains(told)) {
+            self.message = format!("{what}: {LEFT_OUT}");
+        }
+        for location in std::iter::once(&mut self.location).chain(&mut self.included_from) {
+            if location.is_made() {
+                location.text.clear();
+                location.template.clone_from(&location.file);
+            }
+        }
+    }
+}
+
+/// In place of what may be secret.
+const LEFT_OUT: &str = "left out, for the chart handles secrets; `clusterstack template` shows it";
+
+/// What a text that was given to `tpl` is called.
+pub(crate) const MADE: &str = "the text given to tpl";
 
 /// How many places of a chain of includes are shown.
 const SHOWN: usize = 12;
@@ -158,7 +209,10 @@ impl fmt::Display for TemplateError {
         let indent = text.len() - text.trim_start().len();
         let text = &text[indent..];
         let caret = self.location.column.saturating_sub(1).saturating_sub(indent).min(text.chars().count());
-        write!(f, "{}: {}\n  | {text}\n  | {:caret$}^", self.location, self.message, "")?;
+        write!(f, "{}: {}", self.location, self.message)?;
+        if !text.is_empty() {
+            write!(f, "\n  | {text}\n  | {:caret$}^", "")?;
+        }
         for location in self.included_from.iter().take(SHOWN) {
             write!(f, "\n  included from {location}")?;
         }
@@ -166,5 +220,79 @@ impl fmt::Display for TemplateError {
             write!(f, "\n  and {} more", self.included_from.len() - SHOWN)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::{Capabilities, Chart, Lookup, Release, RenderInput, Seed, render};
+
+    /// What everybody reads of the error.
+    fn shown(files: &[(&str, &str)]) -> String {
+        let chart = ("Chart.yaml", "apiVersion: v2\nname: demo\nversion: 1.0.0\n");
+        let files = files.iter().chain([&chart]).map(|(path, text)| ((*path).to_owned(), (*text).to_owned().into()));
+        let chart = Chart::load(&files.collect()).unwrap();
+        let capabilities = Capabilities::default();
+        let secret = Lookup {
+            api_version: "v1".into(),
+            kind: "Secret".into(),
+            namespace: "shop".into(),
+            name: "credentials".into(),
+        };
+        // swordfish
+        let answers = BTreeMap::from([(secret, serde_json::json!({"data": {"password": "c3dvcmRmaXNo"}}))]);
+        let input = RenderInput {
+            seed: Some(Seed([7; 32])),
+            lookups: &answers,
+            ..RenderInput::new(Release::new("r", "shop"), &capabilities, "2026-01-01T00:00:00Z".parse().unwrap())
+        };
+        render(&chart, &input).unwrap_err().without_values().to_string()
+    }
+
+    const PASSWORD: &str = r#"{{ $p := (lookup "v1" "Secret" "shop" "credentials").data.password | b64dec }}"#;
+
+    #[test]
+    fn nothing_made_from_a_secret_is_shown() {
+        for (template, place) in [
+            (r"{{ fail (upper $p) }}", "error calling fail"),
+            (r"{{ fail (trunc 5 $p) }}", "error calling fail"),
+            (r"{{ fail (sha256sum $p) }}", "error calling fail"),
+            (r#"{{ fail (printf "%s: see above" (reverse (splitList "" $p))) }}"#, "error calling fail"),
+            (r"{{ range $p }}{{ end }}", "the template fails"),
+            (r"{{ include (upper $p) . }}", "error calling include"),
+            (r#"{{ tpl (printf "{{ fail %q }}" (upper $p)) . }}"#, "error calling fail"),
+            (r#"{{ tpl (printf "{{ %s }}" (upper $p)) . }}"#, "the template fails"),
+            (r#"{{ tpl (printf "{{ define %q }}{{ .a.b.c }}{{ end }}{{ template %q (dict) }}" $p $p) . }}"#, ""),
+            (
+                r#"{{ regexMatch (print (upper $p) "(") "x" | required (upper $p) }}{{ mustRegexMatch (print (upper $p) "(") "x" }}"#,
+                "",
+            ),
+            (r#"{{ toDate "2006" $p | fail }}{{ mustToDate (upper $p) (upper $p) }}"#, ""),
+            ("a: &x {{ upper $p }}\nb: *{{ upper $p }}\n", "line 2"),
+            ("a: {{ upper $p }}\n  {{ upper $p }}: [\n", "left out"),
+        ] {
+            let text = format!("{PASSWORD}\n{template}");
+            let shown = shown(&[("templates/a.yaml", &text)]);
+            let low = shown.to_lowercase();
+            assert!(!low.contains("sword") && !low.contains("h s i f") && !low.contains("b9f1"), "{template}: {shown}");
+            assert!(shown.contains("demo/templates/a.yaml") && shown.contains(place), "{template}: {shown}");
+        }
+    }
+
+    #[test]
+    fn what_the_chart_says_itself_is_shown() {
+        for (template, said) in [
+            (r#"{{ fail "say more" }}"#, "error calling fail: say more"),
+            (r#"{{ required "a host is needed" .Values.host }}"#, "error calling required: a host is needed"),
+            ("{{ .Values.a.b.c }}", "nil pointer evaluating interface {}.c (.Values.a.b is nil)"),
+            ("{{ upper 5 }}", "expected string; found 5"),
+            (r#"{{ template "none" }}"#, r#"template "none" not defined"#),
+        ] {
+            let text = format!("{PASSWORD}\n{template}");
+            let shown = shown(&[("values.yaml", "a: {}"), ("templates/a.yaml", &text)]);
+            assert!(shown.contains(said) && shown.contains(":2:") && shown.contains(template), "{template}: {shown}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Which template functions there are, and how each compares with Helm 3.21's: what `docs/helm-functions.md` shows.
 
+use super::HelmVersion;
 use super::go_template::functions;
 
 /// Whose function it is.
@@ -22,7 +23,7 @@ pub enum State {
     Differs(&'static str),
     /// Helm removes it from sprig, so that it is unknown to us too.
     Removed,
-    /// Helm 4 alone has it; it is unknown to us as it is to Helm 3.
+    /// Helm 4 alone has it; like Helm 3 we refuse it, unless told to render like Helm 4.
     HelmFour,
 }
 
@@ -44,29 +45,12 @@ const HELM: &str = "fail fromJson fromJsonArray fromToml fromYaml fromYamlArray 
 
 const REMOVED: &[&str] = &["env", "expandenv"];
 
-const HELM_FOUR: &[&str] = &[
-    "durationDays",
-    "durationHours",
-    "durationMicroseconds",
-    "durationMilliseconds",
-    "durationMinutes",
-    "durationNanoseconds",
-    "durationRoundTo",
-    "durationSeconds",
-    "durationTruncateTo",
-    "durationWeeks",
-    "mustToDuration",
-    "mustToToml",
-    "mustToYaml",
-];
-
 const CLOCK: &str = "the time is that of the input; the local time zone is UTC";
 const ORDER: &str = "sorted by key; Go's order is another each time";
 const SEED: &str = "drawn from the seed of the input, so that a rendering can be repeated";
-const WORDING: &str = "complaints about syntax are worded differently; null gives a map or list that is empty, not nil";
-const JSON: &str = "complaints about syntax are worded differently; null gives a map or list that is empty, not nil; half a \
+const WORDING: &str = "complaints about syntax are worded differently";
+const JSON: &str = "complaints about syntax are worded differently; half a \
                     surrogate pair and numbers beyond a float64 are refused";
-const NIL_LIST: &str = "what finds nothing gives an empty list, not a nil one: `toJson` of it is `[]`, not `null`";
 
 const DIFFERENCES: &[(&str, &str)] = &[
     ("ago", CLOCK),
@@ -94,8 +78,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
     ("keys", ORDER),
     ("lookup", "answers come with the input; one that is missing is empty, as in `helm template`, and reported"),
     ("mustFromJson", "complaints about syntax are worded differently"),
-    ("mustRegexFindAll", NIL_LIST),
-    ("mustRegexSplit", NIL_LIST),
+    ("mustSlice", "an end behind the end of the list is refused; Go goes on to what its array has room for"),
     ("now", CLOCK),
     ("randAlpha", SEED),
     ("randAlphaNum", SEED),
@@ -103,9 +86,8 @@ const DIFFERENCES: &[(&str, &str)] = &[
     ("randBytes", SEED),
     ("randInt", SEED),
     ("randNumeric", SEED),
-    ("regexFindAll", NIL_LIST),
-    ("regexSplit", NIL_LIST),
     ("shuffle", SEED),
+    ("slice", "an end behind the end of the list is refused; Go goes on to what its array has room for"),
     ("uuidv4", SEED),
     ("values", ORDER),
 ];
@@ -120,14 +102,19 @@ pub fn function_states() -> Vec<FunctionState> {
             _ => Origin::Sprig,
         }
     };
-    let own = functions::names().into_iter().map(|name| {
+    let of_helm_3 = functions::names(HelmVersion::V3);
+    let own = functions::names(HelmVersion::V4).into_iter().map(|name| {
         let difference = DIFFERENCES.iter().find(|(known, _)| *known == name);
-        let state = difference.map_or(State::Same, |(_, how)| State::Differs(how));
-        FunctionState { name, origin: origin(name), state }
+        let state = match difference {
+            _ if !of_helm_3.contains(&name) => State::HelmFour,
+            Some((_, how)) => State::Differs(how),
+            None => State::Same,
+        };
+        let origin = if state == State::HelmFour { Origin::Helm } else { origin(name) };
+        FunctionState { name, origin, state }
     });
     let removed = REMOVED.iter().map(|name| FunctionState { name, origin: Origin::Sprig, state: State::Removed });
-    let later = HELM_FOUR.iter().map(|name| FunctionState { name, origin: Origin::Helm, state: State::HelmFour });
-    let mut states: Vec<_> = own.chain(removed).chain(later).collect();
+    let mut states: Vec<_> = own.chain(removed).collect();
     states.sort_unstable_by_key(|row| (row.name.to_lowercase(), row.name));
     states
 }
@@ -138,15 +125,19 @@ mod tests {
 
     #[test]
     fn each_difference_is_that_of_a_function() {
-        let names = functions::names();
+        let names = functions::names(HelmVersion::V3);
         for (name, _) in DIFFERENCES {
             assert!(names.contains(name), "{name}");
         }
         for name in GO.split_whitespace().chain(HELM.split_whitespace()) {
             assert!(names.contains(&name), "{name}");
         }
-        for name in REMOVED.iter().chain(HELM_FOUR) {
-            assert!(!names.contains(name), "{name}");
+        let later = functions::names(HelmVersion::V4);
+        for name in REMOVED {
+            assert!(!later.contains(name), "{name}");
+        }
+        for name in ["durationHours", "mustToDuration", "mustToToml", "mustToYaml"] {
+            assert!(!names.contains(&name) && later.contains(&name), "{name}");
         }
     }
 

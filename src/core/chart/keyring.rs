@@ -54,6 +54,8 @@ pub struct Needs {
     pub lookups: BTreeSet<Lookup>,
     /// Something to draw from.
     pub seed: bool,
+    /// The time.
+    pub time: bool,
 }
 
 impl Needs {
@@ -61,9 +63,10 @@ impl Needs {
     pub fn extend(&mut self, more: &Self) -> bool {
         let before = self.lookups.len();
         self.lookups.extend(more.lookups.iter().cloned());
-        let seed = more.seed && !self.seed;
+        let had = (self.seed, self.time);
         self.seed |= more.seed;
-        seed || self.lookups.len() > before
+        self.time |= more.time;
+        had != (self.seed, self.time) || self.lookups.len() > before
     }
 }
 

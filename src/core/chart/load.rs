@@ -23,6 +23,8 @@ use crate::core::yaml;
 pub struct Chart {
     pub(crate) metadata: Arc<Metadata>,
     pub(crate) values: Map<String, Json>,
+    /// All documents of `values.yaml`, merged, where it has several: Helm 4 takes them all.
+    pub(crate) all_values: Option<Arc<Result<Map<String, Json>, ChartError>>>,
     pub(crate) schema: Option<Arc<Schema>>,
     pub(crate) templates: Vec<Template>,
     pub(crate) files: Arc<BTreeMap<Arc<str>, Bytes>>,
@@ -100,6 +102,7 @@ impl Chart {
         let metadata = metadata(files)?;
         let mut chart = Self {
             values: Map::new(),
+            all_values: None,
             schema: files.get("values.schema.json").map(|text| Arc::new(Schema::new(text.clone()))),
             templates: Vec::new(),
             files: Arc::default(),
@@ -109,19 +112,8 @@ impl Chart {
             metadata: Arc::new(metadata),
         };
         if let Some(data) = files.get("values.yaml") {
-            chart.values = match read("values.yaml", data)? {
-                Json::Null => Map::new(),
-                Json::Object(map) => map,
-                other => {
-                    let found = super::metadata::json_type(&other);
-                    return Err(ChartError::File {
-                        file: "values.yaml".into(),
-                        message: format!(
-                            "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"
-                        ),
-                    });
-                }
-            };
+            chart.values = table(read("values.yaml", data)?)?;
+            chart.all_values = several(data).map(Arc::new);
         }
         let mut others = BTreeMap::new();
         for (path, data) in files {
@@ -205,6 +197,42 @@ fn read(file: &str, data: &Bytes) -> Result<Json, ChartError> {
     let bad = |message: String| ChartError::File { file: file.into(), message };
     let text = std::str::from_utf8(data).map_err(|error| bad(error.to_string()))?;
     yaml::parse(text).map_err(|error| bad(error.to_string()))
+}
+
+/// The map that `values.yaml` has to be.
+fn table(values: Json) -> Result<Map<String, Json>, ChartError> {
+    match values {
+        Json::Null => Ok(Map::new()),
+        Json::Object(map) => Ok(map),
+        other => {
+            let found = super::metadata::json_type(&other);
+            let message = format!(
+                "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"
+            );
+            Err(ChartError::File { file: "values.yaml".into(), message })
+        }
+    }
+}
+
+/// The documents of `values.yaml` merged, if it has several: a later one wins.
+fn several(data: &Bytes) -> Option<Result<Map<String, Json>, ChartError>> {
+    let text = std::str::from_utf8(data).ok().filter(|text| text.contains("\n---"))?;
+    let bad = |error: yaml::Error| ChartError::File { file: "values.yaml".into(), message: error.to_string() };
+    Some(yaml::parse_all(text).map_err(bad).and_then(|documents| {
+        documents.into_iter().try_fold(Map::new(), |mut merged, document| {
+            merge(&mut merged, table(document.value)?);
+            Ok(merged)
+        })
+    }))
+}
+
+fn merge(into: &mut Map<String, Json>, from: Map<String, Json>) {
+    for (key, value) in from {
+        match (into.get_mut(&key), value) {
+            (Some(Json::Object(into)), Json::Object(from)) => merge(into, from),
+            (_, value) => _ = into.insert(key, value),
+        }
+    }
 }
 
 fn metadata(files: &FileTree) -> Result<Metadata, ChartError> {

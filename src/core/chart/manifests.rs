@@ -183,13 +183,20 @@ fn parse(part: &str) -> Result<Json, yaml::Error> {
     yaml::parse(&format!("{part}\n"))
 }
 
+/// What is wrong, and the rendered line that it was noticed in.
+fn not_yaml(part: &str, error: &yaml::Error) -> String {
+    let line = part.lines().nth(error.line().saturating_sub(1)).unwrap_or_default().trim_end();
+    let shown = if line.trim().is_empty() { String::new() } else { format!("\n  | {line}") };
+    format!("error converting YAML to JSON: {error}{shown}")
+}
+
 /// The documents of rendered files, in Helm's order: by kind, hooks last.
 pub(super) fn sorted(files: &BTreeMap<String, String>, comments: bool) -> Result<Vec<Document>, RenderError> {
     let mut documents: Vec<(bool, usize, String, Document)> = Vec::new();
     for (path, text) in files {
         for part in split(text) {
             let bad = |message: String| RenderError::Manifest { path: path.clone(), message, lacks: Needs::default() };
-            let object = parse(part).map_err(|error| bad(format!("error converting YAML to JSON: {error}")))?;
+            let object = parse(part).map_err(|error| bad(not_yaml(part, &error)))?;
             let head = Head::read(&object).map_err(bad)?;
             let hook = match head.role() {
                 Role::Part => None,
@@ -238,6 +245,13 @@ pub(super) fn crds(path: &str, text: &str, documents: &mut Vec<Document>) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_shows_the_rendered_line() {
+        let files = BTreeMap::from([("x.yaml".to_owned(), "a: b\n---\nc: d\n  e: [f\n".to_owned())]);
+        let error = sorted(&files, false).unwrap_err().to_string();
+        assert!(error.contains("line 2, column 4") && error.ends_with("\n  |   e: [f"), "{error}");
+    }
 
     #[test]
     fn streams_are_split_as_in_helm() {

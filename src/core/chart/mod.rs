@@ -21,6 +21,8 @@ mod engine;
 mod error;
 mod function_table;
 mod go_template;
+#[cfg(test)]
+mod helm_versions;
 mod ignore;
 mod keyring;
 mod load;
@@ -30,6 +32,7 @@ mod render;
 mod schema;
 mod scope;
 pub mod tera;
+mod times;
 mod values;
 mod version;
 
@@ -43,11 +46,12 @@ pub use manifests::{Document, Hook};
 pub use metadata::{Dependency, Maintainer, Metadata};
 pub use render::{merged_values, render, render_text, render_texts, render_with};
 pub use tera::{Tera, TeraContext, TeraError, TeraErrorKind, TeraTemplates};
+pub use times::{InputDigest, Times};
 pub use version::{Constraint, Version};
 
-/// The names of all template functions, sorted.
-pub fn function_names() -> Vec<&'static str> {
-    go_template::functions::names()
+/// The names of all template functions of that Helm, sorted.
+pub fn function_names(helm: HelmVersion) -> Vec<&'static str> {
+    go_template::functions::names(helm)
 }
 
 /// The release that a chart is rendered for.
@@ -106,6 +110,10 @@ impl Default for Limits {
 /// |---|---|---|
 /// | a default of the chart that is null, and no value given | the key is there, with nil | the key is missing |
 /// | two aliases of one chart | share its subcharts: what disables one disables both | have their own |
+/// | several documents in `values.yaml` | the first counts | they are merged |
+/// | `.Chart` | a struct: a field that is missing is an error | a map: what is missing is nil |
+/// | functions for durations, `mustToYaml`, `mustToToml` | unknown | known |
+/// | the types of `.Values`, `.Capabilities` and their parts | `chartutil.Values` | `common.Values` |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HelmVersion {
     /// Helm 3.21
@@ -126,8 +134,8 @@ pub struct RenderInput<'a> {
     pub capabilities: &'a Capabilities,
     /// The Helm to render like.
     pub helm: HelmVersion,
-    /// What `now` gives.
-    pub now: Timestamp,
+    /// What `now` gives. Without it `now` fails, and the error says that it is needed.
+    pub now: Option<Timestamp>,
     /// What random functions draw from. Without one they fail, and the error says that one is needed.
     pub seed: Option<Seed>,
     /// Keys and certificates that were made before.
@@ -160,7 +168,7 @@ impl<'a> RenderInput<'a> {
             values: Json::Object(serde_json::Map::new()),
             capabilities,
             helm: HelmVersion::default(),
-            now,
+            now: Some(now),
             seed: None,
             drawn: &NOTHING,
             clock: None,
@@ -188,4 +196,6 @@ pub struct Rendered {
     pub answered_lookups: BTreeSet<Lookup>,
     /// Keys and certificates that were used: those to keep for the next rendering.
     pub drawn: Drawn,
+    /// It asked for the time.
+    pub asked_time: bool,
 }

@@ -43,7 +43,7 @@ pub fn render_with(chart: &Chart, input: &RenderInput<'_>, engines: &[&dyn Engin
     }
     let mut secrets = looked_up(input);
     let texts = texts(&Charts { tree: &tree }, input, engines).map_err(|error| error.hiding(&secrets))?;
-    let Texts { mut files, missing_lookups, answered_lookups, drawn, secrets: mut more } = texts;
+    let Texts { mut files, missing_lookups, answered_lookups, drawn, asked_time, secrets: mut more } = texts;
     secrets.append(&mut more);
     let notes_path = format!("{}/templates/NOTES.txt", chart.name());
     let notes = files.remove(&notes_path);
@@ -51,13 +51,13 @@ pub fn render_with(chart: &Chart, input: &RenderInput<'_>, engines: &[&dyn Engin
     let mut documents = crds;
     let sorted = manifests::sorted(&files, input.include_comments).map_err(|error| match error {
         RenderError::Manifest { path, message, .. } => {
-            let lacks = Needs { lookups: missing_lookups.clone(), seed: false };
+            let lacks = Needs { lookups: missing_lookups.clone(), ..Needs::default() };
             RenderError::Manifest { path, message, lacks }.hiding(&secrets)
         }
         other => other,
     });
     documents.append(&mut sorted?);
-    Ok(Rendered { documents, notes, missing_lookups, answered_lookups, drawn })
+    Ok(Rendered { documents, notes, missing_lookups, answered_lookups, drawn, asked_time })
 }
 
 /// What the templates of a chart render to, before any of it is read as YAML: what Helm's engine gives.
@@ -77,6 +77,7 @@ fn texts(charts: &Charts<'_>, input: &RenderInput<'_>, engines: &[&dyn Engine]) 
         all.missing_lookups.append(&mut texts.missing_lookups);
         all.drawn.append(&mut texts.drawn);
         all.answered_lookups.append(&mut texts.answered_lookups);
+        all.asked_time |= texts.asked_time;
         all.secrets.append(&mut texts.secrets);
     }
     Ok(all)
@@ -109,9 +110,9 @@ fn prepared<'c>(chart: &'c Chart, input: &RenderInput<'_>) -> Result<Tree<'c>, R
     }
     let tree = resolve(chart, input)?;
     let wanted = &chart.metadata.kube_version;
-    let found = &input.capabilities.kube_version.version;
-    if !wanted.is_empty() && !is_compatible(wanted, found) {
-        return Err(RenderError::KubeVersion { wanted: wanted.clone(), found: found.clone() });
+    let found = &input.capabilities.kube_version;
+    if !wanted.is_empty() && !is_compatible(wanted, &found.normalized()) {
+        return Err(RenderError::KubeVersion { wanted: wanted.clone(), found: found.version.clone() });
     }
     Ok(tree)
 }
@@ -126,7 +127,7 @@ fn resolve<'a>(chart: &'a Chart, input: &RenderInput<'_>) -> Result<Tree<'a>, Re
         },
         other => Err(RenderError::Values(format!("values are no map but {}", super::metadata::json_type(other)))),
     };
-    let root = Node::new(chart);
+    let root = Node::new(chart, input.helm)?;
     process_enabled(&root, &given()?, "", input.helm)?;
     process_imports(&root, input.helm)?;
     let values = given()?;
@@ -162,12 +163,13 @@ fn collect_crds(node: &Node<'_>, as_text: bool, documents: &mut Vec<Document>) -
 /// # Errors
 /// Syntax errors, failures of the template, exceeded limits.
 pub fn render_text(name: &str, template: &str, root: &Json, input: &RenderInput<'_>) -> Result<String, RenderError> {
-    let parsed = parse(template).map_err(|error| {
+    let parsed = parse(template).and_then(|parsed| parsed.check(input.helm).map(|()| parsed)).map_err(|error| {
         RenderError::Parse(Box::new(TemplateError {
             message: error.message,
             location: locate(template, error.pos, name, name),
             included_from: Vec::new(),
             lacks: Needs::default(),
+            quotes: false,
         }))
     })?;
     let name: Arc<str> = name.into();

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::OnceLock;
 
 use bytes::Bytes;
-use jsonschema::Validator;
+use jsonschema::{Retrieve, Uri, Validator};
 
 use super::dependencies::Node;
 use super::error::RenderError;
@@ -31,7 +31,16 @@ impl Schema {
 
 fn compile(text: &[u8]) -> Result<Validator, String> {
     let schema: serde_json::Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    jsonschema::options().build(&schema).map_err(|error| error.to_string())
+    jsonschema::options().with_retriever(Refused).build(&schema).map_err(|error| error.to_string())
+}
+
+/// Nothing is fetched for a schema: neither files nor anything from the network.
+struct Refused;
+
+impl Retrieve for Refused {
+    fn retrieve(&self, _: &Uri<String>) -> Result<serde_json::Value, Box<dyn std::error::Error + Send + Sync>> {
+        Err("a schema may refer to itself alone, copy into it what it refers to".into())
+    }
 }
 
 /// Checks the values of a chart and its subcharts against their schemas.
@@ -67,4 +76,31 @@ fn check_one(schema: &Schema, values: &Value) -> Result<(), String> {
         _ = writeln!(problems, "- at '{}': {error}", error.instance_path());
     }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_draft_counts_and_nothing_is_fetched() {
+        for draft in [
+            "http://json-schema.org/draft-04/schema#",
+            "http://json-schema.org/draft-06/schema#",
+            "http://json-schema.org/draft-07/schema#",
+            "https://json-schema.org/draft/2019-09/schema",
+            "https://json-schema.org/draft/2020-12/schema",
+        ] {
+            let text = format!(r#"{{"$schema":"{draft}","properties":{{"a":{{"type":"integer"}}}}}}"#);
+            let validator = compile(text.as_bytes()).unwrap();
+            let fits = |a: serde_json::Value| validator.is_valid(&serde_json::json!({ "a": a }));
+            assert!(fits(1.into()) && !fits("x".into()), "{draft}");
+        }
+        for place in ["http://127.0.0.1:9/s.json", "https://example.com/s.json", "file:///etc/hostname"] {
+            let text = format!(r#"{{"properties":{{"a":{{"$ref":"{place}"}}}}}}"#);
+            let problem = compile(text.as_bytes()).unwrap_err();
+            assert!(problem.contains("refer to itself alone"), "{place}: {problem}");
+        }
+        assert!(compile(br#"{"properties":{"a":{"$ref":"other.json"}}}"#).is_err());
+    }
 }

@@ -16,7 +16,7 @@ use super::go_template::value::{ListType, Map, MapType, Value};
 use super::load::Template;
 use super::metadata::Metadata;
 use super::values::new_map;
-use super::{Needs, RenderInput};
+use super::{HelmVersion, Needs, RenderInput};
 
 /// A chart with its enabled subcharts and merged values.
 pub(crate) struct Tree<'a> {
@@ -57,7 +57,8 @@ impl<'a> Tree<'a> {
         let mut definitions = Definitions::new();
         for path in &order {
             let Some(renderable) = renderables.get(*path) else { continue };
-            match &renderable.template.parsed {
+            let parsed = renderable.template.parsed.as_ref().map_err(Clone::clone);
+            match parsed.and_then(|parsed| parsed.check(input.helm).map(|()| parsed)) {
                 Ok(parsed) => define(&mut definitions, path, parsed),
                 Err(error) => {
                     let source = String::from_utf8_lossy(&renderable.template.data);
@@ -66,6 +67,7 @@ impl<'a> Tree<'a> {
                         location: locate(&source, error.pos, path, path),
                         included_from: Vec::new(),
                         lacks: Needs::default(),
+                        quotes: false,
                     })));
                 }
             }
@@ -93,7 +95,8 @@ impl<'a> Tree<'a> {
         }
         let (answered_lookups, secrets) =
             (std::mem::take(&mut eval.answered_lookups), std::mem::take(&mut eval.secrets));
-        Ok(Texts { files, missing_lookups, answered_lookups, secrets, drawn })
+        let asked_time = eval.asked_time;
+        Ok(Texts { files, missing_lookups, answered_lookups, secrets, drawn, asked_time })
     }
 }
 
@@ -143,7 +146,7 @@ fn gather<'a>(
     let data = Rc::new(Map::new(
         MapType::Any,
         entries([
-            ("Chart", chart_value(node)),
+            ("Chart", chart_value(node, input.helm)),
             ("Files", Value::object(Object::Files(node.chart.files.clone()))),
             ("Release", common.release.clone()),
             ("Capabilities", common.capabilities.clone()),
@@ -185,27 +188,36 @@ fn release(input: &RenderInput<'_>) -> Value {
     ]))
 }
 
+/// What Helm 4.3 says that it was built with.
+const KUBE_CLIENT: &str = "v1.37";
+
 fn capabilities(input: &RenderInput<'_>) -> Value {
     let capabilities = input.capabilities;
     let kube = &capabilities.kube_version;
-    let mut kube_version = Struct::new(
-        "chartutil.KubeVersion",
-        vec![
-            Field::plain("Version", kube.version.as_str().into()),
-            Field::plain("Major", kube.major.as_str().into()),
-            Field::plain("Minor", kube.minor.as_str().into()),
-        ],
-    );
-    kube_version.display = Some(kube.version.as_str().into());
-    let helm_version = Struct::new(
-        "version.BuildInfo",
-        vec![
-            Field::new("Version", "version", capabilities.helm_version.as_str().into()),
-            Field::new("GitCommit", "git_commit", "".into()),
-            Field::new("GitTreeState", "git_tree_state", "".into()),
-            Field::new("GoVersion", "go_version", "".into()),
-        ],
-    );
+    let mut fields = vec![
+        Field::plain("Version", kube.version.as_str().into()),
+        Field::plain("Major", kube.major.as_str().into()),
+        Field::plain("Minor", kube.minor.as_str().into()),
+    ];
+    if input.helm == HelmVersion::V4 {
+        fields.insert(1, Field::hidden("normalizedVersion", kube.normalized().into()));
+    }
+    let mut kube_version = Struct::new("chartutil.KubeVersion", fields);
+    kube_version.display = Some(match input.helm {
+        HelmVersion::V3 => kube.version.as_str().into(),
+        HelmVersion::V4 => kube.normalized().into(),
+    });
+    let mut fields = vec![
+        Field::new("Version", "version", capabilities.helm_version.as_str().into()),
+        Field::new("GitCommit", "git_commit", "".into()),
+        Field::new("GitTreeState", "git_tree_state", "".into()),
+        Field::new("GoVersion", "go_version", "".into()),
+    ];
+    if input.helm == HelmVersion::V4 {
+        let json = "kube_client_version";
+        fields.push(Field { json, ..Field::plain("KubeClientVersion", KUBE_CLIENT.into()) });
+    }
+    let helm_version = Struct::new("version.BuildInfo", fields);
     let versions = capabilities.api_versions.iter().map(|version| Value::from(version.as_str())).collect();
     let mut all = Struct::new(
         "*chartutil.Capabilities",
@@ -219,11 +231,39 @@ fn capabilities(input: &RenderInput<'_>) -> Value {
     Value::object(Object::Struct(all))
 }
 
-fn chart_value(node: &Node<'_>) -> Value {
-    let metadata: &Metadata = &node.chart.metadata;
+fn chart_value(node: &Node<'_>, helm: HelmVersion) -> Value {
+    let metadata = metadata(node);
+    match helm {
+        HelmVersion::V3 => Value::object(Object::Struct(metadata)),
+        HelmVersion::V4 => as_map(&metadata),
+    }
+}
+
+/// Helm 4 makes a map of what `Chart.yaml` says: what is missing in it is nil, no error.
+fn as_map(fields: &Struct) -> Value {
+    let value = |value: &Value| match value {
+        Value::List(list) => Value::list(list.items.iter().map(element).collect()),
+        other => other.clone(),
+    };
+    Value::map(fields.fields.iter().map(|field| (field.name.into(), value(&field.value))).collect())
+}
+
+fn element(value: &Value) -> Value {
+    match value {
+        Value::Object(object) if let Object::Struct(fields) = &**object => as_map(fields),
+        other => other.clone(),
+    }
+}
+
+fn metadata(node: &Node<'_>) -> Struct {
+    let read: &Metadata = &node.chart.metadata;
     let text = |text: &str| Value::from(text);
-    let texts = |texts: &[String]| Value::strings(texts.iter().map(String::as_str));
-    let maintainers = metadata.maintainers.iter().map(|maintainer| {
+    // What Chart.yaml does not say is nil.
+    let texts = |texts: &[String]| match texts {
+        [] => Value::nil_list(ListType::Str),
+        texts => Value::strings(texts.iter().map(String::as_str)),
+    };
+    let maintainers = read.maintainers.iter().map(|maintainer| {
         pointer(
             "*chart.Maintainer",
             vec![
@@ -255,32 +295,38 @@ fn chart_value(node: &Node<'_>) -> Value {
             ],
         )
     });
-    let dependencies = dependencies.collect();
+    let all = |ty, items: Vec<Value>| if items.is_empty() { Value::nil_list(ty) } else { Value::typed_list(ty, items) };
     let annotations: BTreeMap<Arc<str>, Value> =
-        metadata.annotations.iter().map(|(key, value)| (key.as_str().into(), text(value))).collect();
-    Value::object(Object::Struct(Struct::new(
+        read.annotations.iter().map(|(key, value)| (key.as_str().into(), text(value))).collect();
+    let annotations = match annotations.len() {
+        0 => Value::nil_map(MapType::Str),
+        _ => Value::typed_map(MapType::Str, annotations),
+    };
+    let mut metadata = Struct::new(
         "struct { chart.Metadata; IsRoot bool }",
         vec![
             Field::new("Name", "name", text(&node.name)),
-            Field::new("Version", "version", text(&metadata.version)),
-            Field::new("AppVersion", "appVersion", text(&metadata.app_version)),
-            Field::new("APIVersion", "apiVersion", text(&metadata.api_version)),
-            Field::new("Description", "description", text(&metadata.description)),
-            Field::new("Home", "home", text(&metadata.home)),
-            Field::new("Icon", "icon", text(&metadata.icon)),
-            Field::new("Sources", "sources", texts(&metadata.sources)),
-            Field::new("Keywords", "keywords", texts(&metadata.keywords)),
-            Field::new("Maintainers", "maintainers", Value::typed_list(ListType::Maintainers, maintainers.collect())),
-            Field::new("Condition", "condition", text(&metadata.condition)),
-            Field::new("Tags", "tags", text(&metadata.tags)),
-            Field::new("Deprecated", "deprecated", metadata.deprecated.into()),
-            Field::new("Annotations", "annotations", Value::typed_map(MapType::Str, annotations)),
-            Field::new("KubeVersion", "kubeVersion", text(&metadata.kube_version)),
-            Field::new("Dependencies", "dependencies", Value::typed_list(ListType::Dependencies, dependencies)),
-            Field::new("Type", "type", text(&metadata.kind)),
+            Field::new("Home", "home", text(&read.home)),
+            Field::new("Sources", "sources", texts(&read.sources)),
+            Field::new("Version", "version", text(&read.version)),
+            Field::new("Description", "description", text(&read.description)),
+            Field::new("Keywords", "keywords", texts(&read.keywords)),
+            Field::new("Maintainers", "maintainers", all(ListType::Maintainers, maintainers.collect())),
+            Field::new("Icon", "icon", text(&read.icon)),
+            Field::new("APIVersion", "apiVersion", text(&read.api_version)),
+            Field::new("Condition", "condition", text(&read.condition)),
+            Field::new("Tags", "tags", text(&read.tags)),
+            Field::new("AppVersion", "appVersion", text(&read.app_version)),
+            Field::new("Deprecated", "deprecated", read.deprecated.into()),
+            Field::new("Annotations", "annotations", annotations),
+            Field::new("KubeVersion", "kubeVersion", text(&read.kube_version)),
+            Field::new("Dependencies", "dependencies", all(ListType::Dependencies, dependencies.collect())),
+            Field::new("Type", "type", text(&read.kind)),
             Field::plain("IsRoot", node.is_root().into()),
         ],
-    )))
+    );
+    metadata.embedded = metadata.fields.len() - 1;
+    metadata
 }
 
 fn pointer(type_name: &'static str, fields: Vec<Field>) -> Value {

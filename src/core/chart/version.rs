@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::fmt;
 
 /// A version; `1.2` and `v1` are allowed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Version {
     pub(crate) major: u64,
     pub(crate) minor: u64,

@@ -13,6 +13,8 @@ pub(crate) type Pos = u32;
 pub(crate) struct File {
     pub(crate) main: Arc<Body>,
     pub(crate) defines: HashMap<Arc<str>, Arc<Body>>,
+    /// The first function that Helm 4 alone knows: Helm 3 refuses the file.
+    pub(crate) of_helm_4: Option<(Pos, &'static str)>,
 }
 
 /// What a template, a `define` or a `block` executes.

@@ -130,8 +130,13 @@ pub(crate) fn separated(text: &str, connector: char) -> String {
 pub(crate) fn pascal(text: &str) -> String {
     let mut chars = text.chars();
     let mut out = String::with_capacity(text.len());
-    let upper = |c: char| c.to_uppercase().next().unwrap_or(c);
-    let lower = |c: char| c.to_lowercase().next().unwrap_or(c);
+    // Go maps one character to one: what has no such other stays.
+    let one = |mut all: std::vec::IntoIter<char>, c: char| match (all.next(), all.next()) {
+        (Some(only), None) => only,
+        _ => c,
+    };
+    let upper = |c: char| one(c.to_uppercase().collect::<Vec<_>>().into_iter(), c);
+    let lower = |c: char| one(c.to_lowercase().collect::<Vec<_>>().into_iter(), c);
     let mut current = loop {
         match chars.next() {
             // xstrings writes the last of nothing but connectors twice.

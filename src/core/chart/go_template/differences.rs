@@ -80,6 +80,63 @@ fn templates_render_to_what_helm_renders() {
 }
 
 #[test]
+fn nil_numbers_and_verbs_are_as_helm_has_them() {
+    for (template, text) in [
+        (r#"{{ divf 0 -7 1e100 }}|{{ toYamlPretty (list (toDate "2006" "2024")) }}"#, "0|- 2024-01-01T00:00:00Z"),
+        (
+            r#"{{ toToml "" }}|{{ toToml 5 }}|{{ toToml (list "a" 1.5) }}|{{ toToml (list) }}|{{ toToml (semver "1.2.3") }}|{{ toToml (list (dict "a" 1)) }}"#,
+            "\"\"|5|[\"a\", 1.5]|[]|\"1.2.3\"|toml: top-level values must be Go maps or structs",
+        ),
+        (r#"{{ toToml (dict "a" (fromJson "null") "b" (rest (list)) "c" 1) }}"#, "c = 1\n"),
+        (
+            r#"{{ fromJson "null" | toJson }}|{{ fromYaml "null" | toJson }}|{{ fromJsonArray "null" | toJson }}|{{ fromYamlArray "null" | toJson }}"#,
+            "null|{}|null|[]",
+        ),
+        (
+            r#"{{ concat | toJson }}|{{ rest (list) | toJson }}|{{ initial (list 1) | toJson }}|{{ regexFindAll "x" "a" -1 | toJson }}|{{ regexSplit "x" "a" 0 | toJson }}"#,
+            "null|null|[]|null|null",
+        ),
+        (
+            r#"{{ toYaml (dict "a" (rest (list))) }}|{{ toYamlPretty (dict "a" (rest (list)) "b" (fromJson "null")) }}"#,
+            "a: null|a: []\nb: {}",
+        ),
+        (
+            r#"{{ deepEqual (fromJson "null") (dict) }}|{{ eq (fromJson "null") nil }}|{{ eq nil (rest (list)) }}|{{ eq (fromJson "null") (dict) }}|{{ merge (fromJson "null") (dict "a" 1) }}"#,
+            "false|true|true|false|map[a:1]",
+        ),
+        (
+            r#"{{ deepCopy (fromJson "null") | toJson }}|{{ deepCopy (semver "1.2.3") }}|{{ deepCopy (list (semver "1.2.3")) }}"#,
+            "null|0.0.0|[0.0.0]",
+        ),
+        (
+            r#"{{ printf "%#v" (list 1 "a" nil) }}|{{ printf "%#v" (dict "a" 1.5) }}|{{ printf "%#v %#v" (rest (list)) (fromJson "null") }}"#,
+            "[]interface {}{1, \"a\", interface {}(nil)}|map[string]interface {}{\"a\":1.5}|[]interface {}(nil) map[string]interface {}(nil)",
+        ),
+        (
+            r#"{{ printf "%#g %#x %#X %#o" 0.5 0.0 1.5 -0.5 }}|{{ printf "%#q %#q" "a" "a\n" }}"#,
+            "0.500000 0x0.0000p+00 0X1.8P+00 %!o(float64=-0.500000)|`a` \"a\\n\"",
+        ),
+        (r#"{{ b64dec "8J+O" }}|{{ b64dec "/w==" | toJson }}"#, "\u{fffd}\u{fffd}\u{fffd}|\"\\ufffd\""),
+        (
+            r#"{{ fromJson "0x1F" }}|{{ fromJson "'" }}|{{ fromJson "ü" }}|{{ fromJson "\\" }}"#,
+            r"map[Error:invalid character 'x' after top-level value]|map[Error:invalid character '\'' looking for beginning of value]|map[Error:invalid character 'Ã' looking for beginning of value]|map[Error:invalid character '\\' looking for beginning of value]",
+        ),
+        (
+            r"{{ toYaml (list 12345678901234567890.0 1234567890123456789.0 -1234567890123456789.0 9007199254740993.0) }}",
+            "- 12345678901234567000\n- 1234567890123456800\n- -1234567890123456800\n- 9007199254740992",
+        ),
+        (
+            r#"{{ printf "%#o %#o|%q %c|%.*f|%+q" 0 8 -1 -1 -7 1.5 "gü🎈" }}"#,
+            r#"0 010|'�' �|%!(BADPREC)1.500000|"g\u00fc\U0001f388""#,
+        ),
+        (r#"{{ urlquery (b64dec "YSD/Yg==") }}"#, "a+%FFb"),
+        (r#"{{ camelcase "a_ß" }}|{{ atoi "12345678901234567890" }}|{{ atoi "x" }}"#, "Aß|9223372036854775807|0"),
+    ] {
+        assert_eq!(render(template).as_deref(), Ok(text), "{template}");
+    }
+}
+
+#[test]
 fn what_helm_refuses_is_refused() {
     for template in [
         "{{ chunk -1 (list 1 2 3) }}",
@@ -92,6 +149,10 @@ fn what_helm_refuses_is_refused() {
         r#"{{ urlParse "http://üser@host/" }}"#,
         "{{ toToml nil }}",
         r#"{{ addf "inf" 1 }}"#,
+        r#"{{ set (fromJson "null") "a" 1 }}"#,
+        r"{{ mustToYaml 1 }}",
+        r"{{ if false }}{{ durationHours 1 }}{{ end }}",
+        r#"{{ tpl "{{ durationHours 1 }}" . }}"#,
     ] {
         assert!(render(template).is_err(), "{template}: {:?}", render(template));
     }

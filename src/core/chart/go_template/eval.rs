@@ -5,16 +5,17 @@ use std::rc::Weak;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use jiff::Timestamp;
 use smallvec::SmallVec;
 
-use super::super::error::{Location, TemplateError};
+use super::super::error::{Location, MADE, TemplateError};
 use super::super::{Drawn, Lookup, Needs, RenderInput, Secrets};
 use super::ast::{Body, Branch, Command, Expr, File, Node, Operand, Pipe, Pos};
 use super::functions::{Function, Run, Ty, methods};
 use super::memo::Memo;
 use super::object::Object;
 use super::print;
-use super::value::{Map, MapType, Value};
+use super::value::{Map, MapType, Value, lossy};
 
 /// Why a function failed.
 #[derive(Debug)]
@@ -103,6 +104,8 @@ pub(crate) struct Eval<'a> {
     pub(crate) secrets: Secrets,
     /// Something was to be drawn, and there is no seed.
     pub(crate) needs_seed: bool,
+    /// The time was asked for.
+    pub(crate) asked_time: bool,
     produced: usize,
     steps: u64,
     depth: usize,
@@ -125,6 +128,7 @@ impl<'a> Eval<'a> {
             answered_lookups: BTreeSet::new(),
             secrets: Secrets::default(),
             needs_seed: false,
+            asked_time: false,
             produced: 0,
             steps: 0,
             depth: 0,
@@ -136,7 +140,7 @@ impl<'a> Eval<'a> {
         self.out.clear();
         self.entry = name.into();
         match self.execute(name, data) {
-            Ok(()) => Ok(without_no_value(&String::from_utf8_lossy(&std::mem::take(&mut self.out)))),
+            Ok(()) => Ok(without_no_value(&lossy(&std::mem::take(&mut self.out)))),
             Err(Fault::Template(mut error)) => {
                 error.lacks = self.lacks();
                 Err(error)
@@ -152,6 +156,7 @@ impl<'a> Eval<'a> {
                 },
                 included_from: Vec::new(),
                 lacks: self.lacks(),
+                quotes: true,
             })),
         }
     }
@@ -164,8 +169,18 @@ impl<'a> Eval<'a> {
         Ok(())
     }
 
+    /// What `now` gives.
+    pub(crate) fn now(&mut self) -> Result<Timestamp, Fault> {
+        self.asked_time = true;
+        self.input.now.ok_or_else(|| "the time is needed".into())
+    }
+
     fn lacks(&self) -> Needs {
-        Needs { lookups: self.missing_lookups.clone(), seed: self.needs_seed }
+        Needs {
+            lookups: self.missing_lookups.clone(),
+            seed: self.needs_seed,
+            time: self.asked_time && self.input.now.is_none(),
+        }
     }
 
     /// The text of the line of the call being made: it moves with edits elsewhere.
@@ -227,15 +242,17 @@ impl<'a> Eval<'a> {
         if !source.contains("{{") {
             return Ok(Value::from(without_no_value(source)));
         }
-        let parsed = self.memo.parsed(source).map_err(|error| {
+        let parsed = self.memo.parsed(source).and_then(|parsed| parsed.check(self.input.helm).map(|()| parsed));
+        let parsed = parsed.map_err(|error| {
             Fault::Template(Box::new(TemplateError {
                 message: format!("cannot parse template: {}", error.message),
-                location: locate(source, error.pos, "the text given to tpl", "the text given to tpl"),
+                location: locate(source, error.pos, MADE, MADE),
                 included_from: Vec::new(),
                 lacks: Needs::default(),
+                quotes: true,
             }))
         })?;
-        let file: Arc<str> = "the text given to tpl".into();
+        let file: Arc<str> = MADE.into();
         let overlay = !parsed.defines.is_empty();
         if overlay {
             let mut definitions = Definitions::new();
@@ -250,7 +267,7 @@ impl<'a> Eval<'a> {
         let start = self.out.len();
         let data = data.clone().unwrap_interface();
         let definition = Definition { body: parsed.main.clone(), file };
-        let result = self.execute_body("the text given to tpl", &definition, &data);
+        let result = self.execute_body(MADE, &definition, &data);
         if overlay {
             self.definitions.pop();
         }
@@ -284,12 +301,20 @@ impl<'a> Eval<'a> {
             location: locate(&frame.body.source, pos, frame.file, frame.name),
             included_from: Vec::new(),
             lacks: Needs::default(),
+            quotes: false,
         })
+    }
+
+    /// With a message that holds values.
+    fn quoting(frame: &Frame<'_>, pos: Pos, message: impl Into<String>) -> Box<TemplateError> {
+        let mut error = Self::error(frame, pos, message);
+        error.quotes = true;
+        error
     }
 
     fn fault(frame: &Frame<'_>, pos: Pos, function: &Function, fault: Fault) -> Box<TemplateError> {
         match fault {
-            Fault::Message(message) => Self::error(frame, pos, format!("error calling {}: {message}", function.name)),
+            Fault::Message(message) => Self::quoting(frame, pos, format!("error calling {}: {message}", function.name)),
             Fault::Template(mut error) => {
                 error.included_from.push(locate(&frame.body.source, pos, frame.file, frame.name));
                 error
@@ -419,7 +444,7 @@ impl<'a> Eval<'a> {
                 }
             }
             other => {
-                return Err(Self::error(frame, pos, format!("range can't iterate over {}", print::text(other))));
+                return Err(Self::quoting(frame, pos, format!("range can't iterate over {}", print::text(other))));
             }
         }
         if ran { Ok(Flow::Next) } else { self.walk(frame, dot, &branch.otherwise) }
@@ -694,6 +719,7 @@ fn check(value: Value, ty: Ty) -> Result<Value, String> {
     #[allow(clippy::match_same_arms, reason = "in the order of types")]
     let fits = match (ty, &value) {
         (Ty::Any, Value::Invalid) => return Ok(Value::Nil),
+        (Ty::Any, Value::Object(object)) => return Ok(Object::by_value(object)),
         (Ty::Any | Ty::Reflect, _)
         | (Ty::Str, Value::Str(_) | Value::Raw(_))
         | (Ty::Int, Value::Int(_))

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map as JsonMap, Number, Value as Json};
 
 use super::object::Object;
-use super::value::{Map, Value};
+use super::value::{Map, Value, lossy};
 
 /// Deeper values are refused: they can only be made to exhaust the stack.
 pub(crate) const MAX_DEPTH: usize = 500;
@@ -60,8 +60,9 @@ fn convert(value: &Value, depth: usize, budget: &mut Budget) -> Option<Json> {
         Value::Uint(value) => Json::Number((*value).into()),
         Value::Float(value) => Json::Number(number(*value)?),
         Value::Str(text) => Json::String(text.to_string()),
-        Value::Raw(bytes) => Json::String(String::from_utf8_lossy(bytes).into_owned()),
+        Value::Raw(bytes) => Json::String(lossy(bytes).into_owned()),
         Value::Bytes(bytes) => Json::String(STANDARD.encode(bytes)),
+        value if value.is_null() => Json::Null,
         Value::List(list) => {
             Json::Array(list.items.iter().map(|item| convert(item, depth + 1, budget)).collect::<Option<Vec<_>>>()?)
         }
@@ -78,7 +79,7 @@ fn convert_object(object: &Object, depth: usize, budget: &mut Budget) -> Option<
     Some(match object {
         Object::Struct(fields) => {
             let mut map = JsonMap::new();
-            for field in &fields.fields {
+            for field in fields.exported() {
                 if field.omit_empty && !field.value.truth() {
                     continue;
                 }
@@ -97,14 +98,13 @@ fn convert_object(object: &Object, depth: usize, budget: &mut Budget) -> Option<
 
 /// A float as JSON: whole numbers become integers, as they do on the way through `json.Marshal` and back.
 fn number(value: f64) -> Option<Number> {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    if value.fract() == 0.0 && value.abs() < 9.2e18 {
-        if value == 0.0 && value.is_sign_negative() {
-            return Number::from_f64(value);
+    if value.fract() == 0.0 && value.abs() < 1.8e19 && !(value == 0.0 && value.is_sign_negative()) {
+        // Go writes the shortest digits that mean this float, and noughts behind them.
+        let text = format!("{value}");
+        let whole = text.parse::<i64>().map(Number::from);
+        if let Ok(whole) = whole.or_else(|_| text.parse::<u64>().map(Number::from)) {
+            return Some(whole);
         }
-        return Some(Number::from(value as i64));
-    } else if value.fract() == 0.0 && value > 0.0 && value < 1.8e19 {
-        return Some(Number::from(value as u64));
     }
     Number::from_f64(value)
 }
@@ -143,8 +143,16 @@ fn write(out: &mut String, value: &Value, style: Style, depth: usize, budget: &m
         Value::Uint(value) => _ = write!(out, "{value}"),
         Value::Float(value) => out.push_str(&float(*value)?),
         Value::Str(text) => string(out, text, style),
-        Value::Raw(bytes) => string(out, &String::from_utf8_lossy(bytes), style),
+        Value::Raw(bytes) => {
+            out.push('"');
+            for chunk in bytes.utf8_chunks() {
+                characters(out, chunk.valid(), style);
+                out.push_str(&"\\ufffd".repeat(chunk.invalid().len()));
+            }
+            out.push('"');
+        }
         Value::Bytes(bytes) => string(out, &STANDARD.encode(bytes), style),
+        value if value.is_null() => out.push_str("null"),
         Value::List(list) => {
             out.push('[');
             for (index, item) in list.items.iter().enumerate() {
@@ -163,8 +171,7 @@ fn write(out: &mut String, value: &Value, style: Style, depth: usize, budget: &m
         Value::Object(inner) => match &**inner {
             Object::Struct(fields) => {
                 let entries: Vec<(std::sync::Arc<str>, Value)> = fields
-                    .fields
-                    .iter()
+                    .exported()
                     .filter(|field| !field.omit_empty || field.value.truth())
                     .map(|field| (field.json.into(), field.value.clone()))
                     .collect();
@@ -224,6 +231,11 @@ fn float(value: f64) -> Result<String, String> {
 
 fn string(out: &mut String, text: &str, style: Style) {
     out.push('"');
+    characters(out, text, style);
+    out.push('"');
+}
+
+fn characters(out: &mut String, text: &str, style: Style) {
     for c in text.chars() {
         match c {
             '"' => out.push_str("\\\""),
@@ -239,7 +251,6 @@ fn string(out: &mut String, text: &str, style: Style) {
             c => out.push(c),
         }
     }
-    out.push('"');
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -22,17 +23,19 @@ pub(crate) enum Object {
 }
 
 /// A Go struct.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Struct {
     pub(crate) type_name: &'static str,
     pub(crate) pointer: bool,
     pub(crate) fields: Vec<Field>,
-    /// What its `String` method gives, when it has one.
+    /// As many of the fields are those of a struct that it embeds.
+    pub(crate) embedded: usize,
+    /// What its `String` method gives, when it has one: only where it was reached by its address, not as an argument.
     pub(crate) display: Option<Arc<str>>,
 }
 
 /// A field of a Go struct.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) json: &'static str,
@@ -45,6 +48,11 @@ impl Field {
         Self { name, json, omit_empty: true, value }
     }
 
+    /// A field that is printed and nothing else: Go does not export it.
+    pub(crate) fn hidden(name: &'static str, value: Value) -> Self {
+        Self { name, json: "", omit_empty: true, value }
+    }
+
     /// A field without a `json` tag.
     pub(crate) fn plain(name: &'static str, value: Value) -> Self {
         Self { name, json: name, omit_empty: false, value }
@@ -53,15 +61,30 @@ impl Field {
 
 impl Struct {
     pub(crate) fn new(type_name: &'static str, fields: Vec<Field>) -> Self {
-        Self { type_name, pointer: false, fields, display: None }
+        Self { type_name, pointer: false, fields, embedded: 0, display: None }
+    }
+
+    /// The fields but for hidden ones.
+    pub(crate) fn exported(&self) -> impl Iterator<Item = &Field> {
+        self.fields.iter().filter(|field| !field.json.is_empty())
     }
 
     pub(crate) fn field(&self, name: &str) -> Option<&Value> {
-        self.fields.iter().find(|field| field.name == name).map(|field| &field.value)
+        self.exported().find(|field| field.name == name).map(|field| &field.value)
     }
 }
 
 impl Object {
+    /// The object as a function gets it, which has no address: what only an address offers is gone.
+    pub(crate) fn by_value(object: &Rc<Self>) -> Value {
+        match &**object {
+            Self::Struct(inner) if inner.display.is_some() => {
+                Value::object(Self::Struct(Struct { display: None, ..inner.clone() }))
+            }
+            _ => Value::Object(object.clone()),
+        }
+    }
+
     pub(crate) fn truth(&self) -> bool {
         match self {
             Self::Struct(_) | Self::Version(_) | Self::Time(_) => true,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::super::HelmVersion;
 use super::ast::{Body, Branch, Command, Expr, File, Node, Operand, Pipe, Pos, Slot};
 use super::eval::with_stack;
 use super::functions;
@@ -26,7 +27,8 @@ pub(crate) fn parse(source: &str) -> Parsed<File> {
         return Err(ParseError { pos: 0, message: "template is too large".into() });
     }
     let source: Arc<str> = source.into();
-    let mut parser = Parser { source: source.clone(), at: 0, trim: false, defines: HashMap::new(), depth: 0 };
+    let mut parser =
+        Parser { source: source.clone(), at: 0, trim: false, defines: HashMap::new(), depth: 0, of_helm_4: None };
     let mut scope = Scope::new();
     let mut nodes = Vec::new();
     let (end, _) = parser.list(&mut scope, &mut nodes, true)?;
@@ -34,7 +36,17 @@ pub(crate) fn parse(source: &str) -> Parsed<File> {
         return Err(ParseError { pos, message: format!("unexpected {{{{{word}}}}}") });
     }
     let main = Arc::new(body(&source, nodes, &scope));
-    Ok(File { main, defines: parser.defines })
+    Ok(File { main, defines: parser.defines, of_helm_4: parser.of_helm_4 })
+}
+
+impl File {
+    /// Refuses what that Helm does not know.
+    pub(crate) fn check(&self, helm: HelmVersion) -> Parsed<()> {
+        match self.of_helm_4 {
+            Some((pos, name)) if helm == HelmVersion::V3 => fail(pos, format!("function {name:?} not defined")),
+            _ => Ok(()),
+        }
+    }
 }
 
 fn body(source: &Arc<str>, nodes: Vec<Node>, scope: &Scope) -> Body {
@@ -91,6 +103,8 @@ struct Parser {
     trim: bool,
     defines: HashMap<Arc<str>, Arc<Body>>,
     depth: usize,
+    /// The first function of Helm 4 alone.
+    of_helm_4: Option<(Pos, &'static str)>,
 }
 
 /// The words of one action with one word of look-ahead, spaces included.
@@ -267,7 +281,8 @@ impl Parser {
         self.deeper(at)?;
         match self.list(&mut scope, &mut nodes, false)? {
             (End::Block(_), _) => {}
-            (End::File, at) => return fail(pos(at), "unexpected EOF"),
+            // Said where it began: its `end` is what is missing.
+            (End::File, _) => return fail(at, "unexpected EOF"),
             (End::Else(pos), _) => return fail(pos, format!("unexpected {{{{else}}}} in {context}")),
         }
         self.depth -= 1;
@@ -380,7 +395,8 @@ impl Parser {
         }
         match end {
             (End::Block(_), _) => {}
-            (End::File, at) => return fail(pos(at), "unexpected EOF"),
+            // Said where it began: its `end` is what is missing.
+            (End::File, _) => return fail(at, "unexpected EOF"),
             (End::Else(pos), _) => return fail(pos, "expected end; found {{else}}"),
         }
         scope.visible.truncate(visible);
@@ -539,7 +555,12 @@ impl Parser {
         let pos = word.0;
         let expr = match &word.1 {
             Token::Identifier(name) => match functions::find(name) {
-                Some(function) => Expr::Function(function),
+                Some(function) => {
+                    if function.of_helm_4 && self.of_helm_4.is_none() {
+                        self.of_helm_4 = Some((pos, function.name));
+                    }
+                    Expr::Function(function)
+                }
                 None => return fail(pos, format!("function {name:?} not defined")),
             },
             Token::Dot => Expr::Dot,

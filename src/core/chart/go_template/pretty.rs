@@ -21,6 +21,7 @@ pub(crate) fn to_yaml(value: &Value) -> Option<String> {
 fn is_block(value: &Value) -> bool {
     match value {
         Value::List(list) => !list.items.is_empty(),
+        Value::Bytes(data) => !data.is_empty(),
         other => entries(other).is_some_and(|entries| !entries.is_empty()),
     }
 }
@@ -30,9 +31,19 @@ fn entries(value: &Value) -> Option<Vec<(Arc<str>, Value)>> {
     if let Value::Object(object) = value
         && let Object::Struct(inner) = &**object
     {
-        return Some(inner.fields.iter().map(|f| (f.name.to_lowercase().into(), f.value.clone())).collect());
+        return Some(inner.exported().map(|f| (f.name.to_lowercase().into(), f.value.clone())).collect());
+    }
+    if let Value::Object(object) = value
+        && let Object::Files(files) = &**object
+    {
+        return Some(files.iter().map(|(name, data)| (name.clone(), bytes(data))).collect());
     }
     value.as_map().map(|map| map.entries())
+}
+
+/// Bytes are a list of numbers to `yaml.v3`.
+fn bytes(data: &[u8]) -> Value {
+    Value::list(data.iter().map(|byte| Value::Uint(u64::from(*byte))).collect())
 }
 
 fn write(lines: &mut Vec<String>, value: &Value, depth: usize, budget: &mut Budget) -> Option<()> {
@@ -40,6 +51,7 @@ fn write(lines: &mut Vec<String>, value: &Value, depth: usize, budget: &mut Budg
         return None;
     }
     match value {
+        Value::Bytes(data) => write(lines, &bytes(data), depth, budget)?,
         Value::List(list) if !list.items.is_empty() => {
             for item in &list.items {
                 let mut inner = Vec::new();
@@ -77,8 +89,15 @@ fn indented(by: &str, line: &str) -> String {
 
 /// The lines of a scalar, or of an empty list or map.
 fn scalar(value: &Value) -> Option<Vec<String>> {
-    if let Value::Float(number) = value {
-        return Some(vec![print::float(*number)]);
+    match value {
+        Value::Float(number) => return Some(vec![print::float(*number)]),
+        // A nil one too.
+        Value::List(_) => return Some(vec!["[]".into()]),
+        Value::Map(_) | Value::Values(_) => return Some(vec!["{}".into()]),
+        Value::Object(object) if let Object::Time(time) = &**object => {
+            return Some(vec![super::functions::date::rfc3339_nano(time)]);
+        }
+        _ => {}
     }
     let json: Json = json::to_json(value)?;
     Some(yaml::to_string_unfolded(&json).lines().map(str::to_owned).collect())

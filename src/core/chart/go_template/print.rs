@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::json::Budget;
 use super::object::{GoDuration, Object, Struct};
-use super::value::Value;
+use super::value::{Value, lossy};
 
 /// Appends what `{{ value }}` prints.
 pub(crate) fn write_action(out: &mut Vec<u8>, value: &Value) {
@@ -14,6 +14,8 @@ pub(crate) fn write_action(out: &mut Vec<u8>, value: &Value) {
         Value::Object(object) => match &**object {
             // Only an action can take the address that a method `String` needs.
             Object::Struct(Struct { display: Some(text), .. }) => out.extend_from_slice(text.as_bytes()),
+            // An action follows the pointer.
+            Object::Struct(inner) => write_struct(out, inner, 0, &mut Budget::default()),
             _ => write(out, value),
         },
         _ => write(out, value),
@@ -31,7 +33,7 @@ pub(crate) fn text(value: &Value) -> String {
     write(&mut out, value);
     match String::from_utf8(out) {
         Ok(text) => text,
-        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+        Err(error) => lossy(error.as_bytes()).into_owned(),
     }
 }
 
@@ -85,18 +87,31 @@ fn write_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b']');
 }
 
+fn write_struct(out: &mut Vec<u8>, inner: &Struct, depth: usize, budget: &mut Budget) {
+    out.push(b'{');
+    if inner.embedded > 0 {
+        out.push(b'{');
+    }
+    for (index, field) in inner.fields.iter().enumerate() {
+        if inner.embedded > 0 && index == inner.embedded {
+            out.push(b'}');
+        }
+        if index > 0 {
+            out.push(b' ');
+        }
+        write_at(out, &field.value, depth + 1, budget);
+    }
+    out.push(b'}');
+}
+
 fn write_object(out: &mut Vec<u8>, object: &Object, depth: usize, budget: &mut Budget) {
     use std::io::Write as _;
     match object {
         Object::Struct(inner) => {
-            out.extend_from_slice(if inner.pointer { b"&{" } else { b"{" });
-            for (index, field) in inner.fields.iter().enumerate() {
-                if index > 0 {
-                    out.push(b' ');
-                }
-                write_at(out, &field.value, depth + 1, budget);
+            if inner.pointer {
+                out.push(b'&');
             }
-            out.push(b'}');
+            write_struct(out, inner, depth, budget);
         }
         Object::Files(files) => {
             out.extend_from_slice(b"map[");

@@ -246,7 +246,7 @@ toString toStrings toToml toYaml toYamlPretty tpl trim trimAll trimPrefix \
 trimSuffix trimall trunc tuple typeIs typeIsLike typeOf uniq unixEpoch \
 unset until untilStep untitle upper urlJoin urlParse urlquery uuidv4 \
 values without wrap wrapWith";
-    let ours = super::super::function_names();
+    let ours = super::super::function_names(super::super::HelmVersion::V3);
     let missing: Vec<&str> = NAMES.split_whitespace().filter(|name| !ours.contains(name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
     assert!(!ours.contains(&"env") && !ours.contains(&"expandenv"));

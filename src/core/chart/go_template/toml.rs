@@ -9,8 +9,8 @@ use super::json::Budget;
 use super::object::Object;
 use super::value::Value;
 
-/// TOML text of a value; what can't be written gives the error's text, as in Helm.
-pub(crate) fn encode(value: &Value) -> String {
+/// TOML text of a value. The error is Go's.
+pub(crate) fn encode(value: &Value) -> Result<String, String> {
     if let Value::Object(object) = value
         && let Object::Files(files) = &**object
     {
@@ -18,13 +18,20 @@ pub(crate) fn encode(value: &Value) -> String {
         return encode(&Value::map(files.iter().map(|(name, data)| (name.clone(), numbers(data))).collect()));
     }
     let Some(map) = value.as_map() else {
-        return "toml: top-level values must be Go maps or structs".into();
+        let mut out = String::new();
+        return match value {
+            Value::Object(object) if !matches!(**object, Object::Time(_) | Object::Version(_)) => {
+                Err("toml: top-level values must be Go maps or structs".into())
+            }
+            Value::List(list) if tables(value).is_some() || list.nil => {
+                Err("toml: top-level values must be Go maps or structs".into())
+            }
+            _ => scalar(&mut out, value, 0, &mut Budget::default()).map(|()| out),
+        };
     };
     let mut out = String::new();
-    match table(&mut out, &map.entries(), &[], &mut Budget::default()) {
-        Ok(()) => out,
-        Err(error) => error,
-    }
+    table(&mut out, &map.entries(), &[], &mut Budget::default())?;
+    Ok(out)
 }
 
 fn is_table(value: &Value) -> bool {
@@ -46,12 +53,12 @@ fn table(out: &mut String, entries: &[(Arc<str>, Value)], path: &[String], budge
         return Err("toml: value is nested too deeply".into());
     }
     let pad = "  ".repeat(path.len());
-    for (name, value) in entries.iter().filter(|(_, value)| !value.is_nil() && !is_table(value)) {
+    for (name, value) in entries.iter().filter(|(_, value)| !value.is_null() && !is_table(value)) {
         _ = write!(out, "{pad}{} = ", key(name));
         scalar(out, value, 0, budget)?;
         out.push('\n');
     }
-    for (name, value) in entries.iter().filter(|(_, value)| is_table(value)) {
+    for (name, value) in entries.iter().filter(|(_, value)| !value.is_null() && is_table(value)) {
         let mut path = path.to_vec();
         path.push(key(name));
         let pad = "  ".repeat(path.len() - 1);
@@ -134,7 +141,7 @@ fn scalar(out: &mut String, value: &Value, depth: usize, budget: &mut Budget) ->
         }
         Value::Map(map) | Value::Values(map) => {
             out.push('{');
-            for (index, (name, item)) in map.entries().iter().filter(|(_, item)| !item.is_nil()).enumerate() {
+            for (index, (name, item)) in map.entries().iter().filter(|(_, item)| !item.is_null()).enumerate() {
                 if index > 0 {
                     out.push_str(", ");
                 }

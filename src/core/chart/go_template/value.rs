@@ -1,11 +1,22 @@
 //! Values as Go's templates see them: cheap to clone, maps shared and mutable.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::super::HelmVersion;
 use super::object::Object;
+
+/// The text of bytes as Go's conversion to runes gives it: each byte that is no UTF-8 is replaced on its own.
+pub(crate) fn lossy(bytes: &[u8]) -> Cow<'_, str> {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return Cow::Borrowed(text);
+    }
+    let chunks = bytes.utf8_chunks();
+    Cow::Owned(chunks.map(|chunk| chunk.valid().to_owned() + &"\u{fffd}".repeat(chunk.invalid().len())).collect())
+}
 
 /// A value of a template.
 ///
@@ -50,6 +61,8 @@ pub(crate) enum ListType {
 #[derive(Debug)]
 pub(crate) struct List {
     pub(crate) ty: ListType,
+    /// Go's nil slice: it is empty, and JSON's null.
+    pub(crate) nil: bool,
     pub(crate) items: Vec<Value>,
 }
 
@@ -66,12 +79,18 @@ pub(crate) enum MapType {
 #[derive(Debug)]
 pub(crate) struct Map {
     pub(crate) ty: MapType,
+    /// Go's nil map: it is empty, JSON's null, and nothing can be put into it.
+    pub(crate) nil: bool,
     entries: RefCell<BTreeMap<Arc<str>, Value>>,
 }
 
 impl Map {
     pub(crate) fn new(ty: MapType, entries: BTreeMap<Arc<str>, Value>) -> Self {
-        Self { ty, entries: RefCell::new(entries) }
+        Self { ty, nil: false, entries: RefCell::new(entries) }
+    }
+
+    pub(crate) fn nil(ty: MapType) -> Self {
+        Self { ty, nil: true, entries: RefCell::default() }
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<Value> {
@@ -216,7 +235,17 @@ impl Value {
     }
 
     pub(crate) fn typed_list(ty: ListType, items: Vec<Value>) -> Self {
-        Self::List(Rc::new(List { ty, items }))
+        Self::List(Rc::new(List { ty, nil: false, items }))
+    }
+
+    /// A nil slice of that type.
+    pub(crate) fn nil_list(ty: ListType) -> Self {
+        Self::List(Rc::new(List { ty, nil: true, items: Vec::new() }))
+    }
+
+    /// A nil map of that type.
+    pub(crate) fn nil_map(ty: MapType) -> Self {
+        Self::Map(Rc::new(Map::nil(ty)))
     }
 
     pub(crate) fn object(object: Object) -> Self {
@@ -233,6 +262,16 @@ impl Value {
 
     pub(crate) fn is_nil(&self) -> bool {
         matches!(self, Self::Invalid | Self::Nil)
+    }
+
+    /// Nil, or a slice or map that is nil under its type.
+    pub(crate) fn is_null(&self) -> bool {
+        match self {
+            Self::Invalid | Self::Nil => true,
+            Self::List(list) => list.nil,
+            Self::Map(map) | Self::Values(map) => map.nil,
+            _ => false,
+        }
     }
 
     /// Go's truth: false, 0, "", nil, and empty maps and lists are false.
@@ -266,7 +305,18 @@ impl Value {
         }
     }
 
-    /// The Go type's name, as `typeOf` and error messages give it.
+    /// The Go type's name in that Helm: 4 has some of Helm's own types in another package.
+    pub(crate) fn type_name_in(&self, helm: HelmVersion) -> &'static str {
+        match (helm, self.type_name()) {
+            (HelmVersion::V4, "chartutil.Values") => "common.Values",
+            (HelmVersion::V4, "chartutil.VersionSet") => "common.VersionSet",
+            (HelmVersion::V4, "chartutil.KubeVersion") => "common.KubeVersion",
+            (HelmVersion::V4, "*chartutil.Capabilities") => "*common.Capabilities",
+            (_, name) => name,
+        }
+    }
+
+    /// The Go type's name in Helm 3, as error messages give it.
     pub(crate) fn type_name(&self) -> &'static str {
         match self {
             Self::Invalid => "<nil>",

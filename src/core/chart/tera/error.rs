@@ -32,7 +32,10 @@ impl TeraError {
     pub(super) fn new(kind: TeraErrorKind, file: &str, message: impl Into<String>) -> Self {
         let location = location(file, 0, 0, "");
         let (included_from, lacks) = Default::default();
-        Self { kind, details: Box::new(TemplateError { message: message.into(), location, included_from, lacks }) }
+        Self {
+            kind,
+            details: Box::new(TemplateError { message: message.into(), location, included_from, lacks, quotes: true }),
+        }
     }
 
     /// Takes Tera's error apart. `file` counts where Tera tells none.

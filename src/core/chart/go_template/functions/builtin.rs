@@ -6,12 +6,12 @@ use std::rc::Rc;
 use super::super::eval::{Eval, Fault};
 use super::super::object::Object;
 use super::super::print;
-use super::super::value::Value;
+use super::super::value::{Value, lossy};
 use super::{Function, Out, Run, Ty, printf};
 
 pub(super) const FUNCTIONS: &[Function] = &[
-    Function { name: "and", params: &[Ty::Reflect], variadic: Some(Ty::Reflect), run: Run::And },
-    Function { name: "or", params: &[Ty::Reflect], variadic: Some(Ty::Reflect), run: Run::Or },
+    Function { name: "and", params: &[Ty::Reflect], variadic: Some(Ty::Reflect), run: Run::And, of_helm_4: false },
+    Function { name: "or", params: &[Ty::Reflect], variadic: Some(Ty::Reflect), run: Run::Or, of_helm_4: false },
     Function::new("not", &[Ty::Reflect], |_, args| Ok(Value::Bool(!args[0].truth()))),
     Function::variadic("eq", &[Ty::Reflect], Ty::Reflect, eq),
     Function::new("ne", &[Ty::Reflect, Ty::Reflect], |_, args| Ok(Value::Bool(!equal(&args[0], &args[1])?))),
@@ -30,13 +30,14 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::variadic("print", &[], Ty::Any, |_, args| Ok(Value::from_bytes(printf::sprint(args)))),
     Function::variadic("println", &[], Ty::Any, |_, args| Ok(Value::from_bytes(printf::sprintln(args)))),
     Function::variadic("printf", &[Ty::Str], Ty::Any, |eval, args| {
-        let text = printf::sprintf(args[0].bytes().unwrap_or_default(), &args[1..], eval.input.limits.output);
+        let text =
+            printf::sprintf(args[0].bytes().unwrap_or_default(), &args[1..], eval.input.limits.output, eval.input.helm);
         eval.produce(text.len())?;
         Ok(Value::from_bytes(text))
     }),
     Function::variadic("html", &[], Ty::Any, |_, args| Ok(escaped(args, html))),
     Function::variadic("js", &[], Ty::Any, |_, args| Ok(escaped(args, js))),
-    Function::variadic("urlquery", &[], Ty::Any, |_, args| Ok(escaped(args, super::url::query_escape))),
+    Function::variadic("urlquery", &[], Ty::Any, |_, args| Ok(urlquery(args))),
 ];
 
 #[derive(PartialEq, Eq)]
@@ -96,29 +97,28 @@ fn equal(a: &Value, b: &Value) -> Result<bool, Fault> {
         (Basic::Float, Basic::Float) => matches!((a, b), (Value::Float(a), Value::Float(b)) if a == b),
         (Basic::Str, Basic::Str) => a.bytes() == b.bytes(),
         (Basic::Other, Basic::Other) => {
-            if a.is_nil() || b.is_nil() {
-                return Ok(a.is_nil() && b.is_nil());
+            if !a.is_nil() && !b.is_nil() && a.kind() != b.kind() {
+                return Err(incomparable(a, b));
+            }
+            if a.is_null() || b.is_null() {
+                return Ok(a.is_null() && b.is_null());
             }
             match (a, b) {
                 (Value::Object(a), Value::Object(b)) => match (&**a, &**b) {
                     (Object::Time(a), Object::Time(b)) => a == b,
                     _ => Rc::ptr_eq(a, b),
                 },
-                _ => {
-                    return Err(format!(
-                        "non-comparable types {}: {}, {}: {}",
-                        print::text(a),
-                        a.type_name(),
-                        b.type_name(),
-                        print::text(b)
-                    )
-                    .into());
-                }
+                _ => return Err(incomparable(a, b)),
             }
         }
         _ if a.is_nil() || b.is_nil() => false,
         _ => return Err(INCOMPATIBLE.into()),
     })
+}
+
+fn incomparable(a: &Value, b: &Value) -> Fault {
+    let types = (a.type_name(), b.type_name());
+    format!("non-comparable types {}: {}, {}: {}", print::text(a), types.0, types.1, print::text(b)).into()
 }
 
 fn order(args: &[Value], test: fn(Ordering) -> bool, or_equal: bool) -> Out {
@@ -211,7 +211,18 @@ fn escaped(args: &[Value], escape: fn(&str) -> String) -> Value {
     // Go makes a text of each argument as an action would, so nil is `<no value>`.
     let printable = |arg: &Value| if arg.is_nil() { Value::from("<no value>") } else { arg.clone() };
     let args: Vec<Value> = args.iter().map(printable).collect();
-    Value::from(escape(&String::from_utf8_lossy(&printf::sprint(&args))))
+    Value::from(escape(&lossy(&printf::sprint(&args))))
+}
+
+/// As [`escaped`], but bytes that are no UTF-8 stay themselves.
+fn urlquery(args: &[Value]) -> Value {
+    let [Value::Raw(bytes)] = args else { return escaped(args, super::url::query_escape) };
+    let chunk = |chunk: std::str::Utf8Chunk<'_>| {
+        let invalid = super::encoding::hex(chunk.invalid()).to_uppercase();
+        let invalid = invalid.as_bytes().chunks(2).map(|pair| format!("%{}", String::from_utf8_lossy(pair)));
+        super::url::query_escape(chunk.valid()) + &invalid.collect::<Vec<_>>().concat()
+    };
+    Value::from(bytes.utf8_chunks().map(chunk).collect::<String>())
 }
 
 fn html(text: &str) -> String {

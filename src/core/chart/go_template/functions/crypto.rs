@@ -24,7 +24,7 @@ use super::super::print;
 use super::super::value::Value;
 use super::encoding::decode_base64;
 use super::math::int;
-use super::prime;
+use super::prime::{self, Halt};
 use super::random::{Place, Stream, stream};
 use super::{Function, Out, Ty, text};
 use crate::core::chart::keyring::{Kept, renewal};
@@ -110,15 +110,19 @@ fn certified(
     make: impl FnOnce(&mut Stream, Timestamp) -> Result<Pair, Fault>,
 ) -> Out {
     let place = Place::of(eval, function, args);
+    let now = match eval.input.now.or(eval.input.clock) {
+        Some(now) => now,
+        None => eval.now()?,
+    };
     let before = eval.input.drawn.get(&place.id());
     let is_due = |renew: Option<Timestamp>| renew.zip(eval.input.clock).is_some_and(|(at, now)| at <= now);
     let kept = match before {
         Some(kept) if !is_due(kept.renew) => kept.clone(),
         _ => {
             let generation = before.map_or(0, |kept| kept.generation.saturating_add(1));
-            // The first one is as old as the release, unless it would be due at once.
-            let first = before.is_none() && !is_due(renewal(eval.input.now, days));
-            let start = if first { eval.input.now } else { eval.input.clock.unwrap_or(eval.input.now) };
+            // The first one is as old as the input, unless it would be due at once.
+            let first = before.is_none() && !is_due(renewal(now, days));
+            let start = if first { now } else { eval.input.clock.unwrap_or(now) };
             let mut draws = place.draws(eval, generation)?;
             let Pair { certificate, key, start } = make(&mut draws, start)?;
             Kept { of: made_where(eval, function), key, certificate, generation, renew: renewal(start, days) }
@@ -143,8 +147,11 @@ struct Pair {
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "the shape of map_err")]
-fn failed(error: ErrorStack) -> Fault {
-    Fault::from(format!("cryptography failed: {error}"))
+fn failed(error: impl Into<Halt>) -> Fault {
+    match error.into() {
+        Halt::Stopped => "stopped".into(),
+        error @ Halt::Library(_) => Fault::from(format!("cryptography failed: {error}")),
+    }
 }
 
 const BCRYPT_COST: u32 = 10;
@@ -195,7 +202,7 @@ fn decrypt(args: &[Value]) -> Out {
 }
 
 /// The first prime from a draw on.
-fn draw_prime(draws: &mut Stream, bits: i32, context: &mut BigNumContext) -> Result<BigNum, ErrorStack> {
+fn draw_prime(draws: &mut Stream, bits: i32, context: &mut BigNumContext) -> Result<BigNum, Halt> {
     let mut bytes = vec![0; usize::try_from(bits).unwrap_or(0) / 8];
     loop {
         draws.fill(&mut bytes);
@@ -205,6 +212,9 @@ fn draw_prime(draws: &mut Stream, bits: i32, context: &mut BigNumContext) -> Res
             *last |= 1;
         }
         let fits = |candidate: &BigNumRef| {
+            if draws.is_stopped() {
+                return Err(Halt::Stopped);
+            }
             let mut below = candidate.to_owned()?;
             below.sub_word(1)?;
             // The exponent is prime: it must not divide p - 1.
@@ -219,7 +229,7 @@ fn draw_prime(draws: &mut Stream, bits: i32, context: &mut BigNumContext) -> Res
 const EXPONENT: u32 = 65537;
 
 #[allow(clippy::many_single_char_names, reason = "RSA's own names")]
-fn rsa_key(draws: &mut Stream, bits: i32) -> Result<PKey<Private>, ErrorStack> {
+fn rsa_key(draws: &mut Stream, bits: i32) -> Result<PKey<Private>, Halt> {
     let mut context = BigNumContext::new_secure()?;
     let p = draw_prime(draws, bits / 2, &mut context)?;
     let mut q = draw_prime(draws, bits / 2, &mut context)?;
@@ -242,10 +252,10 @@ fn rsa_key(draws: &mut Stream, bits: i32) -> Result<PKey<Private>, ErrorStack> {
     dq.nnmod(&d, &q1, &mut context)?;
     qi.mod_inverse(&q, &p, &mut context)?;
     let rsa: Rsa<Private> = RsaPrivateKeyBuilder::new(n, e, d)?.set_factors(p, q)?.set_crt_params(dp, dq, qi)?.build();
-    PKey::from_rsa(rsa)
+    Ok(PKey::from_rsa(rsa)?)
 }
 
-fn ec_key(draws: &mut Stream) -> Result<PKey<Private>, ErrorStack> {
+fn ec_key(draws: &mut Stream) -> Result<PKey<Private>, Halt> {
     let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?;
     let mut context = BigNumContext::new_secure()?;
     let mut order = BigNum::new()?;
@@ -259,19 +269,22 @@ fn ec_key(draws: &mut Stream) -> Result<PKey<Private>, ErrorStack> {
         }
         let mut public = EcPoint::new(&group)?;
         public.mul_generator2(&group, &secret, &mut context)?;
-        return PKey::from_ec_key(EcKey::from_private_components(&group, &secret, &public)?);
+        return Ok(PKey::from_ec_key(EcKey::from_private_components(&group, &secret, &public)?)?);
     }
 }
 
 /// With parameters of 1024 and 160 bits, as sprig makes them.
 #[allow(clippy::many_single_char_names, reason = "DSA's own names")]
-fn dsa_key(draws: &mut Stream) -> Result<PKey<Private>, ErrorStack> {
+fn dsa_key(draws: &mut Stream) -> Result<PKey<Private>, Halt> {
     let mut context = BigNumContext::new_secure()?;
     let q = draw_prime(draws, 160, &mut context)?;
     let mut step = q.to_owned()?;
     step.mul_word(2)?;
     let mut bytes = [0; 128];
     let p = loop {
+        if draws.is_stopped() {
+            return Err(Halt::Stopped);
+        }
         draws.fill(&mut bytes);
         bytes[0] |= 0x80;
         let mut p = BigNum::from_slice(&bytes)?;
@@ -304,11 +317,11 @@ fn dsa_key(draws: &mut Stream) -> Result<PKey<Private>, ErrorStack> {
     };
     let mut y = BigNum::new()?;
     y.mod_exp(&g, &x, &p, &mut context)?;
-    PKey::from_dsa(Dsa::from_private_components(p, q, g, x, y)?)
+    Ok(PKey::from_dsa(Dsa::from_private_components(p, q, g, x, y)?)?)
 }
 
 /// PKCS#1 for RSA, SEC 1 for elliptic curves, PKCS#8 for the rest, as sprig writes keys.
-fn key_pem(key: &PKey<Private>) -> Result<String, ErrorStack> {
+fn key_pem(key: &PKey<Private>) -> Result<String, Halt> {
     let pem = match key.id() {
         Id::RSA => key.rsa()?.private_key_to_pem()?,
         Id::EC => key.ec_key()?.private_key_to_pem()?,
@@ -331,7 +344,7 @@ fn private_key(eval: &mut Eval<'_>, args: &[Value]) -> Out {
             "ed25519" => {
                 let mut secret = [0; 32];
                 draws.fill(&mut secret);
-                PKey::private_key_from_raw_bytes(&secret, Id::ED25519)
+                PKey::private_key_from_raw_bytes(&secret, Id::ED25519).map_err(Halt::from)
             }
             "dsa" => dsa_key(&mut draws),
             other => return Ok(Value::from(format!("Unknown type {other}"))),

@@ -6,13 +6,13 @@ use jiff::civil::{Date, Time};
 use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp, Zoned};
 
-use super::super::eval::Eval;
+use super::super::eval::{Eval, Fault};
 use super::super::object::{GoDuration, Object};
 use super::super::value::Value;
 use super::{Function, Out, Ty, text};
 
 pub(super) const FUNCTIONS: &[Function] = &[
-    Function::new("now", &[], |eval, _| Ok(time(now(eval)))),
+    Function::new("now", &[], |eval, _| Ok(time(now(eval)?))),
     Function::new("date", &[Ty::Str, Ty::Any], |eval, args| in_zone(eval, &text(&args[0]), &args[1], "Local")),
     Function::new("dateInZone", &[Ty::Str, Ty::Any, Ty::Str], |eval, args| {
         in_zone(eval, &text(&args[0]), &args[1], &text(&args[2]))
@@ -42,8 +42,8 @@ pub(super) const FUNCTIONS: &[Function] = &[
         Ok(Value::from(as_time(&args[0]).map_or(0, |time| time.timestamp().as_second()).to_string()))
     }),
     Function::new("ago", &[Ty::Any], |eval, args| {
-        let then = instant(eval, &args[0]);
-        let nanos = eval.input.now.duration_since(then.timestamp()).as_nanos();
+        let then = instant(eval, &args[0])?;
+        let nanos = eval.now()?.duration_since(then.timestamp()).as_nanos();
         let seconds = i64::try_from((nanos + nanos.signum() * 500_000_000) / 1_000_000_000).unwrap_or(0);
         Ok(Value::from(GoDuration(seconds.saturating_mul(1_000_000_000)).to_string()))
     }),
@@ -61,7 +61,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
             Value::Int64(nanos) => *nanos,
             other => match as_time(other) {
                 Some(then) => {
-                    i64::try_from(eval.input.now.duration_since(then.timestamp()).as_nanos()).unwrap_or(i64::MAX)
+                    i64::try_from(eval.now()?.duration_since(then.timestamp()).as_nanos()).unwrap_or(i64::MAX)
                 }
                 None => 0,
             },
@@ -93,8 +93,8 @@ pub(crate) fn time(time: Zoned) -> Value {
     Value::object(Object::Time(time))
 }
 
-fn now(eval: &Eval<'_>) -> Zoned {
-    eval.input.now.to_zoned(TimeZone::UTC)
+fn now(eval: &mut Eval<'_>) -> Result<Zoned, Fault> {
+    Ok(eval.now()?.to_zoned(TimeZone::UTC))
 }
 
 /// Go's zero time.
@@ -113,16 +113,16 @@ pub(crate) fn as_time(value: &Value) -> Option<&Zoned> {
 }
 
 /// What sprig takes for a date: a time, seconds since 1970, anything else is now.
-fn instant(eval: &Eval<'_>, value: &Value) -> Zoned {
+fn instant(eval: &mut Eval<'_>, value: &Value) -> Result<Zoned, Fault> {
     if let Some(time) = as_time(value) {
-        return time.clone();
+        return Ok(time.clone());
     }
-    match value {
+    Ok(match value {
         Value::Int(seconds) | Value::Int64(seconds) => {
             Timestamp::from_second(*seconds).map_or_else(|_| zero(), |time| time.to_zoned(TimeZone::UTC))
         }
-        _ => now(eval),
-    }
+        _ => now(eval)?,
+    })
 }
 
 fn in_zone(eval: &mut Eval<'_>, layout: &str, date: &Value, zone: &str) -> Out {
@@ -130,7 +130,7 @@ fn in_zone(eval: &mut Eval<'_>, layout: &str, date: &Value, zone: &str) -> Out {
         "" | "UTC" | "Local" => TimeZone::UTC,
         name => TimeZone::get(name).unwrap_or(TimeZone::UTC),
     };
-    Ok(Value::from(format(&instant(eval, date).with_time_zone(zone), layout)))
+    Ok(Value::from(format(&instant(eval, date)?.with_time_zone(zone), layout)))
 }
 
 fn modify(args: &[Value], strict: bool) -> Out {

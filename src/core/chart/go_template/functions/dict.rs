@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::super::super::version::Version;
 use super::super::eval::{Eval, Fault};
 use super::super::json::Budget;
+use super::super::object::Object;
 use super::super::value::{List, ListType, Map, MapType, Value};
 use super::{Function, Out, Ty, text, to_text};
 
@@ -15,7 +17,9 @@ pub(super) const FUNCTIONS: &[Function] = &[
         Ok(map(&args[0]).and_then(|map| map.get(&text(&args[1]))).unwrap_or_else(|| Value::from("")))
     }),
     Function::new("set", &[Ty::Map, Ty::Str, Ty::Any], |eval, args| {
-        let Some(map) = map(&args[0]) else { return Err("assignment to entry in nil map".into()) };
+        let Some(map) = map(&args[0]).filter(|map| !map.nil) else {
+            return Err("assignment to entry in nil map".into());
+        };
         eval.link(&args[2]);
         map.insert(to_text(&args[1]), args[2].clone());
         Ok(args[0].clone())
@@ -162,13 +166,27 @@ fn copy_at(value: &Value, depth: usize, budget: &mut Budget) -> Option<Value> {
             for (key, value) in map.entries() {
                 entries.insert(key, copy_at(&value, depth + 1, budget)?);
             }
-            let copy = Rc::new(Map::new(map.ty, entries));
+            let copy = if map.nil { Map::nil(map.ty) } else { Map::new(map.ty, entries) };
+            let copy = Rc::new(copy);
             if let Value::Values(_) = value { Value::Values(copy) } else { Value::Map(copy) }
         }
         Value::List(list) if list.ty == ListType::Any || list.ty == ListType::Lists => {
             let items = list.items.iter().map(|item| copy_at(item, depth + 1, budget)).collect::<Option<Vec<_>>>()?;
-            Value::List(Rc::new(List { ty: list.ty, items }))
+            Value::List(Rc::new(List { ty: list.ty, nil: list.nil, items }))
         }
+        // What Go does not export is not copied: of a version nothing is left.
+        Value::Object(object) => match &**object {
+            Object::Version(_) => Value::object(Object::Version(Version::default())),
+            Object::Struct(inner) => {
+                let mut copy = inner.clone();
+                for field in &mut copy.fields {
+                    let hidden = field.json.is_empty();
+                    field.value = if hidden { Value::from("") } else { copy_at(&field.value, depth + 1, budget)? };
+                }
+                Value::object(Object::Struct(copy))
+            }
+            _ => value.clone(),
+        },
         other => other.clone(),
     })
 }

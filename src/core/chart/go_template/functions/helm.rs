@@ -7,7 +7,8 @@ use serde_json::Value as Json;
 use super::super::super::Lookup;
 use super::super::eval::{Eval, Fault};
 use super::super::json::{Style, encode, from_json, to_json};
-use super::super::value::Value;
+use super::super::print::quote_char;
+use super::super::value::{ListType, MapType, Value};
 use super::{Function, Out, Ty, text};
 use crate::core::yaml;
 
@@ -26,6 +27,11 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("lookup", &[Ty::Str, Ty::Str, Ty::Str, Ty::Str], lookup),
     Function::new("getHostByName", &[Ty::Str], |_, _| Ok(Value::from(""))),
     Function::new("toYaml", &[Ty::Any], |eval, args| to_yaml(eval, &args[0])),
+    Function::new("mustToYaml", &[Ty::Any], |eval, args| match to_json(&args[0]) {
+        Some(_) => to_yaml(eval, &args[0]),
+        None => Err("json: unsupported value".into()),
+    })
+    .of_helm_4(),
     Function::new("toYamlPretty", &[Ty::Any], |eval, args| {
         let text = super::super::pretty::to_yaml(&args[0]).unwrap_or_default();
         eval.produce(text.len())?;
@@ -67,7 +73,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
     Function::new("fromJson", &[Ty::Str], |_, args| {
         Ok(match serde_json::from_str::<Json>(&text(&args[0])) {
-            Ok(Json::Null) => Value::map([].into()),
+            Ok(Json::Null) => Value::nil_map(MapType::Any),
             Ok(json @ Json::Object(_)) => from_json(&json),
             Ok(other) => error_map(&unfit(&other, "map[string]interface {}")),
             Err(error) => error_map(&json_error(&text(&args[0]), &error)),
@@ -79,7 +85,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
     Function::new("fromJsonArray", &[Ty::Str], |_, args| {
         Ok(match serde_json::from_str::<Json>(&text(&args[0])) {
-            Ok(Json::Null) => Value::list(Vec::new()),
+            Ok(Json::Null) => Value::nil_list(ListType::Any),
             Ok(json @ Json::Array(_)) => from_json(&json),
             Ok(other) => Value::list(vec![unfit(&other, "[]interface {}").into()]),
             Err(error) => Value::list(vec![json_error(&text(&args[0]), &error).into()]),
@@ -89,10 +95,19 @@ pub(super) const FUNCTIONS: &[Function] = &[
         if args[0].is_nil() {
             return Err("reflect: call of reflect.Value.Type on zero Value".into());
         }
-        let text = super::super::toml::encode(&args[0]);
+        let text = super::super::toml::encode(&args[0]).unwrap_or_else(|error| error);
         eval.produce(text.len())?;
         Ok(Value::from(text))
     }),
+    Function::new("mustToToml", &[Ty::Any], |eval, args| {
+        if args[0].is_nil() {
+            return Err("reflect: call of reflect.Value.Type on zero Value".into());
+        }
+        let text = super::super::toml::encode(&args[0])?;
+        eval.produce(text.len())?;
+        Ok(Value::from(text))
+    })
+    .of_helm_4(),
     Function::new("fromToml", &[Ty::Str], |_, args| {
         Ok(super::super::toml::decode(&text(&args[0])).unwrap_or_else(|message| error_map(&message)))
     }),
@@ -123,12 +138,27 @@ fn json_error(text: &str, error: &serde_json::Error) -> String {
     if text.trim().is_empty() || error.is_eof() {
         return "unexpected end of JSON input".to_owned();
     }
-    let c = text
-        .lines()
-        .nth(error.line().saturating_sub(1))
-        .and_then(|line| line.chars().nth(error.column().saturating_sub(1)));
-    let place = if error.to_string().starts_with("key must be a string") { "object key string" } else { "value" };
-    format!("invalid character '{}' looking for beginning of {place}", c.unwrap_or(' '))
+    // Go looks at bytes.
+    let line = text.lines().nth(error.line().saturating_sub(1)).map(str::as_bytes);
+    let c = line.and_then(|line| line.get(error.column().saturating_sub(1))).map(|byte| char::from(*byte));
+    let told = error.to_string();
+    let place = if told.starts_with("key must be a string") {
+        "looking for beginning of object key string"
+    } else if told.starts_with("trailing characters") {
+        "after top-level value"
+    } else {
+        "looking for beginning of value"
+    };
+    let shown = match c.unwrap_or(' ') {
+        '\'' => "\\'".to_owned(),
+        '"' => "\"".to_owned(),
+        c => {
+            let mut quoted = String::new();
+            quote_char(&mut quoted, c, '"');
+            quoted
+        }
+    };
+    format!("invalid character '{shown}' {place}")
 }
 
 fn to_yaml(eval: &mut Eval<'_>, value: &Value) -> Out {

@@ -1,7 +1,7 @@
 //! Lists, and the functions that choose among their arguments.
 
 use super::super::eval::{Eval, Fault};
-use super::super::value::{List, ListType, Value};
+use super::super::value::{ListType, Value};
 use super::math::{int, to_int};
 use super::reflection::deep_equal;
 use super::strings::strings;
@@ -42,7 +42,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
             items.extend(elements(arg, "concat type", " as list")?);
         }
         eval.produce(items.len().saturating_mul(24))?;
-        Ok(Value::list(items))
+        Ok(list_or_nil(items))
     }),
     Function::new("chunk", &[Ty::Int, Ty::Any], chunk),
     Function::new("mustChunk", &[Ty::Int, Ty::Any], chunk),
@@ -90,6 +90,11 @@ fn not_a_list(value: &Value, what: &str, tail: &str) -> Fault {
     format!("Cannot {what} {}{tail}", value.kind().name()).into()
 }
 
+/// sprig appends to a nil list.
+fn list_or_nil(items: Vec<Value>) -> Value {
+    if items.is_empty() { Value::nil_list(ListType::Any) } else { Value::list(items) }
+}
+
 fn push(_: &mut Eval<'_>, args: &[Value]) -> Out {
     let mut items = elements(&args[0], "push on type", "")?;
     items.push(args[1].clone());
@@ -118,7 +123,7 @@ fn last(_: &mut Eval<'_>, args: &[Value]) -> Out {
 
 fn part(value: &Value, name: &str, cut: fn(&[Value]) -> &[Value]) -> Out {
     let items = elements(value, &format!("find {name} on type"), "")?;
-    Ok(Value::list(if items.is_empty() { Vec::new() } else { cut(&items).to_vec() }))
+    Ok(if items.is_empty() { Value::nil_list(ListType::Any) } else { Value::list(cut(&items).to_vec()) })
 }
 
 fn reverse(_: &mut Eval<'_>, args: &[Value]) -> Out {
@@ -173,7 +178,7 @@ fn slice(_: &mut Eval<'_>, args: &[Value]) -> Out {
     let end = args.get(2).map_or_else(|| i64::try_from(items.len()).unwrap_or(i64::MAX), to_int);
     let range = usize::try_from(start).ok().zip(usize::try_from(end).ok());
     match range.and_then(|(start, end)| items.get(start..end)) {
-        Some(part) => Ok(Value::List(std::rc::Rc::new(List { ty, items: part.to_vec() }))),
+        Some(part) => Ok(Value::typed_list(ty, part.to_vec())),
         None => Err("reflect.Value.Slice: slice index out of bounds".into()),
     }
 }

@@ -10,7 +10,15 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("int", &[Ty::Any], |_, args| Ok(Value::Int(to_int(&args[0])))),
     Function::new("int64", &[Ty::Any], |_, args| Ok(Value::Int64(to_int(&args[0])))),
     Function::new("float64", &[Ty::Any], |_, args| Ok(Value::Float(to_float(&args[0])))),
-    Function::new("atoi", &[Ty::Str], |_, args| Ok(Value::Int(super::text(&args[0]).parse().unwrap_or(0)))),
+    Function::new("atoi", &[Ty::Str], |_, args| {
+        Ok(Value::Int(super::text(&args[0]).parse().unwrap_or_else(
+            |error: std::num::ParseIntError| match error.kind() {
+                std::num::IntErrorKind::PosOverflow => i64::MAX,
+                std::num::IntErrorKind::NegOverflow => i64::MIN,
+                _ => 0,
+            },
+        )))
+    }),
     Function::new("toDecimal", &[Ty::Any], |_, args| {
         Ok(Value::Int64(i64::from_str_radix(&print::text(&args[0]), 8).unwrap_or(0)))
     }),
@@ -337,7 +345,8 @@ fn decimal(
     });
     Ok(Value::Float(match precise.flatten() {
         Some(sum) => sum.to_float(),
-        None => rest.iter().fold(first, |sum, next| rough(sum, to_float(next))),
+        // There is no negative nought.
+        None => rest.iter().fold(first, |sum, next| rough(sum, to_float(next))) + 0.0,
     }))
 }
 

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::SignedDuration;
-
 use super::super::super::version::Version;
 use super::super::files::{self, Glob};
 use super::super::object::Object;
 use super::super::print;
 use super::super::value::{ListType, Value};
 use super::dict::map;
+use super::duration::units;
 use super::math::int;
 use super::{Function, Out, Ty, date, text};
 
@@ -24,7 +23,8 @@ pub(crate) fn find(receiver: &Value, name: &str) -> Option<&'static Function> {
             Object::Version(_) => VERSION,
             Object::Time(_) => TIME,
             Object::Duration(_) => DURATION,
-            Object::Struct(inner) if inner.type_name == "chartutil.KubeVersion" => KUBE_VERSION,
+            // Its methods want its address.
+            Object::Struct(inner) if inner.display.is_some() => KUBE_VERSION,
             Object::Struct(_) => &[],
         },
         _ => &[],
@@ -82,8 +82,17 @@ fn field(args: &[Value], name: &str) -> Out {
     }
 }
 
+fn display(value: &Value) -> Out {
+    match value {
+        Value::Object(object) if let Object::Struct(inner) = &**object => {
+            Ok(inner.display.clone().map_or(Value::Invalid, Value::Str))
+        }
+        _ => Ok(Value::Invalid),
+    }
+}
+
 const KUBE_VERSION: &[Function] = &[
-    Function::new("String", &[Ty::Reflect], |_, args| field(args, "Version")),
+    Function::new("String", &[Ty::Reflect], |_, args| display(&args[0])),
     Function::new("GitVersion", &[Ty::Reflect], |_, args| field(args, "Version")),
 ];
 
@@ -271,14 +280,14 @@ fn nanos(value: &Value) -> i64 {
     }
 }
 
-fn float(args: &[Value], seconds: f64) -> Out {
-    Ok(Value::Float(SignedDuration::from_nanos(nanos(&args[0])).as_secs_f64() / seconds))
+fn float(args: &[Value], seconds: i64) -> Out {
+    Ok(Value::Float(units(nanos(&args[0]), seconds * 1_000_000_000)))
 }
 
 const DURATION: &[Function] = &[
-    Function::new("Hours", &[Ty::Reflect], |_, args| float(args, 3600.0)),
-    Function::new("Minutes", &[Ty::Reflect], |_, args| float(args, 60.0)),
-    Function::new("Seconds", &[Ty::Reflect], |_, args| float(args, 1.0)),
+    Function::new("Hours", &[Ty::Reflect], |_, args| float(args, 3600)),
+    Function::new("Minutes", &[Ty::Reflect], |_, args| float(args, 60)),
+    Function::new("Seconds", &[Ty::Reflect], |_, args| float(args, 1)),
     Function::new("Milliseconds", &[Ty::Reflect], |_, args| Ok(Value::Int64(nanos(&args[0]) / 1_000_000))),
     Function::new("Nanoseconds", &[Ty::Reflect], |_, args| Ok(Value::Int64(nanos(&args[0])))),
     Function::new("String", &[Ty::Reflect], |_, args| Ok(Value::from(print::text(&args[0])))),

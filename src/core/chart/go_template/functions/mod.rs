@@ -6,13 +6,15 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::LazyLock;
 
+use super::super::HelmVersion;
 use super::eval::{Eval, Fault};
-use super::value::Value;
+use super::value::{Value, lossy};
 
 pub(crate) mod builtin;
 pub(crate) mod crypto;
 pub(crate) mod date;
 pub(crate) mod dict;
+mod duration;
 pub(crate) mod encoding;
 pub(crate) mod helm;
 pub(crate) mod list;
@@ -79,6 +81,8 @@ pub(crate) struct Function {
     pub(crate) params: &'static [Ty],
     pub(crate) variadic: Option<Ty>,
     pub(crate) run: Run,
+    /// Helm 3 does not know it.
+    pub(crate) of_helm_4: bool,
 }
 
 /// How a function is called.
@@ -99,11 +103,16 @@ impl fmt::Debug for Function {
 
 impl Function {
     pub(crate) const fn new(name: &'static str, params: &'static [Ty], body: Body) -> Self {
-        Self { name, params, variadic: None, run: Run::Native(body) }
+        Self { name, params, variadic: None, run: Run::Native(body), of_helm_4: false }
     }
 
     pub(crate) const fn variadic(name: &'static str, params: &'static [Ty], rest: Ty, body: Body) -> Self {
-        Self { name, params, variadic: Some(rest), run: Run::Native(body) }
+        Self { name, params, variadic: Some(rest), run: Run::Native(body), of_helm_4: false }
+    }
+
+    /// The same, for Helm 4 alone.
+    const fn of_helm_4(self) -> Self {
+        Self { of_helm_4: true, ..self }
     }
 
     /// The type of the argument at `index`.
@@ -118,6 +127,7 @@ static TABLE: LazyLock<HashMap<&'static str, &'static Function>> = LazyLock::new
         crypto::FUNCTIONS,
         date::FUNCTIONS,
         dict::FUNCTIONS,
+        duration::FUNCTIONS,
         encoding::FUNCTIONS,
         helm::FUNCTIONS,
         list::FUNCTIONS,
@@ -140,9 +150,10 @@ pub(crate) fn find(name: &str) -> Option<&'static Function> {
     TABLE.get(name).copied()
 }
 
-/// The names of all functions, sorted.
-pub(crate) fn names() -> Vec<&'static str> {
-    let mut names: Vec<_> = TABLE.keys().copied().collect();
+/// The names of all functions of that Helm, sorted.
+pub(crate) fn names(helm: HelmVersion) -> Vec<&'static str> {
+    let known = TABLE.values().filter(|function| helm == HelmVersion::V4 || !function.of_helm_4);
+    let mut names: Vec<_> = known.map(|function| function.name).collect();
     names.sort_unstable();
     names
 }
@@ -151,7 +162,7 @@ pub(crate) fn names() -> Vec<&'static str> {
 pub(crate) fn text(value: &Value) -> std::borrow::Cow<'_, str> {
     match value {
         Value::Str(text) => std::borrow::Cow::Borrowed(text),
-        other => String::from_utf8_lossy(other.bytes().unwrap_or_default()),
+        other => lossy(other.bytes().unwrap_or_default()),
     }
 }
 
@@ -159,7 +170,7 @@ pub(crate) fn text(value: &Value) -> std::borrow::Cow<'_, str> {
 pub(crate) fn to_text(value: &Value) -> std::sync::Arc<str> {
     match value {
         Value::Str(text) => text.clone(),
-        Value::Raw(bytes) | Value::Bytes(bytes) => String::from_utf8_lossy(bytes).into(),
+        Value::Raw(bytes) | Value::Bytes(bytes) => lossy(bytes).into(),
         other => super::print::text(other).into(),
     }
 }

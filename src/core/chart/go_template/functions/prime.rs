@@ -7,6 +7,16 @@ use std::sync::LazyLock;
 
 use openssl::bn::{BigNum, BigNumContext, BigNumRef};
 use openssl::error::ErrorStack;
+use thiserror::Error;
+
+/// Why there is no prime.
+#[derive(Debug, Error)]
+pub(super) enum Halt {
+    #[error(transparent)]
+    Library(#[from] ErrorStack),
+    #[error("stopped")]
+    Stopped,
+}
 
 /// Numbers with a factor below are sorted out before the expensive test.
 const SMALL: u32 = 20_000;
@@ -31,9 +41,9 @@ static SMALL_PRIMES: LazyLock<Vec<u32>> = LazyLock::new(|| {
 /// The first prime from `start` on that `fits`, which is odd and larger than the small primes. `None` if none is near.
 pub(super) fn from(
     start: &BigNumRef,
-    fits: impl Fn(&BigNumRef) -> Result<bool, ErrorStack>,
+    fits: impl Fn(&BigNumRef) -> Result<bool, Halt>,
     context: &mut BigNumContext,
-) -> Result<Option<BigNum>, ErrorStack> {
+) -> Result<Option<BigNum>, Halt> {
     let mut composite = vec![false; WINDOW as usize];
     for prime in SMALL_PRIMES.iter().copied() {
         // start + 2k is a multiple of the prime for k = -start / 2, and every prime-th k from there.
@@ -124,6 +134,8 @@ mod tests {
             }
             assert_eq!(found, slow, "from {start}");
         }
+        let stopped = from(&BigNum::from_u32(1_000_001).unwrap(), |_| Err(Halt::Stopped), &mut context);
+        assert!(matches!(stopped, Err(Halt::Stopped)));
         let none = from(&BigNum::from_u32(1_000_001).unwrap(), |_| Ok(false), &mut context).unwrap();
         assert!(none.is_none());
     }

@@ -2,10 +2,11 @@
 
 use std::io::Write as _;
 
+use super::super::super::HelmVersion;
 use super::super::json::Budget;
 use super::super::object::Object;
 use super::super::print;
-use super::super::value::Value;
+use super::super::value::{Value, lossy};
 
 /// `fmt.Sprint`: a space between operands when neither is a string.
 pub(crate) fn sprint(args: &[Value]) -> Vec<u8> {
@@ -54,11 +55,12 @@ struct Formatter<'v> {
     reordered: bool,
     limit: usize,
     budget: Budget,
+    helm: HelmVersion,
     depth: usize,
 }
 
 /// `fmt.Sprintf`. Widths and precisions are cut at `limit`.
-pub(crate) fn sprintf(format: &[u8], args: &[Value], limit: usize) -> Vec<u8> {
+pub(crate) fn sprintf(format: &[u8], args: &[Value], limit: usize, helm: HelmVersion) -> Vec<u8> {
     let mut formatter = Formatter {
         out: Vec::with_capacity(format.len() + 16),
         args,
@@ -66,6 +68,7 @@ pub(crate) fn sprintf(format: &[u8], args: &[Value], limit: usize) -> Vec<u8> {
         reordered: false,
         limit,
         budget: Budget::default(),
+        helm,
         depth: 0,
     };
     formatter.run(format);
@@ -104,7 +107,7 @@ impl Formatter<'_> {
         if arg.is_nil() {
             self.out.extend_from_slice(b"<nil>");
         } else {
-            self.out.extend_from_slice(arg.type_name().as_bytes());
+            self.out.extend_from_slice(arg.type_name_in(self.helm).as_bytes());
             self.out.push(b'=');
             print::write(&mut self.out, arg);
         }
@@ -182,8 +185,7 @@ impl Formatter<'_> {
                 at += 1;
                 match self.star() {
                     Some(precision) if precision >= 0 => spec.precision = Some(self.clamp(precision)),
-                    Some(_) => {}
-                    None => self.out.extend_from_slice(b"%!(BADPREC)"),
+                    Some(_) | None => self.out.extend_from_slice(b"%!(BADPREC)"),
                 }
             } else {
                 let (number, end) = digits(format, at);
@@ -224,9 +226,13 @@ impl Formatter<'_> {
         if arg.is_nil() {
             self.out.extend_from_slice(b"<nil>");
         } else {
-            self.out.extend_from_slice(arg.type_name().as_bytes());
+            self.out.extend_from_slice(arg.type_name_in(self.helm).as_bytes());
             self.out.push(b'=');
-            self.argument('v', arg, &Spec { sharp: false, ..spec.clone() });
+            match arg {
+                // The flag stays, and for floats it means trailing noughts.
+                Value::Float(_) => self.argument('g', arg, spec),
+                _ => self.argument('v', arg, &Spec { sharp: false, ..spec.clone() }),
+            }
         }
         self.out.push(b')');
     }
@@ -234,7 +240,7 @@ impl Formatter<'_> {
     fn argument(&mut self, verb: char, arg: &Value, spec: &Spec) {
         match verb {
             'T' | 'v' if arg.is_nil() => return self.pad(b"<nil>", spec),
-            'T' => return self.pad(arg.type_name().as_bytes(), spec),
+            'T' => return self.pad(arg.type_name_in(self.helm).as_bytes(), spec),
             _ => {}
         }
         match arg {
@@ -250,7 +256,18 @@ impl Formatter<'_> {
             Value::Float(value) => self.float(verb, arg, *value, spec),
             Value::Str(_) | Value::Raw(_) => self.string(verb, arg, arg.bytes().unwrap_or_default(), spec),
             Value::Bytes(bytes) if verb != 'v' && verb != 'd' => self.string(verb, arg, bytes, spec),
+            Value::Bytes(bytes) if !spec.sharp => {
+                self.out.push(b'[');
+                for (index, byte) in bytes.iter().enumerate() {
+                    if index > 0 {
+                        self.out.push(b' ');
+                    }
+                    self.integer('d', arg, false, u64::from(*byte), spec);
+                }
+                self.out.push(b']');
+            }
             Value::List(_) | Value::Map(_) | Value::Values(_) if !self.budget.spend(self.depth) => {}
+            Value::List(_) | Value::Map(_) | Value::Values(_) if verb == 'v' && spec.sharp => self.go_syntax(arg, spec),
             Value::List(list) => {
                 self.depth += 1;
                 self.out.push(b'[');
@@ -293,11 +310,49 @@ impl Formatter<'_> {
                 self.depth -= 1;
                 self.out.push(b'}');
             }
+            Value::Object(object) if let Object::Files(files) = &**object => {
+                let bytes = files.iter().map(|(name, data)| (name.clone(), Value::Bytes(data.as_ref().into())));
+                self.argument(verb, &Value::map(bytes.collect()), spec);
+            }
             Value::Bytes(_) | Value::Object(_) => {
                 let text = print::text(arg);
                 self.string(if matches!(verb, 'q' | 'x' | 'X') { verb } else { 's' }, arg, text.as_bytes(), spec);
             }
         }
+    }
+
+    /// `%#v` of a list or a map.
+    fn go_syntax(&mut self, arg: &Value, spec: &Spec) {
+        self.out.extend_from_slice(arg.type_name_in(self.helm).as_bytes());
+        if arg.is_null() {
+            self.out.extend_from_slice(b"(nil)");
+            return;
+        }
+        self.depth += 1;
+        self.out.push(b'{');
+        let keyed: Vec<(Option<Value>, Value)> = match arg {
+            Value::List(list) => list.items.iter().map(|item| (None, item.clone())).collect(),
+            other => {
+                let entries = other.as_map().map(|map| map.entries()).unwrap_or_default();
+                entries.into_iter().map(|(key, item)| (Some(Value::Str(key)), item)).collect()
+            }
+        };
+        for (index, (key, item)) in keyed.iter().enumerate() {
+            if index > 0 {
+                self.out.extend_from_slice(b", ");
+            }
+            if let Some(key) = key {
+                self.argument('v', key, spec);
+                self.out.push(b':');
+            }
+            if item.is_nil() {
+                self.out.extend_from_slice(b"interface {}(nil)");
+            } else {
+                self.argument('v', item, spec);
+            }
+        }
+        self.depth -= 1;
+        self.out.push(b'}');
     }
 
     /// A part of a list or a map: nil is `<nil>` there for every verb, of no width.
@@ -306,7 +361,7 @@ impl Formatter<'_> {
     }
 
     fn pad(&mut self, text: &[u8], spec: &Spec) {
-        let length = String::from_utf8_lossy(text).chars().count();
+        let length = lossy(text).chars().count();
         let fill = spec.width.unwrap_or(0).saturating_sub(length);
         if spec.minus {
             self.out.extend_from_slice(text);
@@ -321,7 +376,7 @@ impl Formatter<'_> {
         let cut: Vec<u8>;
         let bytes = match spec.precision {
             Some(precision) if matches!(verb, 's' | 'v' | 'q') => {
-                cut = String::from_utf8_lossy(bytes).chars().take(precision).collect::<String>().into_bytes();
+                cut = lossy(bytes).chars().take(precision).collect::<String>().into_bytes();
                 &cut
             }
             Some(precision) => &bytes[..precision.min(bytes.len())],
@@ -336,10 +391,13 @@ impl Formatter<'_> {
             's' | 'v' => self.pad(bytes, spec),
             'q' => {
                 let mut text = String::new();
-                if spec.sharp && !bytes.contains(&b'`') && std::str::from_utf8(bytes).is_ok() {
-                    text = format!("`{}`", String::from_utf8_lossy(bytes));
-                } else {
-                    print::quote(&mut text, bytes);
+                let raw = |c: char| c == '\t' || !(c < ' ' || matches!(c, '`' | '\u{7f}' | '\u{feff}'));
+                match std::str::from_utf8(bytes) {
+                    Ok(plain) if spec.sharp && plain.chars().all(raw) => text = format!("`{plain}`"),
+                    _ => print::quote(&mut text, bytes),
+                }
+                if spec.plus {
+                    text = ascii(&text);
                 }
                 self.pad(text.as_bytes(), spec);
             }
@@ -365,16 +423,16 @@ impl Formatter<'_> {
         let (digits, prefix) = match verb {
             'd' | 'v' => (value.to_string(), ""),
             'b' => (format!("{value:b}"), "0b"),
-            'o' => (format!("{value:o}"), "0"),
+            'o' => (format!("{value:o}"), if value == 0 { "" } else { "0" }),
             'O' => (format!("0o{value:o}"), ""),
             'x' => (format!("{value:x}"), "0x"),
             'X' => (format!("{value:X}"), "0X"),
             'c' => {
-                let c = u32::try_from(value).ok().and_then(char::from_u32).unwrap_or('\u{fffd}');
+                let c = u32::try_from(value).ok().filter(|_| !negative).and_then(char::from_u32).unwrap_or('\u{fffd}');
                 return self.pad(c.encode_utf8(&mut [0; 4]).as_bytes(), spec);
             }
             'q' => {
-                let c = u32::try_from(value).ok().and_then(char::from_u32).unwrap_or('\u{fffd}');
+                let c = u32::try_from(value).ok().filter(|_| !negative).and_then(char::from_u32).unwrap_or('\u{fffd}');
                 let mut text = String::from("'");
                 print::quote_char(&mut text, c, '\'');
                 text.push('\'');
@@ -407,8 +465,11 @@ impl Formatter<'_> {
         let magnitude = value.abs();
         let text = if value.is_finite() {
             match (verb, spec.precision) {
+                ('g' | 'G', None) if spec.sharp => padded(&print::float(magnitude), 6),
                 ('v' | 'g' | 'G', None) => print::float(magnitude),
                 ('v' | 'g' | 'G', Some(precision)) => general(magnitude, precision, spec.sharp),
+                ('x', None) if spec.sharp => padded(&hexadecimal(magnitude), 6),
+                ('X', None) if spec.sharp => padded(&hexadecimal(magnitude), 0),
                 ('x' | 'X', None) => hexadecimal(magnitude),
                 ('e' | 'E', precision) => scientific(magnitude, precision.unwrap_or(6)),
                 ('f' | 'F', precision) => {
@@ -477,6 +538,26 @@ fn hexadecimal(value: f64) -> String {
 }
 
 /// `%.3g`
+/// A quoted text with what is not ASCII escaped.
+fn ascii(quoted: &str) -> String {
+    let escaped = |c: char| match c {
+        c if c.is_ascii() => c.to_string(),
+        c if (c as u32) < 0x1_0000 => format!("\\u{:04x}", c as u32),
+        c => format!("\\U{:08x}", c as u32),
+    };
+    quoted.chars().map(escaped).collect()
+}
+
+/// With a point and as many digits: what `#` asks for.
+fn padded(text: &str, digits: usize) -> String {
+    let at = text.find('p').or_else(|| text.find('e').filter(|_| !text.starts_with("0x"))).unwrap_or(text.len());
+    let (mantissa, tail) = text.split_at(at);
+    let counted = mantissa.trim_start_matches(['0', '.']).bytes().filter(|byte| *byte != b'.').count();
+    let counted = if mantissa == "0" { 1 } else { counted };
+    let point = if mantissa.contains('.') { "" } else { "." };
+    format!("{mantissa}{point}{}{tail}", "0".repeat(digits.saturating_sub(counted)))
+}
+
 fn general(value: f64, precision: usize, sharp: bool) -> String {
     let precision = precision.clamp(1, 10_000);
     let text = format!("{value:.*e}", precision - 1);
@@ -501,7 +582,7 @@ mod tests {
     use super::*;
 
     fn format(format: &str, args: &[Value]) -> String {
-        String::from_utf8(sprintf(format.as_bytes(), args, 1000)).unwrap()
+        String::from_utf8(sprintf(format.as_bytes(), args, 1000, HelmVersion::V3)).unwrap()
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! Random functions. Each draw comes from the input's seed, so that the same input renders the same text.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, Mac};
@@ -66,6 +69,8 @@ pub(crate) struct Stream {
     counter: u64,
     block: [u8; 32],
     used: usize,
+    /// Set from outside to stop: what searches among draws may take long.
+    stop: Option<Arc<AtomicBool>>,
 }
 
 fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
@@ -86,6 +91,11 @@ pub(crate) fn hmac_sha256(key: &[u8], message: &[u8]) -> [u8; 32] {
 }
 
 impl Stream {
+    /// Whether it was asked from outside to stop.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+
     pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
         for byte in bytes {
             if self.used == self.block.len() {
@@ -158,7 +168,7 @@ impl Place {
         };
         let secret = hmac(b"clusterstack template randomness v1", &[&seed.0]);
         let key = hmac(&secret, &[&self.0, &generation.to_be_bytes()]);
-        Ok(Stream { key, counter: 0, block: [0; 32], used: 32 })
+        Ok(Stream { key, counter: 0, block: [0; 32], used: 32, stop: eval.input.stop.clone() })
     }
 }
 

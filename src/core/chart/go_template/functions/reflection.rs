@@ -1,15 +1,18 @@
 //! Types and deep comparison.
 
+use super::super::eval::Eval;
 use super::super::json::Budget;
 use super::super::object::Object;
 use super::super::value::Value;
 use super::{Function, Ty, text};
 
 pub(super) const FUNCTIONS: &[Function] = &[
-    Function::new("typeOf", &[Ty::Any], |_, args| Ok(Value::from(type_of(&args[0])))),
-    Function::new("typeIs", &[Ty::Str, Ty::Any], |_, args| Ok(Value::Bool(text(&args[0]) == type_of(&args[1])))),
-    Function::new("typeIsLike", &[Ty::Str, Ty::Any], |_, args| {
-        let (target, found) = (text(&args[0]), type_of(&args[1]));
+    Function::new("typeOf", &[Ty::Any], |eval, args| Ok(Value::from(type_of(eval, &args[0])))),
+    Function::new("typeIs", &[Ty::Str, Ty::Any], |eval, args| {
+        Ok(Value::Bool(text(&args[0]) == type_of(eval, &args[1])))
+    }),
+    Function::new("typeIsLike", &[Ty::Str, Ty::Any], |eval, args| {
+        let (target, found) = (text(&args[0]), type_of(eval, &args[1]));
         Ok(Value::Bool(target == found || found.strip_prefix('*') == Some(&*target)))
     }),
     Function::new("kindOf", &[Ty::Any], |_, args| Ok(Value::from(args[0].kind().name()))),
@@ -17,8 +20,8 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("deepEqual", &[Ty::Any, Ty::Any], |_, args| Ok(Value::Bool(deep_equal(&args[0], &args[1])))),
 ];
 
-fn type_of(value: &Value) -> &'static str {
-    if value.is_nil() { "<nil>" } else { value.type_name() }
+fn type_of(eval: &Eval<'_>, value: &Value) -> &'static str {
+    if value.is_nil() { "<nil>" } else { value.type_name_in(eval.input.helm) }
 }
 
 /// Go's `reflect.DeepEqual`: types must be the same, so 1 is not 1.0.
@@ -28,6 +31,9 @@ pub(crate) fn deep_equal(a: &Value, b: &Value) -> bool {
 
 fn equal(a: &Value, b: &Value, depth: usize, budget: &mut Budget) -> bool {
     if !budget.spend(depth) {
+        return false;
+    }
+    if a.is_null() != b.is_null() {
         return false;
     }
     match (a, b) {

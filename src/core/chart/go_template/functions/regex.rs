@@ -3,7 +3,7 @@
 use regex::Regex;
 
 use super::super::eval::{Eval, Fault};
-use super::super::value::Value;
+use super::super::value::{ListType, Value};
 use super::math::int;
 use super::{Function, Out, Ty, text};
 
@@ -235,7 +235,8 @@ fn count(value: &Value) -> usize {
 fn find_all(eval: &mut Eval<'_>, args: &[Value]) -> Out {
     let regex = compile(eval, &args[0])?;
     let source = text(&args[1]);
-    Ok(Value::strings(matches(&regex, &source).take(count(&args[2])).map(|found| found.as_str())))
+    let mut found = matches(&regex, &source).take(count(&args[2])).map(|found| found.as_str()).peekable();
+    Ok(if found.peek().is_some() { Value::strings(found) } else { Value::nil_list(ListType::Str) })
 }
 
 /// Go ignores an empty match right behind a match, as the `regex` crate does.
@@ -265,7 +266,7 @@ fn split(eval: &mut Eval<'_>, args: &[Value]) -> Out {
     let limit = int(&args[2]);
     let regex = compile(eval, &args[0])?;
     if limit == 0 {
-        return Ok(Value::strings(Vec::<Value>::new()));
+        return Ok(Value::nil_list(ListType::Str));
     }
     let source = text(&args[1]);
     if !text(&args[0]).is_empty() && source.is_empty() {

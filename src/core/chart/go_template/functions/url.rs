@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::super::eval::{Fault, entries};
-use super::super::value::Value;
+use super::super::value::{Value, lossy};
 use super::dict::map;
 use super::{Function, Out, Ty, text};
 
@@ -104,7 +104,7 @@ fn unescape(text: &str) -> Result<String, String> {
             at += 1;
         }
     }
-    Ok(String::from_utf8_lossy(&out).into_owned())
+    Ok(lossy(&out).into_owned())
 }
 
 #[derive(Default)]

@@ -1,0 +1,3 @@
+module clusterstack/oracle/protocol
+
+go 1.26.0
