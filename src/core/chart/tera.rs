@@ -35,6 +35,9 @@ pub use error::{TeraError, TeraErrorKind};
 use meter::Metered;
 use session::Session;
 
+/// How many times the output may be printed on the way to it: a text within a component within another is printed thrice.
+const AGAIN: usize = 4;
+
 /// The Tera templates of a chart, parsed once and rendered any number of times, by any number of threads.
 pub struct TeraTemplates {
     tera: tera::Tera,
@@ -114,7 +117,8 @@ impl TeraTemplates {
     ) -> Result<Texts, TeraError> {
         let context = context.to_tera()?;
         let (output, steps, stop) = (limits.output, limits.steps, stop.cloned());
-        let mut session = Session { steps, output, whole_output: output, stop, ..Session::default() };
+        let captured = output.saturating_mul(AGAIN);
+        let mut session = Session { steps, output, whole_output: output, captured, stop, ..Session::default() };
         for (lookup, answer) in lookups {
             session.answers.insert(lookup.clone(), to_tera(answer)?);
         }

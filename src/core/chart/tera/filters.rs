@@ -77,9 +77,14 @@ pub(super) fn register(tera: &mut Tera) {
         }
         Ok(Value::from(joined))
     });
-    tera.register_function(meter::STEP, |_: Kwargs, _: &State| -> TeraResult<Value> {
+    tera.register_function(meter::STEP, |kwargs: Kwargs, _: &State| -> TeraResult<Value> {
         session::step().map_err(Error::message)?;
+        session::captured(kwargs.get("bytes")?.unwrap_or_default()).map_err(Error::message)?;
         Ok(Value::from(""))
+    });
+    tera.register_filter(meter::PRINTED, |value: Value, _: Kwargs, _: &State| -> TeraResult<Value> {
+        session::printed(&value).map_err(Error::message)?;
+        Ok(value)
     });
     tera.register_filter(meter::BOUND, |value: Value, _: Kwargs, _: &State| -> TeraResult<Value> {
         session::bound(&value).map_err(Error::message)?;

@@ -1,7 +1,9 @@
-//! Makes templates count what Tera does not: rounds of loops, and the size of variables.
+//! Makes templates count what Tera does not: rounds of loops, the size of variables, and what is written into captured
+//! text, which reaches no writer: components, their bodies, `set` blocks, sections of filters.
 //!
-//! Behind each `for` a step is counted, behind each `set` the size of the variable, by tags that print nothing. Places in
-//! errors are told as if they were not there.
+//! Behind each `for` and `component` a step and the text up to its end are counted, behind each `set` the size of the
+//! variable, by tags that print nothing; what is printed passes a filter, or is counted behind it where it is but a path,
+//! so that errors about undefined variables stay Tera's own. Places in errors are told as if nothing were added.
 
 use super::error::{TeraError, TeraErrorKind};
 use crate::core::chart::Location;
@@ -10,6 +12,9 @@ use crate::core::chart::Location;
 pub(super) const STEP: &str = "clusterstack_step";
 /// The filter that bounds a variable: a function would refuse one that is undefined.
 pub(super) const BOUND: &str = "clusterstack_bound";
+
+/// The filter through which everything goes that is printed.
+pub(super) const PRINTED: &str = "clusterstack_printed";
 
 /// How many texts a tag may join: each may be as large as a variable.
 const MAX_JOINED: usize = 64;
@@ -32,29 +37,33 @@ impl Metered {
     pub(super) fn new(name: &str, original: &str) -> Result<Self, TeraError> {
         let mut metered = Self { text: String::new(), original: original.to_owned(), added: Vec::new() };
         let mut sets: Vec<&str> = Vec::new();
+        let mut literals = literals(original).into_iter();
         let mut rest = original;
         while let Some((before, token, after)) = next(rest) {
             metered.text.push_str(before);
-            metered.text.push_str(token);
             rest = after;
-            if token.starts_with("{#") {
+            if token.starts_with("{{") {
+                if token.matches('~').count() > MAX_JOINED {
+                    return Err(metered.joins_too_much(name));
+                }
+                metered.print(token);
                 continue;
             }
+            metered.text.push_str(token);
+            let Some((word, arguments)) = tag(token) else { continue };
             if token.matches('~').count() > MAX_JOINED {
-                return Err(metered.error(name, &format!("joins more than {MAX_JOINED} texts in one tag")));
+                return Err(metered.joins_too_much(name));
             }
-            if !token.starts_with("{%") {
-                continue;
-            }
-            let inner = token[2..].trim_start_matches('-').trim_end_matches("%}").trim_end_matches('-').trim();
-            let (word, arguments) = inner.split_once(char::is_whitespace).unwrap_or((inner, ""));
             match word {
                 "raw" => {
                     let end = end_of_raw(rest);
                     metered.text.push_str(&rest[..end]);
                     rest = &rest[end..];
                 }
-                "for" => metered.add(token, &format!("{STEP}()")),
+                "for" | "component" => {
+                    let bytes = literals.next().unwrap_or_default();
+                    metered.add(token, &format!("{STEP}(bytes={bytes})"));
+                }
                 "set" | "set_global" => {
                     let (variable, is_block) = variable(arguments);
                     if is_block {
@@ -75,12 +84,39 @@ impl Metered {
         Ok(metered)
     }
 
+    /// A tag that prints, counted.
+    fn print(&mut self, token: &str) {
+        let (open, inner, close) = brackets(token);
+        let expression = inner.trim();
+        if is_path(expression) {
+            self.text.push_str(token);
+            let end = if close == "-}}" { "-%}" } else { "%}" };
+            self.insert(&format!("{{% set clusterstack_ = {expression} | {PRINTED} {end}"));
+            return;
+        }
+        self.text.push_str(open);
+        let (start, end) = (inner.len() - inner.trim_start().len(), inner.trim_end().len());
+        self.text.push_str(&inner[..start]);
+        self.insert("(");
+        self.text.push_str(expression);
+        self.insert(&format!(") | {PRINTED}"));
+        self.text.push_str(&inner[end.max(start)..]);
+        self.text.push_str(close);
+    }
+
     /// A call behind `tag`, which trims as the tag did.
     fn add(&mut self, tag: &str, call: &str) {
         let end = if tag.ends_with("-%}") { "-%}" } else { "%}" };
-        let added = format!("{{% set clusterstack_ = {call} {end}");
+        self.insert(&format!("{{% set clusterstack_ = {call} {end}"));
+    }
+
+    fn insert(&mut self, added: &str) {
         self.added.push((self.text.len(), added.len()));
-        self.text.push_str(&added);
+        self.text.push_str(added);
+    }
+
+    fn joins_too_much(&self, name: &str) -> TeraError {
+        self.error(name, &format!("joins more than {MAX_JOINED} texts in one tag"))
     }
 
     /// A place in the new text as one in the template.
@@ -104,6 +140,57 @@ impl Metered {
         self.locate(&mut error.details.location);
         error
     }
+}
+
+/// For each `for` and `component`, in their order, how many bytes of text stand between it and its end, those within
+/// another one left out: what one round writes of the template's own.
+fn literals(original: &str) -> Vec<usize> {
+    let (mut bytes, mut open): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
+    let mut rest = original;
+    while let Some((before, token, after)) = next(rest) {
+        if let Some(at) = open.last() {
+            bytes[*at] += before.len();
+        }
+        rest = after;
+        match tag(token).map(|(word, _)| word) {
+            Some("raw") => {
+                let end = end_of_raw(rest);
+                if let Some(at) = open.last() {
+                    bytes[*at] += end;
+                }
+                rest = &rest[end..];
+            }
+            Some("for" | "component") => {
+                open.push(bytes.len());
+                bytes.push(0);
+            }
+            Some("endfor" | "endcomponent") => {
+                open.pop();
+            }
+            _ => {}
+        }
+    }
+    bytes
+}
+
+/// The first word of a `{% … %}` and what follows it.
+fn tag(token: &str) -> Option<(&str, &str)> {
+    let inner = token.strip_prefix("{%")?.trim_start_matches('-').trim_end_matches("%}").trim_end_matches('-').trim();
+    Some(inner.split_once(char::is_whitespace).unwrap_or((inner, "")))
+}
+
+/// A `{{ … }}` in its brackets, trims among them, and what is between.
+fn brackets(token: &str) -> (&str, &str, &str) {
+    let open = if token.starts_with("{{-") { 3 } else { 2 };
+    let close = if token.len() > open + 3 && token.ends_with("-}}") { 3 } else { 2 };
+    let (rest, close) = token.split_at(token.len() - close);
+    let (open, inner) = rest.split_at(open.min(rest.len()));
+    (open, inner, close)
+}
+
+/// `a.b.c`: what can be looked at twice.
+fn is_path(expression: &str) -> bool {
+    !expression.is_empty() && expression.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.'))
 }
 
 /// The text before the next tag, the tag with its brackets, and what follows. `None` where no tag is left, or one has no
@@ -161,17 +248,38 @@ mod tests {
     #[test]
     fn tags_that_count_stand_behind_loops_and_variables() {
         let call = |of: &str| format!("{{% set clusterstack_ = {of} %}}");
-        let (step, x) = (call("clusterstack_step()"), call("x | clusterstack_bound"));
+        let step = |bytes: usize| call(&format!("clusterstack_step(bytes={bytes})"));
+        let printed = |of: &str| call(&format!("{of} | clusterstack_printed"));
+        let x = call("x | clusterstack_bound");
         for (template, metered) in [
-            ("a {{ b }} {# {% for #} c", "a {{ b }} {# {% for #} c".to_owned()),
-            ("{% for a in b %}{{ a }}{% endfor %}", format!("{{% for a in b %}}{step}{{{{ a }}}}{{% endfor %}}")),
-            ("{%- for a in b -%} c", "{%- for a in b -%}{% set clusterstack_ = clusterstack_step() -%} c".to_owned()),
+            ("a {{ b }} {# {% for #} c", format!("a {{{{ b }}}}{} {{# {{% for #}} c", printed("b"))),
+            ("{{- b.c -}} d", "{{- b.c -}}{% set clusterstack_ = b.c | clusterstack_printed -%} d".to_owned()),
+            ("{{- b | upper -}} c", "{{- (b | upper) | clusterstack_printed -}} c".to_owned()),
+            ("{{<d/>}}", "{{(<d/>) | clusterstack_printed}}".to_owned()),
+            (
+                "{% for a in b %}12{{ a }}3{% for c in d %}45{% endfor %}{% endfor %}678",
+                format!(
+                    "{{% for a in b %}}{}12{{{{ a }}}}{}3{{% for c in d %}}{}45{{% endfor %}}{{% endfor %}}678",
+                    step(3),
+                    printed("a"),
+                    step(2)
+                ),
+            ),
+            (
+                "{%- for a in b -%} c{% endfor %}",
+                "{%- for a in b -%}{% set clusterstack_ = clusterstack_step(bytes=2) -%} c{% endfor %}".to_owned(),
+            ),
+            (
+                "{% component d() %}1{% raw %}{{2{% endraw %}{% endcomponent %}",
+                format!("{{% component d() %}}{}1{{% raw %}}{{{{2{{% endraw %}}{{% endcomponent %}}", step(16)),
+            ),
             ("{% set x = \"%}\" ~ '}}' %}d", format!("{{% set x = \"%}}\" ~ '}}}}' %}}{x}d")),
             ("{% set x %}y{% endset %}", format!("{{% set x %}}y{{% endset %}}{x}")),
             ("{% set x | upper %}y{% endset %}", format!("{{% set x | upper %}}y{{% endset %}}{x}")),
             ("{% set_global x=1 %}", format!("{{% set_global x=1 %}}{x}")),
             ("{% raw %}{% for a in b %}{%- endraw -%}", "{% raw %}{% for a in b %}{%- endraw -%}".to_owned()),
             ("{% for a in b", "{% for a in b".to_owned()),
+            ("{{}}", "{{() | clusterstack_printed}}".to_owned()),
             ("ü { {", "ü { {".to_owned()),
         ] {
             assert_eq!(Metered::new("t", template).unwrap().text, metered);

@@ -17,6 +17,8 @@ pub(super) struct Session {
     pub(super) output: usize,
     /// What `output` was at the start.
     pub(super) whole_output: usize,
+    /// What may still be printed, into captured text too: it is written again when that is printed.
+    pub(super) captured: usize,
     pub(super) stop: Option<Arc<AtomicBool>>,
     pub(super) answers: BTreeMap<Lookup, tera::Value>,
     pub(super) missing: BTreeSet<Lookup>,
@@ -73,6 +75,29 @@ pub(super) fn bound(value: &tera::Value) -> Result<(), &'static str> {
         }
         Ok(())
     })
+}
+
+/// Counts what a round of a loop or a component writes of the template's own text.
+pub(super) fn captured(bytes: usize) -> Result<(), &'static str> {
+    SESSION.with_borrow_mut(|session| match session.captured.checked_sub(bytes) {
+        Some(left) => {
+            session.captured = left;
+            Ok(())
+        }
+        None => session.reached("writes more than allowed"),
+    })
+}
+
+/// Counts a value that is printed.
+pub(super) fn printed(value: &tera::Value) -> Result<(), &'static str> {
+    match value.as_str() {
+        Some(text) => captured(text.len()),
+        None if value.is_undefined() => Ok(()),
+        None => {
+            bound(value)?;
+            captured(value.to_string().len())
+        }
+    }
 }
 
 /// Refuses a text of so many bytes, before it is made, if it is larger than all that may be written.

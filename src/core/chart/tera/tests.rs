@@ -291,7 +291,26 @@ fn a_rendering_that_wants_too_much_ends() {
     let list = "{% set x = [1] %}{% for a in range(end=100) %}{% set_global x = [x, x] %}{% endfor %}";
     let replaced = "{% set x = 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' %}\
                     {{ x | replace(from='a', to=x) | replace(from='a', to=x) }}";
+    // Text that is captured reaches no writer.
+    let nested = format!(
+        "{{% component d() %}}{}{{% endcomponent %}}{{% set q %}}{}{}{}{{% endset %}}",
+        "{{ body }}".repeat(8),
+        "{% <d> %}".repeat(15),
+        "x".repeat(100),
+        "{% </d> %}".repeat(15)
+    );
+    let large = format!("{{% set x = '{}' %}}{{% set q %}}{}{{% endset %}}", "x".repeat(999), "{{ x }}".repeat(9999));
+    let rounds =
+        format!("{{% set q %}}{{% for a in range(end=100000) %}}{}{{% endfor %}}{{% endset %}}", "x".repeat(99999));
+    let calls = format!(
+        "{{% component d() %}}{}{{% endcomponent %}}{{% set q %}}{{% for a in range(end=100000) %}}{{{{ <d/> }}}}{{% endfor %}}{{% endset %}}",
+        "x".repeat(99999)
+    );
     for (template, limits, stop, message) in [
+        (nested.as_str(), &Limits::default(), None, "writes more than allowed"),
+        (&large, &little, None, "writes more than allowed"),
+        (&rounds, &Limits::default(), None, "writes more than allowed"),
+        (&calls, &Limits::default(), None, "writes more than allowed"),
         (idle, &few, None, "takes more steps than allowed"),
         (doubling, &little, None, "a variable holds more than may be written"),
         (block, &little, None, "a variable holds more than may be written"),
