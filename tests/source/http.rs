@@ -9,7 +9,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use clusterstack::core::source::{AllowList, Refused};
-use clusterstack::io::source::http::Http;
+use clusterstack::io::source::http::{Http, Redirects};
 use clusterstack::io::source::{Access, SourceError};
 use tokio::net::TcpListener;
 
@@ -39,7 +39,7 @@ fn http(allow: &[&str]) -> Http {
 
 async fn get(http: &Http, url: &str) -> Result<reqwest::Response, SourceError> {
     let request = http.request(reqwest::Method::GET, url.parse().unwrap());
-    http.send("asking", request.header("authorization", "Bearer hunter2").build().unwrap()).await
+    http.send("asking", request.header("authorization", "Bearer hunter2").build().unwrap(), Redirects::Anywhere).await
 }
 
 #[tokio::test]

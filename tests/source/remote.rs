@@ -155,15 +155,24 @@ async fn credentials_do_not_follow_to_another_server() {
 
     // Another host is not even asked.
     world.server.answers(Mode::Elsewhere(other.host.replace("127.0.0.1", "localhost")));
-    let source = world.source_with(Some(credentials));
+    let source = world.source_with(Some(credentials.clone()));
     source.list(&world.cancel).await.unwrap_err();
     source.fetch(&wanted(&tag, &release()), &world.cancel).await.unwrap_err();
     assert_eq!(other.asked().len(), 0);
 
-    // Another port of the host is, but gets no credentials.
+    // Nor is another port of the host, unless the flags allow it.
     world.server.answers(Mode::Elsewhere(other.host.clone()));
     let error = source.list(&world.cancel).await.unwrap_err();
+    assert!(matches!(error, SourceError::Refused(_)), "{error}");
+    assert_eq!(other.asked().len(), 0);
+
+    // If they do, it gets no credentials.
+    let git = git(world.directory.path(), &[&world.server.host, &other.host]);
+    let access = Access { credentials: Some(credentials), ..Access::default() };
+    let source = git.source(&world.server.url("r/.git"), None, access).unwrap();
+    let error = source.list(&world.cancel).await.unwrap_err();
     assert!(matches!(error, SourceError::Unauthorized { .. }), "{error}");
+    assert_eq!(other.asked().len(), 1);
     source.fetch(&wanted(&tag, &release()), &world.cancel).await.unwrap_err();
     assert!(other.asked().iter().all(|asked| asked.authorization.is_none()));
 }

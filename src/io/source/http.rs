@@ -6,6 +6,7 @@
 //!
 //! Caveats: through a proxy the proxy resolves names, so that only the proxy's own address is looked at.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Once};
 use std::time::Duration;
@@ -13,13 +14,14 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use http::header::{AUTHORIZATION, COOKIE, LOCATION, PROXY_AUTHORIZATION};
+use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Client, Request, Response, Url, redirect};
 
 use super::access::Access;
 use super::error::SourceError;
 use crate::core::limits::TooLarge;
-use crate::core::source::{AllowList, Refused, may_resolve_to, permitted};
+use crate::core::source::{AllowList, Refused, SourceUrl, may_resolve_to, permitted};
 
 /// How long a server may be silent.
 pub const SILENCE: Duration = Duration::from_secs(20);
@@ -27,14 +29,29 @@ pub const SILENCE: Duration = Duration::from_secs(20);
 const REDIRECTS: usize = 5;
 const USER_AGENT: &str = concat!("clusterstack/", env!("CARGO_PKG_VERSION"));
 
-/// A client for one source. Clones share connections.
-#[derive(Clone, Debug)]
+/// Where a redirect may lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redirects {
+    /// To any host that is permitted, without credentials.
+    Anywhere,
+    /// To another path or port of the host; another host is not even asked.
+    SameHost,
+}
+
+/// A client for one source. Clones share connections. Debug shows no secrets.
+#[derive(Clone)]
 pub struct Http {
     client: Client,
     allow: AllowList,
     secrets: Arc<Vec<String>>,
     /// Plain http was asked for: it is allowed for the source, never for where https sends us.
     insecure: bool,
+}
+
+impl fmt::Debug for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http").finish_non_exhaustive()
+    }
 }
 
 impl Http {
@@ -53,7 +70,6 @@ impl Http {
             .connect_timeout(SILENCE)
             .read_timeout(SILENCE)
             .redirect(redirect::Policy::none())
-            .no_proxy()
             .dns_resolver(Arc::new(Resolver { allow: allow.clone() }));
         if let Some(authorities) = &access.tls.authorities {
             let certificates = reqwest::Certificate::from_pem_bundle(authorities.as_bytes());
@@ -70,6 +86,8 @@ impl Http {
                 all = all.basic_auth(user, password);
             }
             builder = builder.proxy(all);
+        } else {
+            builder = builder.proxy(proxy_of_environment());
         }
         let client = builder.build().map_err(unusable("certSecretRef or proxySecretRef"))?;
         let secrets = access.secrets().into_iter().map(ToOwned::to_owned).collect();
@@ -85,7 +103,12 @@ impl Http {
     ///
     /// # Errors
     /// The URL is not permitted, or the server does not answer. An answer of any status is an answer.
-    pub async fn send(&self, action: &'static str, mut request: Request) -> Result<Response, SourceError> {
+    pub async fn send(
+        &self,
+        action: &'static str,
+        mut request: Request,
+        redirects: Redirects,
+    ) -> Result<Response, SourceError> {
         let first = request.url().clone();
         for _ in 0..=REDIRECTS {
             self.check(request.url())?;
@@ -101,6 +124,10 @@ impl Http {
             let Some(mut following) = again else { return Ok(response) };
             if url.scheme() == "https" && next.scheme() != "https" {
                 let problem = format!("it sends on from https to {}", redacted(&next));
+                return Err(SourceError::Untrusted { url: redacted(&url), problem });
+            }
+            if redirects == Redirects::SameHost && next.host_str() != first.host_str() {
+                let problem = format!("it sends on to {}: set the source's URL to where it lies now", redacted(&next));
                 return Err(SourceError::Untrusted { url: redacted(&url), problem });
             }
             let safe = matches!(*following.method(), http::Method::GET | http::Method::HEAD);
@@ -174,6 +201,22 @@ impl Http {
         permitted(url.as_str(), &allow)?;
         Ok(())
     }
+}
+
+/// The proxy that `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` name, but never on the way to our own machine.
+fn proxy_of_environment() -> reqwest::Proxy {
+    let environment = Matcher::from_env();
+    reqwest::Proxy::custom(move |url| {
+        if SourceUrl::parse(url.as_str()).is_ok_and(|url| url.is_local_host()) {
+            return None;
+        }
+        let found = environment.intercept(&url.as_str().parse().ok()?)?;
+        let mut proxy: Url = found.uri().to_string().parse().ok()?;
+        if let Some((user, password)) = found.raw_auth() {
+            let _ = (proxy.set_username(user), proxy.set_password(Some(password)));
+        }
+        Some(proxy)
+    })
 }
 
 /// A URL for messages: without user, password and query, which may hold tokens of a store of blobs.

@@ -6,12 +6,14 @@
 //! Guarantees: credentials go to the URL's own host only, whose key or certificate was checked; nothing of the
 //! repository is executed, checked out or linked to; a call ends when its token is cancelled or its time is up.
 //!
-//! Caveats: libgit2 can't be interrupted while it waits for a server. Its thread is then left behind and ends by
-//! itself when the server was silent for [`SILENCE`]; it keeps its permit until then, so that the number of threads
-//! stays bounded. A name is resolved for the check and again by libgit2: a name server that lies may tell them two things.
+//! Caveats: over SSH libgit2 can't be interrupted while it waits for a server. Its thread is then left behind and ends by
+//! itself when the server was silent for [`SILENCE`]; it keeps its permit until then, so that the number of threads stays
+//! bounded. An SSH host's name is resolved for the check and again by libgit2: a name server that lies may tell them two
+//! things; the host's key is checked in any case.
 
 mod remote;
 mod session;
+mod transport;
 mod tree;
 
 use std::path::PathBuf;
@@ -20,9 +22,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sha2::{Digest, Sha256};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use super::http::Http;
 use super::{Access, Fetched, Listing, Source, SourceError, Wanted};
 use crate::core::digest::hex;
 use crate::core::limits::Limits;
@@ -56,6 +60,8 @@ pub struct GitSource {
     url: SourceUrl,
     path: Option<String>,
     access: Arc<Access>,
+    /// The client for http(s), with its connections.
+    http: Result<Http, SourceError>,
 }
 
 impl Git {
@@ -75,7 +81,8 @@ impl Git {
     pub fn source(&self, url: &str, path: Option<String>, access: Access) -> Result<GitSource, Refused> {
         let allow = if access.insecure { self.allow.with_plain_http() } else { self.allow.clone() };
         let url = permitted(url, &allow)?;
-        Ok(GitSource { git: self.clone(), url, path, access: Arc::new(access) })
+        let http = Http::new(&access, &self.allow);
+        Ok(GitSource { git: self.clone(), url, path, access: Arc::new(access), http })
     }
 }
 
@@ -99,6 +106,8 @@ impl GitSource {
             scratch: self.git.scratch.clone(),
             limits: self.git.limits,
             stop,
+            http: self.http.clone(),
+            runtime: Handle::current(),
         };
         let failed = |problem: String| SourceError::Local { action, url: url.clone(), problem };
         let thread = async {

@@ -9,13 +9,14 @@ use std::time::Duration;
 use git2::cert::Cert;
 use git2::{
     AutotagOption, CertificateCheckStatus, Cred, CredentialType, Direction, Error, ErrorClass, ErrorCode, FetchOptions,
-    ProxyOptions, Remote, RemoteCallbacks, RemoteRedirect, Repository, RepositoryInitOptions,
+    Remote, RemoteCallbacks, RemoteRedirect, Repository, RepositoryInitOptions,
 };
 use tempfile::TempDir;
 
 use super::super::SourceError;
 use super::SILENCE;
 use super::session::Session;
+use super::transport;
 use crate::core::limits::TooLarge;
 use crate::core::source::{HostKey, Scheme, SourceUrl};
 
@@ -44,20 +45,36 @@ struct Seen {
 /// All references of the repository with the ids of their objects.
 pub(super) fn list(session: &Session) -> Result<Vec<(String, String)>, SourceError> {
     set_timeouts();
-    let seen = Seen::default();
-    let fail = |error: Error| explain(session, &seen, &error);
-    let url = session.url.secret_str();
-    // Where nobody checks certificates, redirects are forbidden, and only a repository's settings can say so.
-    let scratch = if session.url.scheme() == Scheme::Http { Some(scratch(session)?) } else { None };
-    let mut remote = match &scratch {
-        Some(scratch) => scratch.repository.remote_anonymous(url),
-        None => Remote::create_detached(url),
-    }
-    .map_err(fail)?;
-    let connection =
-        remote.connect_auth(Direction::Fetch, Some(callbacks(session, &seen)), Some(proxy(session))).map_err(fail)?;
+    let talk = Talk::new(session)?;
+    let fail = |error: Error| talk.explain(session, &error);
+    let mut remote = Remote::create_detached(talk.url.as_str()).map_err(fail)?;
+    let connection = remote.connect_auth(Direction::Fetch, Some(callbacks(session, &talk.seen)), None).map_err(fail)?;
     let heads = connection.list().map_err(fail)?;
     Ok(heads.iter().map(|head| (head.name().to_owned(), head.oid().to_string())).collect())
+}
+
+/// How libgit2 reaches the repository: over our HTTP, or by itself over SSH.
+struct Talk {
+    url: String,
+    http: Option<transport::Open>,
+    seen: Seen,
+}
+
+impl Talk {
+    fn new(session: &Session) -> Result<Self, SourceError> {
+        let http = match session.url.scheme() {
+            Scheme::Https | Scheme::Http => Some(transport::Open::new(session, session.http()?)?),
+            Scheme::Ssh | Scheme::File => None,
+        };
+        let url = http.as_ref().map_or_else(|| session.url.secret_str().to_owned(), transport::Open::url);
+        Ok(Self { url, http, seen: Seen::default() })
+    }
+
+    /// What an error means: what went wrong on the way, if it was that.
+    fn explain(&self, session: &Session, error: &Error) -> SourceError {
+        let on_the_way = self.http.as_ref().and_then(transport::Open::failure);
+        on_the_way.unwrap_or_else(|| explain(session, &self.seen, error))
+    }
 }
 
 /// The one reference, without its history where the server can.
@@ -72,20 +89,18 @@ pub(super) fn fetch(session: &Session, name: &str) -> Result<Scratch, SourceErro
 
 fn fetch_once(session: &Session, name: &str, depth: i32) -> Result<Scratch, SourceError> {
     let scratch = scratch(session)?;
-    let seen = Seen::default();
-    let fail = |error: Error| explain(session, &seen, &error);
-    let redirects = if session.url.scheme() == Scheme::Https { RemoteRedirect::Initial } else { RemoteRedirect::None };
+    let talk = Talk::new(session)?;
+    let fail = |error: Error| talk.explain(session, &error);
     let mut options = FetchOptions::new();
     options
-        .remote_callbacks(callbacks(session, &seen))
-        .proxy_options(proxy(session))
-        .follow_redirects(redirects)
+        .remote_callbacks(callbacks(session, &talk.seen))
+        .follow_redirects(RemoteRedirect::None)
         .download_tags(AutotagOption::None)
         .update_fetchhead(false);
     if depth > 0 {
         options.depth(depth);
     }
-    let mut remote = scratch.repository.remote_anonymous(session.url.secret_str()).map_err(fail)?;
+    let mut remote = scratch.repository.remote_anonymous(&talk.url).map_err(fail)?;
     remote.fetch(&[format!("+{name}:{name}")], Some(&mut options), None).map_err(fail)?;
     drop(remote);
     drop(options);
@@ -101,9 +116,6 @@ fn scratch(session: &Session) -> Result<Scratch, SourceError> {
     options.bare(true).external_template(false);
     let local = |error: Error| session.local(&error);
     let repository = Repository::init_opts(directory.path(), &options).map_err(local)?;
-    if session.url.scheme() == Scheme::Http {
-        repository.config().and_then(|mut config| config.set_bool("http.followRedirects", false)).map_err(local)?;
-    }
     Ok(Scratch { repository, _directory: directory })
 }
 
@@ -116,15 +128,6 @@ fn clear(directory: &Path) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
-}
-
-/// Proxies by the environment, but never on the way to our own machine.
-fn proxy<'a>(session: &Session) -> ProxyOptions<'a> {
-    let mut options = ProxyOptions::new();
-    if !session.url.is_local_host() {
-        options.auto();
-    }
-    options
 }
 
 fn callbacks<'a>(session: &'a Session, seen: &'a Seen) -> RemoteCallbacks<'a> {
@@ -226,16 +229,8 @@ fn explain(session: &Session, seen: &Seen, error: &Error) -> SourceError {
     match error.code() {
         ErrorCode::Auth => SourceError::Unauthorized { action, url, problem },
         ErrorCode::Certificate => SourceError::Untrusted { url, problem },
-        _ if error.class() == ErrorClass::Ssl && says("certificate") => {
-            let hint = "if its authority is your own, name it to the operator in SSL_CERT_FILE";
-            SourceError::Untrusted { url, problem: format!("{problem}; {hint}") }
-        }
-        _ if says("status code: 401") || says("status code: 403") || says("authentication") => {
-            SourceError::Unauthorized { action, url, problem }
-        }
-        _ if says("status code: 404") || says("status code: 410") || says("not found") => {
-            SourceError::NoRepository { url, problem }
-        }
+        _ if says("authentication") => SourceError::Unauthorized { action, url, problem },
+        _ if says("not found") => SourceError::NoRepository { url, problem },
         ErrorCode::Timeout => {
             let problem = format!("{problem} (silent for {} s)", SILENCE.as_secs());
             SourceError::Unreachable { action, url, problem }

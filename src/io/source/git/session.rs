@@ -8,13 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use git2::{ErrorCode, ObjectType, Reference, Repository, RepositoryOpenFlags};
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
+use super::super::http::Http;
 use super::super::{Access, Fetched, SourceError, Tag};
 use super::remote;
 use super::tree::Reader;
 use crate::core::limits::{Limits, TooLarge};
-use crate::core::source::{AllowList, Refused, SourceUrl, permitted_address};
+use crate::core::source::{AllowList, Refused, Scheme, SourceUrl, permitted_address};
 use crate::core::verification::{NotVerified, Signer, Trust};
 
 const TAGS: &str = "refs/tags/";
@@ -30,12 +32,23 @@ pub(super) struct Session {
     pub(super) scratch: PathBuf,
     pub(super) limits: Limits,
     pub(super) stop: CancellationToken,
+    /// By which https is spoken, made once per source.
+    pub(super) http: Result<Http, SourceError>,
+    pub(super) runtime: Handle,
 }
 
 impl Session {
+    /// The client for http(s).
+    pub(super) fn http(&self) -> Result<&Http, SourceError> {
+        self.http.as_ref().map_err(Clone::clone)
+    }
+
     /// Refuses a host whose name leads to the operator's machine. A name that does not resolve is left to libgit2, which
     /// may know a proxy.
     fn check_address(&self) -> Result<(), SourceError> {
+        if self.url.scheme() != Scheme::Ssh {
+            return Ok(());
+        }
         let host = self.url.host().trim_matches(['[', ']']);
         for address in (host, self.url.port()).to_socket_addrs().into_iter().flatten() {
             permitted_address(&self.url, address.ip(), &self.allow)?;
