@@ -7,6 +7,7 @@ mod remote;
 mod repository;
 mod server;
 mod tags;
+mod tls;
 
 use std::path::{Path, PathBuf};
 
