@@ -23,4 +23,5 @@ mod rights;
 mod seed;
 mod signals;
 mod source;
+mod trust;
 mod upgrade;

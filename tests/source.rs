@@ -4,6 +4,7 @@ mod local;
 mod remote;
 mod repository;
 mod server;
+mod signed;
 mod tags;
 
 use std::path::{Path, PathBuf};
