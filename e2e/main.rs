@@ -24,4 +24,5 @@ mod rights;
 mod seed;
 mod signals;
 mod source;
+mod trust;
 mod upgrade;

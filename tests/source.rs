@@ -6,6 +6,7 @@ mod local;
 mod remote;
 mod repository;
 mod server;
+mod signed;
 mod tags;
 mod tls;
 

@@ -65,6 +65,20 @@ impl Repo {
         self
     }
 
+    /// Makes a tag an annotated one of the commit that it names, signed with an SSH key.
+    pub(crate) fn sign_tag(&self, tag: &str, key: &Path) {
+        let key = format!("user.signingKey={}", key.display());
+        let ssh = ["-c", "gpg.format=ssh", "-c", &key];
+        self.git(
+            &[&ssh[..], &["tag", "--force", "--sign", "--message", tag, tag, &format!("{tag}^{{commit}}")]].concat(),
+        );
+    }
+
+    /// The commit that a tag names.
+    pub(crate) fn commit_of(&self, tag: &str) -> String {
+        run(&self.dir, &["rev-parse", &format!("{tag}^{{commit}}")]).trim().to_owned()
+    }
+
     /// Deletes a tag.
     pub(crate) fn delete_tag(&self, tag: &str) {
         self.git(&["tag", "--delete", tag]);

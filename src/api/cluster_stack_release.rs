@@ -135,7 +135,7 @@ pub enum ResourceStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Artifact {
-    /// Commit of the tag.
+    /// What the tag names: a commit, the digest of an OCI manifest, or a digest over assets.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 128))]
     pub revision: String,
@@ -147,4 +147,12 @@ pub struct Artifact {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 2048))]
     pub url: String,
+    /// Who signed it, where `verify` asked for that when it was fetched.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub verified_by: String,
+    /// Digest of the `verify` that held then. With another one, the release is fetched and verified again.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 128))]
+    pub verify_digest: String,
 }

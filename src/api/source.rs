@@ -227,10 +227,10 @@ pub struct CosignVerification {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OidcIdentity {
-    /// Regular expression (RE2) for the issuer.
+    /// Regular expression (RE2) for the issuer. It may match a part: `^` and `$` hold it to the whole.
     #[schemars(length(min = 1, max = 1024))]
     pub issuer: String,
-    /// Regular expression (RE2) for the subject.
+    /// Regular expression (RE2) for the subject: an address of mail, or a workflow's URL. It may match a part.
     #[schemars(length(min = 1, max = 1024))]
     pub subject: String,
 }
@@ -239,11 +239,12 @@ pub struct OidcIdentity {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChecksumVerification {
-    /// The file; `SHA256SUMS` without it. Its signature lies beside it: `.asc`, `.sig` or `.gpg` (OpenPGP), `.sig` (SSH).
+    /// The file; `SHA256SUMS` without it. Its signature lies beside it: `.asc`, `.sig` or `.gpg` (OpenPGP), `.sig` (SSH),
+    /// `.minisig` (minisign).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub file: Option<String>,
-    /// Secret of this namespace with public keys, as for Git.
+    /// Secret of this namespace with public keys, as for Git; keys of minisign end in `.pub` too.
     pub secret_ref: SecretReference,
 }
 

@@ -22,11 +22,12 @@ use crate::core::ownership::Owner;
 use crate::core::plan::{self, Action as Act, Desired, Input, Plan, Sibling, Step, Why};
 use crate::core::retry::{self, ErrorClass};
 use crate::core::status::{self, ReleaseFacts, StepState, Trouble, row_class};
+use crate::core::verification;
 use crate::io::apply::{self, Outcome, Refusal, Send};
 use crate::io::kinds::Kind;
 use crate::io::lookup::Reader;
 use crate::io::observe::{self, Live, Target};
-use crate::io::release::{FetchedRelease, Job, Objects, Wanted};
+use crate::io::release::{FetchedRelease, Job, Objects, Upstream, Wanted};
 use crate::io::report;
 use crate::settings::interval;
 
@@ -81,8 +82,10 @@ fn asked(release: &ClusterStackRelease, stack: &ClusterStack) -> String {
 /// What stays as it was unless the pass finds otherwise.
 fn carried_over(release: &ClusterStackRelease) -> ReleaseFacts {
     let previous = release.status.clone().unwrap_or_default();
+    let changed = condition::find(&previous.conditions, ConditionType::ArtifactChanged);
     ReleaseFacts {
         generation: release.metadata.generation,
+        changed_upstream: changed.filter(|c| c.is_true()).map(|c| c.message.clone()),
         kubernetes_version: previous.kubernetes_version,
         artifact: previous.artifact,
         resources: previous.resources,
@@ -136,10 +139,13 @@ impl Pass<'_> {
         };
         let namespace = self.release.namespace().unwrap_or_default();
         let client = self.ctx.clients.own();
+        facts.verify = self.stack.spec.verify.as_ref().map(verification::asked);
         let wanted = Wanted {
             namespace: &namespace,
             source: self.stack.spec.source.as_ref(),
             name: &name,
+            verify: self.stack.spec.verify.as_ref(),
+            pin: &self.stack.spec.pin,
             had: facts.artifact.as_ref(),
             max_age: interval(self.stack.spec.interval.as_deref()),
         };
@@ -148,16 +154,25 @@ impl Pass<'_> {
             Err(trouble) => {
                 // What was applied does not get worse because its source is away and the store was lost.
                 facts.holds = self.release.status.as_ref().is_some_and(|status| status.ready);
+                if trouble.reason == Reason::ArtifactChanged {
+                    facts.changed_upstream = Some(trouble.message.clone());
+                }
                 facts.downloaded = StepState::Failed(trouble);
                 return None;
             }
         };
-        if let Some(changed) = &fetched.changed_upstream
-            && !self.said_already(changed)
-        {
-            self.ctx.events.say(self.release, Reason::ArtifactChanged, changed).await;
+        match &fetched.upstream {
+            Upstream::Changed(changed) => {
+                if facts.changed_upstream.as_ref() != Some(changed) {
+                    self.ctx.events.say(self.release, Reason::ArtifactChanged, changed).await;
+                }
+                facts.changed_upstream = Some(changed.clone());
+            }
+            Upstream::Same => facts.changed_upstream = None,
+            // It was so when the source last answered.
+            Upstream::Unknown => {}
         }
-        facts.downloaded = match &fetched.changed_upstream {
+        facts.downloaded = match &facts.changed_upstream {
             Some(changed) => StepState::Remarked(Reason::ArtifactChanged, changed.clone()),
             None => StepState::Done(fetched.bundle.remarks.join("; ")),
         };
@@ -209,12 +224,6 @@ impl Pass<'_> {
             existing: &existing.map(|release| release.name_any()).collect(),
         };
         self.ctx.releases.render(&job).await
-    }
-
-    /// Whether the condition of the last pass says this already: then no event repeats it.
-    fn said_already(&self, message: &str) -> bool {
-        let conditions = self.release.status.as_ref().map_or(&[][..], |status| &status.conditions);
-        condition::find(conditions, ConditionType::ClusterStackReleaseDownloaded).is_some_and(|c| c.message == message)
     }
 
     /// The objects as they would be sent, and the kinds that are served.

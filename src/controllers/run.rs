@@ -352,7 +352,9 @@ async fn timed_release(release: Arc<ClusterStackRelease>, ctx: Arc<Context>) -> 
     if !has_read_all(&ctx).await {
         return Ok(Action::await_change());
     }
-    timed("ClusterStackRelease", Arc::clone(&ctx), cluster_stack_release::reconcile(release, ctx)).await
+    // Boxed, as it is large.
+    let pass = Box::pin(cluster_stack_release::reconcile(release, Arc::clone(&ctx)));
+    timed("ClusterStackRelease", ctx, pass).await
 }
 
 /// Waits for the first reading of both kinds; `false` if the process ends before.

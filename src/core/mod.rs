@@ -14,6 +14,7 @@ pub mod metadata;
 pub mod name;
 pub mod node_images;
 pub mod ownership;
+pub mod pin;
 pub mod plan;
 pub mod retry;
 pub mod selection;

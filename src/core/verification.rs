@@ -3,13 +3,19 @@
 pub mod checksums;
 pub mod cosign;
 pub mod git;
+mod keyring;
+mod openpgp;
+mod ssh;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::api::source::{GitVerificationMode, OidcIdentity};
+use crate::api::source::{GitVerificationMode, OidcIdentity, Verify};
+use crate::core::digest::hex;
 
 /// What must hold of a release, with the keys to check it by.
 #[derive(Clone, Debug, Default)]
@@ -22,17 +28,25 @@ pub struct Trust {
     pub checksums: Option<ChecksumTrust>,
 }
 
+/// A digest of what is asked for, without the keys: what was verified by the same needs no other look.
+pub fn asked(verify: &Verify) -> String {
+    let text = serde_json::to_string(verify).unwrap_or_default();
+    format!("sha256:{}", hex(&Sha256::digest(text)))
+}
+
 /// Signatures of tags and commits.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct GitTrust {
     /// What must be signed.
     pub mode: GitVerificationMode,
     /// By whom.
     pub keys: Keys,
+    /// The time at which keys and signatures must be in force.
+    pub now: Timestamp,
 }
 
 /// Signatures of OCI artifacts.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct CosignTrust {
     /// Public keys under names that end in `.pub`, `trusted_root.json` for keyless signatures.
     pub keys: Keys,
@@ -41,12 +55,14 @@ pub struct CosignTrust {
 }
 
 /// Signed checksums of assets.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ChecksumTrust {
     /// Name of the file of checksums.
     pub file: String,
     /// By whom it must be signed.
     pub keys: Keys,
+    /// The time at which keys and signatures must be in force.
+    pub now: Timestamp,
 }
 
 /// The files of a Secret with public keys.
@@ -100,3 +116,6 @@ pub enum NotVerified {
     #[error("{0}")]
     WrongKind(String),
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::cluster_stack_release::Artifact;
-use crate::api::condition::Reason;
-use crate::api::source::Source as Spec;
+use crate::api::condition::{MAX_MESSAGE, Reason, cut};
+use crate::api::source::{Pin, Source as Spec, Verify};
 use crate::core::bundle::{Bundle, BundleError};
 use crate::core::chart::{Drawn, InputDigest, Kept, Lookup, Needs};
 use crate::core::limits::Limits;
@@ -25,11 +25,13 @@ use crate::core::ownership::Owner;
 use crate::core::retry::ErrorClass;
 use crate::core::source::{AllowError, AllowList};
 use crate::core::status::Trouble;
+use crate::core::{pin, verification};
 use crate::io::lookup::Reader;
 use crate::io::render::{self, Subject};
 use crate::io::seed;
 use crate::io::source::open::Sources;
 use crate::io::source::poller::Poller;
+use crate::io::source::trust::trust;
 use crate::io::source::{self, Listing, Source, Tag, trouble};
 use crate::io::store::{Digest, Store, StoreError};
 use crate::io::unpack;
@@ -65,6 +67,10 @@ pub struct Wanted<'a> {
     pub source: Option<&'a Spec>,
     /// Its name.
     pub name: &'a ReleaseName,
+    /// Signatures that it must carry.
+    pub verify: Option<&'a Verify>,
+    /// Digests that releases must have.
+    pub pin: &'a [Pin],
     /// What was fetched before.
     pub had: Option<&'a Artifact>,
     /// How old the source's listing may be.
@@ -78,8 +84,19 @@ pub struct FetchedRelease {
     pub artifact: Artifact,
     /// Its files, understood.
     pub bundle: Arc<Bundle>,
-    /// What changed at the source since: the tag moved or is gone. What is applied stays.
-    pub changed_upstream: Option<String>,
+    /// What the source has under its name now.
+    pub upstream: Upstream,
+}
+
+/// What the source has under a release's name. What is applied stays in any case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Upstream {
+    /// What was fetched.
+    Same,
+    /// Something else, or nothing any more: what to say of it.
+    Changed(String),
+    /// The source does not answer.
+    Unknown,
 }
 
 /// What is to be rendered, and where what it asks for is found.
@@ -195,7 +212,8 @@ impl Releases {
     }
 
     /// The files of a release: from the store if `had` is still there, else from the source, whose listing is not older
-    /// than `max_age`. A tag that moved since is not followed.
+    /// than `max_age`. A tag that moved since is not followed. What was not verified as `verify` asks is not taken from
+    /// the store.
     ///
     /// # Errors
     /// What stands in the way.
@@ -205,17 +223,22 @@ impl Releases {
         wanted: &Wanted<'_>,
         cancel: &CancellationToken,
     ) -> Result<FetchedRelease, Trouble> {
-        let &Wanted { namespace, source, name, had, max_age } = wanted;
+        let &Wanted { namespace, source, name, verify, pin, had, max_age } = wanted;
+        let asked = verify.map(verification::asked).unwrap_or_default();
         let source = self.source(client, namespace, source).await;
         let tag = match &source {
             Ok(source) => self.tag(source.as_ref(), name, max_age, cancel).await,
             Err(trouble) => Err(trouble.clone()),
         };
-        if let Some(artifact) = had
+        let is_proved = |artifact: &&Artifact| asked.is_empty() || artifact.verify_digest == asked;
+        if let Some(artifact) = had {
+            pin::check(pin, name, &artifact.digest, &artifact.revision)?;
+        }
+        if let Some(artifact) = had.filter(is_proved)
             && let Some(bundle) = self.stored(artifact, name).await?
         {
-            let changed_upstream = tag.ok().and_then(|tag| changed(artifact, tag.as_ref()));
-            return Ok(FetchedRelease { artifact: artifact.clone(), bundle, changed_upstream });
+            let upstream = tag.map_or(Upstream::Unknown, |tag| changed(artifact, tag.as_ref()));
+            return Ok(FetchedRelease { artifact: artifact.clone(), bundle, upstream });
         }
         let source = source?;
         let Some(tag) = tag? else {
@@ -224,14 +247,17 @@ impl Releases {
             return Err(Trouble::new(ErrorClass::Waiting, Reason::ReleaseNotFound, message));
         };
         if let Some(had) = had.filter(|had| had.revision != tag.revision && !had.revision.is_empty()) {
+            let why = if is_proved(&had) { "is in the store no more" } else { "was not verified as verify asks" };
             let message = format!(
-                "tag {} names {} now, but {} was applied and is in the store no more; what is applied stays. \
+                "tag {} names {} now, but {} was applied and {why}; what is applied stays. \
                  Move the tag back, or delete this release to take the new one",
                 tag.name, tag.revision, had.revision
             );
             return Err(Trouble::new(ErrorClass::Invalid, Reason::ArtifactChanged, message));
         }
-        self.fetch_now(source.as_ref(), &tag, name, cancel).await
+        let trust = trust(client, namespace, verify, Timestamp::now()).await?;
+        let wanted = source::Wanted { tag: &tag, release: name, trust: trust.as_ref() };
+        Box::pin(self.fetch_now(source.as_ref(), &wanted, pin, asked, cancel)).await
     }
 
     /// The tag of a release with what it names; where the listing does not tell, it is found out once per poll.
@@ -261,25 +287,36 @@ impl Releases {
     async fn fetch_now(
         &self,
         source: &dyn Source,
-        tag: &Tag,
-        name: &ReleaseName,
+        wanted: &source::Wanted<'_>,
+        pin: &[Pin],
+        asked: String,
         cancel: &CancellationToken,
     ) -> Result<FetchedRelease, Trouble> {
+        let source::Wanted { tag, release: name, trust } = *wanted;
         tracing::info!(release = %name, tag = tag.name, revision = tag.revision, "fetching");
-        let fetched = source
-            .fetch(&source::Wanted { tag, release: name, trust: None }, cancel)
-            .await
-            .map_err(|error| trouble(&error))?;
+        let fetched = source.fetch(wanted, cancel).await.map_err(|error| trouble(&error))?;
+        let verified_by = fetched.signer.map(|signer| cut(&signer.0, MAX_MESSAGE)).unwrap_or_default();
+        if trust.is_some() && verified_by.is_empty() {
+            let message = format!("release {name} is not taken: its source did not say who signed it");
+            return Err(Trouble::new(ErrorClass::Bug, Reason::NotVerified, message));
+        }
         let not_stored = |error: String| {
             Trouble::new(ErrorClass::Transient, Reason::FetchFailed, format!("the release can't be stored: {error}"))
         };
         let packed = unpack::pack_release(&fetched.files, &fetched.component_ids);
         let packed = packed.map_err(|error| not_stored(error.to_string()))?;
+        pin::check(pin, name, &Digest::of(&packed).to_string(), &fetched.revision)?;
         let digest = self.store.put(packed).await.map_err(|error| not_stored(error.to_string()))?;
-        let artifact = Artifact { revision: fetched.revision, digest: digest.to_string(), url: fetched.url };
+        let artifact = Artifact {
+            revision: fetched.revision,
+            digest: digest.to_string(),
+            url: fetched.url,
+            verified_by,
+            verify_digest: asked,
+        };
         let bundle = Bundle::from_files(name, &fetched.files, &fetched.component_ids);
         let bundle = self.understood(&artifact, name, bundle)?;
-        Ok(FetchedRelease { artifact, bundle, changed_upstream: None })
+        Ok(FetchedRelease { artifact, bundle, upstream: Upstream::Same })
     }
 
     /// The bundle of a stored artifact; `None` if it is not in the store.
@@ -459,14 +496,14 @@ fn tag_of<'a>(listing: &'a Listing, release: &ReleaseName) -> Option<&'a Tag> {
     listing.tags.iter().find(is_it)
 }
 
-fn changed(artifact: &Artifact, tag: Option<&Tag>) -> Option<String> {
+fn changed(artifact: &Artifact, tag: Option<&Tag>) -> Upstream {
     match tag {
-        None => Some("the source has no such tag any more; what is applied stays".to_owned()),
-        Some(tag) if tag.revision != artifact.revision => Some(format!(
+        None => Upstream::Changed("the source has no such tag any more; what is applied stays".to_owned()),
+        Some(tag) if tag.revision != artifact.revision => Upstream::Changed(format!(
             "tag {} names {} now, {} is applied and stays; publish a change as a new release",
             tag.name, tag.revision, artifact.revision
         )),
-        Some(_) => None,
+        Some(_) => Upstream::Same,
     }
 }
 

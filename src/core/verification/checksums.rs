@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
+use super::keyring::{Keyring, Purpose};
 use super::{ChecksumTrust, NotVerified, Signer};
 use crate::core::digest::hex;
 
@@ -17,8 +18,8 @@ pub struct Checksums {
 }
 
 /// Names of the signature beside a file of checksums, the one to prefer first.
-pub fn signature_names(file: &str) -> [String; 3] {
-    [format!("{file}.asc"), format!("{file}.sig"), format!("{file}.gpg")]
+pub fn signature_names(file: &str) -> [String; 4] {
+    [".asc", ".sig", ".gpg", ".minisig"].map(|end| format!("{file}{end}"))
 }
 
 /// Checks the detached `signature` of the file of checksums `sums` and reads it.
@@ -26,8 +27,10 @@ pub fn signature_names(file: &str) -> [String; 3] {
 /// # Errors
 /// The signature is not valid, of nobody whose key is there, or the file can't be read.
 pub fn verify(trust: &ChecksumTrust, sums: &[u8], signature: &[u8]) -> Result<Checksums, NotVerified> {
-    let _ = (trust, sums, signature);
-    Err(NotVerified::WrongKind("signed checksums are not checked by this version".to_owned()))
+    let keys = Keyring::read(&trust.keys)?;
+    let signer = keys.verify(&trust.file, Purpose::File, sums, signature, trust.now)?;
+    let sums = parse(sums).map_err(|problem| NotVerified::Invalid { what: trust.file.clone(), problem })?;
+    Ok(Checksums { signer, sums })
 }
 
 /// Checks one file against the signed sums.
@@ -40,3 +43,41 @@ pub fn check(checksums: &Checksums, name: &str, content: &[u8]) -> Result<(), No
     let found = hex(&Sha256::digest(content));
     if found == *expected { Ok(()) } else { Err(invalid("it has another SHA-256 than the signed file says")) }
 }
+
+/// What `sha256sum`, `sha256sum --binary` and `sha256sum --tag` write. Sums of other kinds are passed over.
+fn parse(content: &[u8]) -> Result<BTreeMap<String, String>, String> {
+    let text = std::str::from_utf8(content).map_err(|_| "the file is not UTF-8".to_owned())?;
+    let mut sums = BTreeMap::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim_end();
+        if line.is_empty() || line.starts_with('#') || is_other_kind(line) {
+            continue;
+        }
+        let (name, sum) = entry(line).ok_or_else(|| format!("line {} of the file is no checksum", number + 1))?;
+        let name = name.strip_prefix("./").unwrap_or(name).to_owned();
+        let sum = sum.to_ascii_lowercase();
+        if sums.insert(name.clone(), sum.clone()).is_some_and(|before| before != sum) {
+            return Err(format!("the file has two sums for {name}"));
+        }
+    }
+    Ok(sums)
+}
+
+fn entry(line: &str) -> Option<(&str, &str)> {
+    let is_sum = |sum: &str| sum.len() == 64 && sum.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if let Some(tagged) = line.strip_prefix("SHA256 (") {
+        return tagged.rsplit_once(") = ").filter(|(name, sum)| !name.is_empty() && is_sum(sum));
+    }
+    let (sum, name) = line.split_once(' ')?;
+    let name = name.strip_prefix([' ', '*']).filter(|name| !name.is_empty())?;
+    is_sum(sum).then_some((name, sum))
+}
+
+/// `MD5 (name) = …` and the like.
+fn is_other_kind(line: &str) -> bool {
+    let kind = line.split_once(" (").filter(|_| line.contains(") = ")).map(|(kind, _)| kind);
+    kind.is_some_and(|kind| kind != "SHA256" && kind.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,36 @@
 //! Signatures that cosign made, by a key or keyless.
+//!
+//! Two forms are known: a layer with cosign's "simple signing" payload and the signature in its annotations, and a Sigstore
+//! bundle. Keys are trusted as they are, without a transparency log, as Flux does; keyless signatures need the log.
+
+mod key;
+#[cfg(feature = "keyless")]
+mod keyless;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
 
 use super::{CosignTrust, NotVerified, Signer};
+use crate::core::digest::hex;
+use key::Key;
+
+/// Annotation with the signature of a payload.
+const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
+/// Annotation with the certificate of a keyless signature.
+const CERTIFICATE: &str = "dev.sigstore.cosign/certificate";
+/// How media types of bundles begin.
+const BUNDLE: &str = "application/vnd.dev.sigstore.bundle";
+/// `critical.type` of cosign's payload.
+const PAYLOAD_TYPE: &str = "cosign container image signature";
+/// `payloadType` of a bundle's envelope.
+const STATEMENT: &str = "application/vnd.in-toto+json";
+/// `predicateType` of a signature; others are attestations of something else.
+const SIGN: &str = "https://sigstore.dev/cosign/sign/v1";
+/// The trust root of keyless signatures, among the keys.
+const TRUSTED_ROOT: &str = "trusted_root.json";
+/// Most signatures that are looked at.
+const MAX_SIGNATURES: usize = 64;
 
 /// A signature as it lies in a registry: a layer of `sha256-<digest>.sig`, or a bundle among the referrers.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +48,256 @@ pub struct Signature {
 /// # Errors
 /// None is there, none is valid, or none is of somebody who is trusted.
 pub fn verify(trust: &CosignTrust, digest: &str, signatures: &[Signature]) -> Result<Signer, NotVerified> {
-    let _ = (trust, digest, signatures);
-    Err(NotVerified::WrongKind("signatures of cosign are not checked by this version".to_owned()))
+    let what = format!("artifact {digest}");
+    let invalid = |problem: String| NotVerified::Invalid { what: what.clone(), problem };
+    let keys = keys(trust)?;
+    let sha256 = digest.strip_prefix("sha256:").filter(|hex| hex.len() == 64);
+    let sha256 = sha256.ok_or_else(|| invalid(format!("{digest} is no SHA-256 digest")))?;
+    let mut refusal = None;
+    for signature in signatures.iter().take(MAX_SIGNATURES) {
+        match one(trust, &keys, sha256, signature) {
+            Ok(signer) => return Ok(signer),
+            Err(Refusal::Trust(problem)) => return Err(problem),
+            Err(Refusal::Unknown(by)) => {
+                refusal.get_or_insert(NotVerified::UnknownSigner { what: what.clone(), by });
+            }
+            Err(Refusal::Invalid(problem)) => refusal = Some(invalid(problem)),
+        }
+    }
+    Err(refusal.unwrap_or(NotVerified::Unsigned { what }))
 }
+
+/// Why one signature does not count.
+enum Refusal {
+    /// Nobody we know made it.
+    Unknown(String),
+    /// It does not hold.
+    Invalid(String),
+    /// What it is checked by can't be used.
+    Trust(NotVerified),
+}
+
+/// The public keys of the Secret.
+fn keys(trust: &CosignTrust) -> Result<Vec<Key>, NotVerified> {
+    let mut keys = Vec::new();
+    for (name, content) in &trust.keys.0 {
+        // The same Secret may hold SSH keys for Git.
+        let is_pem = content.trim_ascii_start().starts_with(b"-----BEGIN ");
+        if name.ends_with(".pub") && is_pem {
+            keys.push(Key::read(name, content).map_err(|problem| NotVerified::Key { key: name.clone(), problem })?);
+        }
+    }
+    if keys.is_empty() && trust.identities.is_empty() {
+        let problem = "there is none: add a public key of cosign, or name identities in matchOIDCIdentity".to_owned();
+        return Err(NotVerified::Key { key: "*.pub".to_owned(), problem });
+    }
+    if !trust.identities.is_empty() && !trust.keys.0.contains_key(TRUSTED_ROOT) {
+        let problem = "it is missing: matchOIDCIdentity needs it, and nothing is fetched from Sigstore".to_owned();
+        return Err(NotVerified::Key { key: TRUSTED_ROOT.to_owned(), problem });
+    }
+    Ok(keys)
+}
+
+fn one(trust: &CosignTrust, keys: &[Key], sha256: &str, signature: &Signature) -> Result<Signer, Refusal> {
+    if signature.media_type.starts_with(BUNDLE) {
+        let bundle: Bundle = serde_json::from_slice(&signature.payload)
+            .map_err(|error| Refusal::Invalid(format!("its bundle can't be read: {error}")))?;
+        if bundle.is_keyless() {
+            return keyless(trust, sha256, |by| by.bundle(&signature.payload));
+        }
+        return bundle.verify(keys, sha256);
+    }
+    payload(&signature.payload, sha256).map_err(Refusal::Invalid)?;
+    let made = signature.annotations.get(SIGNATURE).map(|text| STANDARD.decode(text.trim()));
+    let Some(Ok(made)) = made else {
+        return Err(Refusal::Invalid(format!("its annotation {SIGNATURE} is missing or is no base64")));
+    };
+    if let Some(key) = keys.iter().find(|key| key.verifies(&signature.payload, &made)) {
+        return Ok(key.signer());
+    }
+    if signature.annotations.contains_key(CERTIFICATE) {
+        return keyless(trust, sha256, |by| by.annotations(&signature.payload, &made, &signature.annotations));
+    }
+    Err(Refusal::Unknown("a key of cosign".to_owned()))
+}
+
+/// Whether cosign's payload is one for the manifest.
+fn payload(payload: &[u8], sha256: &str) -> Result<(), String> {
+    #[derive(Deserialize)]
+    struct Payload {
+        critical: Critical,
+    }
+    #[derive(Deserialize)]
+    struct Critical {
+        image: Image,
+        r#type: String,
+    }
+    #[derive(Deserialize)]
+    struct Image {
+        #[serde(rename = "docker-manifest-digest")]
+        digest: String,
+    }
+    let payload: Payload =
+        serde_json::from_slice(payload).map_err(|error| format!("its payload can't be read: {error}"))?;
+    if payload.critical.r#type != PAYLOAD_TYPE {
+        return Err(format!("its payload is no \"{PAYLOAD_TYPE}\""));
+    }
+    let found = payload.critical.image.digest;
+    if found == format!("sha256:{sha256}") { Ok(()) } else { Err(format!("it is for {}", cut(&found))) }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(128).collect()
+}
+
+#[cfg(feature = "keyless")]
+fn keyless(
+    trust: &CosignTrust,
+    sha256: &str,
+    check: impl FnOnce(&keyless::Keyless<'_>) -> Result<Signer, Refusal>,
+) -> Result<Signer, Refusal> {
+    if trust.identities.is_empty() {
+        return Err(Refusal::Unknown("a keyless identity".to_owned()));
+    }
+    check(&keyless::Keyless::new(trust, sha256)?)
+}
+
+#[cfg(not(feature = "keyless"))]
+struct Keyless;
+
+#[cfg(not(feature = "keyless"))]
+impl Keyless {
+    fn refuse() -> Result<Signer, Refusal> {
+        let message =
+            "keyless signatures are not checked by this build: build it with the feature keyless, or name a public key";
+        Err(Refusal::Trust(NotVerified::WrongKind(message.to_owned())))
+    }
+
+    #[allow(clippy::unused_self)]
+    fn bundle(&self, _: &[u8]) -> Result<Signer, Refusal> {
+        Self::refuse()
+    }
+
+    #[allow(clippy::unused_self)]
+    fn annotations(
+        &self,
+        _: &[u8],
+        _: &[u8],
+        _: &std::collections::BTreeMap<String, String>,
+    ) -> Result<Signer, Refusal> {
+        Self::refuse()
+    }
+}
+
+#[cfg(not(feature = "keyless"))]
+fn keyless(
+    trust: &CosignTrust,
+    _: &str,
+    check: impl FnOnce(&Keyless) -> Result<Signer, Refusal>,
+) -> Result<Signer, Refusal> {
+    if trust.identities.is_empty() {
+        return Err(Refusal::Unknown("a keyless identity".to_owned()));
+    }
+    check(&Keyless)
+}
+
+/// A Sigstore bundle, as far as signatures by keys need it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Bundle {
+    verification_material: Material,
+    message_signature: Option<MessageSignature>,
+    dsse_envelope: Option<Envelope>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Material {
+    certificate: Option<serde::de::IgnoredAny>,
+    x509_certificate_chain: Option<serde::de::IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct MessageSignature {
+    signature: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Envelope {
+    payload: String,
+    payload_type: String,
+    signatures: Vec<EnvelopeSignature>,
+}
+
+#[derive(Deserialize)]
+struct EnvelopeSignature {
+    sig: String,
+}
+
+impl Bundle {
+    fn is_keyless(&self) -> bool {
+        self.verification_material.certificate.is_some() || self.verification_material.x509_certificate_chain.is_some()
+    }
+
+    fn verify(&self, keys: &[Key], sha256: &str) -> Result<Signer, Refusal> {
+        let invalid = |problem: &str| Refusal::Invalid(problem.to_owned());
+        let decode = |text: &str| STANDARD.decode(text).map_err(|_| invalid("its bundle holds what is no base64"));
+        let unknown = || Refusal::Unknown("a key of cosign".to_owned());
+        if let Some(envelope) = &self.dsse_envelope {
+            let payload = decode(&envelope.payload)?;
+            if envelope.payload_type != STATEMENT {
+                return Err(invalid("its bundle holds no in-toto statement"));
+            }
+            let signed = pre_authentication(&envelope.payload_type, &payload);
+            for signature in envelope.signatures.iter().take(MAX_SIGNATURES) {
+                let signature = decode(&signature.sig)?;
+                if let Some(key) = keys.iter().find(|key| key.verifies(&signed, &signature)) {
+                    statement(&payload, sha256).map_err(Refusal::Invalid)?;
+                    return Ok(key.signer());
+                }
+            }
+            return Err(unknown());
+        }
+        let message = self.message_signature.as_ref().ok_or_else(|| invalid("its bundle holds no signature"))?;
+        let signature = decode(&message.signature)?;
+        keys.iter().find(|key| key.verifies_digest(sha256, &signature)).map(Key::signer).ok_or_else(unknown)
+    }
+}
+
+/// What is signed of an envelope (DSSE's pre-authentication encoding).
+fn pre_authentication(payload_type: &str, payload: &[u8]) -> Vec<u8> {
+    let mut signed = format!("DSSEv1 {} {payload_type} {} ", payload_type.len(), payload.len()).into_bytes();
+    signed.extend_from_slice(payload);
+    signed
+}
+
+/// Whether an in-toto statement is cosign's for the manifest.
+fn statement(payload: &[u8], sha256: &str) -> Result<(), String> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Statement {
+        predicate_type: String,
+        subject: Vec<Subject>,
+    }
+    #[derive(Deserialize)]
+    struct Subject {
+        digest: std::collections::BTreeMap<String, String>,
+    }
+    let statement: Statement =
+        serde_json::from_slice(payload).map_err(|error| format!("its statement can't be read: {error}"))?;
+    if statement.predicate_type != SIGN {
+        return Err(format!("it is an attestation of {}, no signature", cut(&statement.predicate_type)));
+    }
+    let is_it = |subject: &Subject| subject.digest.get("sha256").is_some_and(|found| found == sha256);
+    if statement.subject.iter().any(is_it) { Ok(()) } else { Err("it is for another artifact".to_owned()) }
+}
+
+/// The fingerprint of a key, for people.
+fn fingerprint(spki: &[u8]) -> String {
+    use sha2::{Digest, Sha256};
+    hex(&Sha256::digest(spki))
+}
+
+#[cfg(test)]
+mod tests;

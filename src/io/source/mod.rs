@@ -9,6 +9,7 @@ pub mod git;
 pub mod http;
 pub mod open;
 pub mod poller;
+pub mod trust;
 
 use std::collections::BTreeMap;
 

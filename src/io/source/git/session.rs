@@ -7,7 +7,7 @@ use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use git2::{ErrorCode, ObjectType, Reference, Repository, RepositoryOpenFlags};
+use git2::{ErrorCode, ObjectType, Oid, Reference, Repository, RepositoryOpenFlags};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -17,11 +17,16 @@ use super::remote;
 use super::tree::Reader;
 use crate::core::limits::{Limits, TooLarge};
 use crate::core::source::{AllowList, Refused, Scheme, SourceUrl, permitted_address};
+use crate::core::verification::git::{Subject, verify};
 use crate::core::verification::{NotVerified, Signer, Trust};
 
 const TAGS: &str = "refs/tags/";
 /// How many tags a repository may have.
 const MAX_TAGS: usize = 200_000;
+/// How many tags of tags may lead to a commit.
+const MAX_NESTED: usize = 8;
+/// How large a tag or a commit may be, in bytes.
+const MAX_OBJECT: usize = 1024 * 1024;
 
 /// What a conversation needs.
 pub(super) struct Session {
@@ -110,7 +115,8 @@ impl Session {
         let Ok(commit) = object.into_commit() else {
             return Err(layout(tag, "tag", "it points at no commit"));
         };
-        let signer = trust.map(|trust| signer(tag, trust)).transpose()?;
+        let signed = trust.map(|trust| self.signer(repository, &reference, &found, tag, trust));
+        let signer = signed.transpose()?;
         let tree = commit.tree().map_err(|error| self.local(&error))?;
         let reader = Reader { session: self, repository, tag: &tag.name };
         let stack = reader.stack(&tree, places)?;
@@ -122,6 +128,45 @@ impl Session {
             component_ids: stack.component_ids,
             signer,
         })
+    }
+
+    /// Who signed, before anything is read but the tag and the commit.
+    fn signer(
+        &self,
+        repository: &Repository,
+        reference: &Reference<'_>,
+        revision: &str,
+        tag: &Tag,
+        trust: &Trust,
+    ) -> Result<Signer, SourceError> {
+        let refuse = |problem| SourceError::NotVerified { release: tag.name.clone(), problem };
+        let Some(asked) = trust.git.as_ref().filter(|_| trust.cosign.is_none() && trust.checksums.is_none()) else {
+            let kind = "source git has no signatures but those of Git: ask for verify.git alone";
+            return Err(refuse(NotVerified::WrongKind(kind.to_owned())));
+        };
+        let local = |error: git2::Error| self.local(&error);
+        let mut id = reference.resolve().map_err(local)?.target();
+        let mut tags = Vec::new();
+        while let Some(object) = id.filter(|id| id.to_string() != revision) {
+            if tags.len() == MAX_NESTED {
+                return Err(layout(tag, "tag", "it is a tag of a tag of a tag, and so on"));
+            }
+            tags.push(self.object(repository, object, tag)?);
+            id = repository.find_tag(object).ok().map(|tag| tag.target_id());
+        }
+        let commit = Oid::from_str(revision).map_err(local)?;
+        let commit = self.object(repository, commit, tag)?;
+        verify(asked, &Subject { tag: &tag.name, tags: &tags, commit: &commit, revision }).map_err(refuse)
+    }
+
+    /// A tag or commit as it is stored.
+    fn object(&self, repository: &Repository, id: Oid, tag: &Tag) -> Result<Vec<u8>, SourceError> {
+        let local = |error: git2::Error| self.local(&error);
+        let objects = repository.odb().map_err(local)?;
+        if objects.read_header(id).map_err(local)?.0 > MAX_OBJECT {
+            return Err(layout(tag, "tag", "its object, or its commit's, is larger than 1 MiB"));
+        }
+        Ok(objects.read(id).map_err(local)?.data().to_vec())
     }
 
     /// Opens a repository on our own disk. Its path was found to be under a permitted root as it is written; here that
@@ -174,12 +219,6 @@ impl Session {
     pub(super) fn disk(&self, problem: &dyn Display) -> SourceError {
         SourceError::Local { action: self.action, url: self.url.redacted(), problem: problem.to_string() }
     }
-}
-
-/// Who signed, before anything is read.
-fn signer(tag: &Tag, _trust: &Trust) -> Result<Signer, SourceError> {
-    let problem = NotVerified::WrongKind("signatures of Git are not checked by this version".to_owned());
-    Err(SourceError::NotVerified { release: tag.name.clone(), problem })
 }
 
 fn layout(tag: &Tag, path: &str, problem: &str) -> SourceError {

@@ -119,7 +119,7 @@ fn register() {
         #[allow(unsafe_code, reason = "git2 marks the registering of transports as unsafe")]
         // SAFETY: it must not run beside the creation of a transport. Every session of ours comes by here before it
         // creates one, and waits until this is done.
-        let registered = unsafe { git2::transport::register(SCHEME, |remote| transport(remote)) };
+        let registered = unsafe { git2::transport::register(SCHEME, transport) };
         if let Err(error) = registered {
             tracing::error!(%error, "libgit2 does not take a transport: Git over https can't work");
         }

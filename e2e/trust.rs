@@ -1,0 +1,146 @@
+//! Signatures and pins: what is not signed by somebody who is trusted is not applied, and what was stays.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clusterstack::api::ConditionType;
+use serde_json::{Value, json};
+
+use crate::harness::{Repo, SETTINGS, World, skipped};
+
+const V1: &str = "docker-x-1-34-v1";
+const V2: &str = "docker-x-1-34-v2";
+
+/// A new SSH key in the test's directory; `None`, and a visible word, without ssh-keygen.
+fn key(t: &World, name: &str) -> Option<PathBuf> {
+    let path = t.dir().join(name);
+    let comment = format!("{name}@example.com");
+    let made =
+        Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-C", &comment, "-f"]).arg(&path).output();
+    match made {
+        Ok(output) => assert!(output.status.success(), "{output:?}"),
+        Err(error) => {
+            skipped(format_args!("signatures: ssh-keygen: {error}"));
+            return None;
+        }
+    }
+    Some(path)
+}
+
+/// Puts public keys into the Secret `keys`.
+async fn trust(t: &World, keys: &[&Path]) {
+    let name = |key: &Path| format!("{}.pub", key.file_name().unwrap().display());
+    let data: serde_json::Map<String, Value> = keys
+        .iter()
+        .map(|key| (name(key), std::fs::read_to_string(key.with_extension("pub")).unwrap().into()))
+        .collect();
+    t.apply(&json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "stringData": data})).await;
+}
+
+fn verify() -> Value {
+    json!({"verify": {"git": {"secretRef": {"name": "keys"}}}})
+}
+
+fn signed(repo: &Repo, tag: &str, size: &str, key: &Path) {
+    repo.release(tag, &SETTINGS.replace("large", size));
+    repo.sign_tag(tag, key);
+}
+
+#[tokio::test]
+async fn only_releases_whose_tag_a_trusted_key_signed_are_applied() {
+    let t = World::new("trust").await;
+    let Some((ours, theirs)) = key(&t, "ours").zip(key(&t, "theirs")) else { return };
+    let repo = t.repo();
+    signed(&repo, V1, "large", &ours);
+    trust(&t, &[&ours]).await;
+    let operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), verify()).await;
+    t.ready("x", "v1").await;
+    let message = t.release_says(V1, ConditionType::SourceVerified, "True", "Verified").await;
+    assert!(message.contains("SSH key SHA256:") && message.contains("ours@example.com"), "{message}");
+
+    // A newer one that nobody signed, then one that somebody else signed.
+    repo.release(V2, SETTINGS);
+    t.look_again("x").await;
+    let message = t.release_says(V2, ConditionType::SourceVerified, "False", "NotVerified").await;
+    assert!(message.contains("not signed"), "{message}");
+    t.stack_says("x", ConditionType::Ready, "False", "NewestReleaseNotReady").await;
+    signed(&repo, V2, "large", &theirs);
+    t.look_again("x").await;
+    t.release(V2, "to name who signed it", |release| {
+        let conditions = release.status.clone().unwrap_or_default().conditions;
+        let found = clusterstack::api::condition::find(&conditions, ConditionType::SourceVerified).cloned();
+        found.filter(|c| c.message.contains("is signed by SSH key SHA256:")).ok_or_else(|| format!("{conditions:#?}"))
+    })
+    .await;
+    assert!(t.config_map(V2).await.is_none(), "what nobody trusted signed was applied");
+    assert!(t.config_map(V1).await.is_some() && t.release_ready(V1).await.status.unwrap().ready);
+
+    // Their key is trusted from now on.
+    trust(&t, &[&ours, &theirs]).await;
+    t.look_again("x").await;
+    t.ready("x", "v2").await;
+    let message = t.release_says(V2, ConditionType::SourceVerified, "True", "Verified").await;
+    assert!(message.contains("theirs@example.com"), "{message}");
+
+    // Their tag moves, and is signed by them: that is told, and not followed.
+    let before = t.release_ready(V2).await.status.unwrap().artifact;
+    signed(&repo, V2, "huge", &theirs);
+    t.look_again("x").await;
+    t.event("ArtifactChanged", V2).await;
+    t.release_says(V2, ConditionType::ArtifactChanged, "True", "ArtifactChanged").await;
+    t.ready("x", "v2").await;
+    assert_eq!(t.in_config_map(V2, "/data/size").await, "large");
+
+    // What was verified stays so over a restart, with nothing to verify it by.
+    operator.terminate().await;
+    t.delete("v1", "Secret", "keys").await;
+    let _operator = t.operator(&[]);
+    t.looked_again("x").await;
+    t.release_says(V2, ConditionType::SourceVerified, "True", "Verified").await;
+    let after = t.release_ready(V2).await.status.unwrap().artifact;
+    assert!(after == before && after.is_some_and(|artifact| artifact.verified_by.contains("theirs@example.com")));
+    assert_eq!(t.in_config_map(V2, "/data/size").await, "large");
+}
+
+#[tokio::test]
+async fn a_release_that_is_there_is_verified_when_signatures_are_asked_for_later() {
+    let t = World::new("later-trust").await;
+    let Some(ours) = key(&t, "ours") else { return };
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    trust(&t, &[&ours]).await;
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+
+    t.change_stack("x", json!({"spec": verify()})).await;
+    t.release_says(V1, ConditionType::SourceVerified, "False", "NotVerified").await;
+    t.release_says(V1, ConditionType::Ready, "False", "NotVerified").await;
+    assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
+
+    repo.sign_tag(V1, &ours);
+    t.look_again("x").await;
+    t.ready("x", "v1").await;
+    t.release_says(V1, ConditionType::SourceVerified, "True", "Verified").await;
+}
+
+#[tokio::test]
+async fn a_pinned_release_is_taken_with_its_digest_only() {
+    let t = World::new("pin").await;
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    let _operator = t.operator(&[]);
+    let pin = |digest: &str| json!({"pin": [{"version": "v1", "digest": digest}]});
+    t.create_stack("x", &repo.url(), pin(&"0".repeat(40))).await;
+    let message = t.release_says(V1, ConditionType::Stalled, "True", "DigestMismatch").await;
+    assert!(message.contains(&repo.commit_of(V1)), "{message}");
+    assert!(t.config_map(V1).await.is_none(), "a release of another digest was applied");
+
+    t.change_stack("x", json!({"spec": pin(&repo.commit_of(V1))})).await;
+    t.ready("x", "v1").await;
+    let digest = t.release_ready(V1).await.status.unwrap().artifact.unwrap().digest;
+    t.change_stack("x", json!({"spec": pin(&digest)})).await;
+    t.looked_again("x").await;
+    t.ready("x", "v1").await;
+}
