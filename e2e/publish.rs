@@ -80,7 +80,7 @@ async fn a_version_by_content_is_subscribed_from_a_directory() {
         "metadata": {"name": "hello", "namespace": t.namespace},
         "spec": {
             "provider": "docker", "name": "hello", "kubernetesVersion": "1.34", "channel": "custom",
-            "autoSubscribe": false, "versions": [first], "noProvider": true,
+            "autoSubscribe": false, "versions": [first], "noProvider": true, "interval": "10s",
             "source": {"directory": {"path": releases}},
         },
     }))

@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::core::files::FileTree;
 use crate::core::manifest::Manifest;
 use crate::core::name::ReleaseName;
-use crate::core::package::{Hashes, Identity};
+use crate::core::package::{Hashes, Identity, Versions};
 
 pub use rules::{RULES, Rule, Severity};
 pub use schemas::Schemas;
@@ -83,6 +83,10 @@ struct Desk<'a> {
 
 /// Looks at a stack. `expanded` are its files with the archives below `charts/` unpacked.
 pub fn lint(files: &FileTree, expanded: &FileTree, options: &Options<'_>) -> Looked {
+    // As packaging does: a chart's own version may be `<< .ClusterAddonVersion >>`.
+    let version = Identity::of(files).ok().and_then(|identity| release(&identity, files)).map(|name| name.version);
+    let filled = version.map(|version| Versions::all(&version).filled_in(expanded));
+    let expanded = filled.as_ref().unwrap_or(expanded);
     let mut desk = Desk { files, expanded, options, findings: Vec::new() };
     let identity = names::check(&mut desk);
     let name = identity.as_ref().and_then(|identity| release(identity, files));

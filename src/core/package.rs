@@ -198,20 +198,20 @@ pub fn package(
     previous: Option<&Previous>,
 ) -> Result<Package, PackageError> {
     let identity = Identity::of(files)?;
-    let missing = missing_dependencies(expanded)?;
-    if !missing.is_empty() {
-        return Err(PackageError::NotVendored(missing));
-    }
     let hashes = Hashes::of(files);
     let versions = versions::decide(files, &hashes, identity.kubernetes, mode, previous)?;
     let name = identity.release(versions.cluster_stack.clone());
+    // Filled in first: a chart's own version may be `<< .ClusterAddonVersion >>`.
+    let missing = missing_dependencies(&versions.filled_in(expanded))?;
+    if !missing.is_empty() {
+        return Err(PackageError::NotVendored(missing));
+    }
 
     let mut stack = files.clone();
     stack.insert(METADATA.to_owned(), versions.metadata(&identity.kubernetes_version).into());
     // Refused here, it is refused before somebody subscribes to it.
     let checked = Bundle::from_files(&name, &stack, &BTreeMap::new())?;
-    let stack =
-        bundle::filled_in(&stack, &versions.cluster_stack, Some(&versions.cluster_addon), Some(&versions.node_image));
+    let stack = versions.filled_in(&stack);
 
     let mut assets: BTreeMap<String, Bytes> = [METADATA, ADDON_CONFIG, ADDON_VALUES]
         .into_iter()

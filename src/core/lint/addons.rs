@@ -88,7 +88,7 @@ fn one(desk: &mut Desk<'_>, identity: &Identity, name: &ReleaseName, directory: 
     let own = format!("{directory}/{OVERWRITE}");
     let mut values = Map::new();
     for file in [VALUES, own.as_str()] {
-        let Some(text) = desk.files.get(file) else { continue };
+        let Some(text) = desk.expanded.get(file) else { continue };
         match for_cluster(file, text, &extra, kubernetes, desk.options.now) {
             Ok(more) => merge(&mut values, more),
             Err((message, line)) => {

@@ -125,6 +125,14 @@ fn versions_follow_the_mode() {
 }
 
 #[test]
+fn charts_whose_version_is_filled_in_are_packaged() {
+    let chart = "apiVersion: v2\nname: cni\nversion: << .ClusterAddonVersion >>\n";
+    let package = pack(&stack(&[("cluster-addon/cni/Chart.yaml", Some(chart))]), &Mode::Stable(None), None).unwrap();
+    let addon = &package.archives["docker-scs-1-34-cluster-addon-v1.tgz"];
+    assert_eq!(addon["cni/Chart.yaml"], "apiVersion: v2\nname: cni\nversion: v1\n");
+}
+
+#[test]
 fn a_minor_begins_anew() {
     let first = pack(&stack(&[]), &Mode::Stable(None), None).unwrap();
     let csctl = "config: {kubernetesVersion: v1.35.0, clusterStackName: scs, provider: {type: docker}}";

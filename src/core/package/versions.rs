@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use super::Hashes;
+use crate::core::bundle;
 use crate::core::files::FileTree;
 use crate::core::metadata::Metadata;
 use crate::core::name::{KubernetesMinor, PreRelease, ReleaseVersion};
@@ -89,6 +90,17 @@ pub enum VersionsError {
 }
 
 impl Versions {
+    /// One version for everything.
+    pub(in crate::core) fn all(version: &ReleaseVersion) -> Self {
+        let [cluster_stack, cluster_addon, node_image] = [(); 3].map(|()| version.clone());
+        Self { cluster_stack, cluster_addon, node_image }
+    }
+
+    /// The files with `<< .ClusterClassVersion >>` and its kin filled in.
+    pub(in crate::core) fn filled_in(&self, files: &FileTree) -> FileTree {
+        bundle::filled_in(files, &self.cluster_stack, Some(&self.cluster_addon), Some(&self.node_image))
+    }
+
     /// The text of `metadata.yaml`.
     pub(super) fn metadata(&self, kubernetes: &str) -> String {
         let Self { cluster_stack, cluster_addon, node_image } = self;
