@@ -18,6 +18,7 @@ mod install;
 mod migration;
 mod provider;
 mod prune;
+mod publish;
 mod real;
 mod restart;
 mod rights;

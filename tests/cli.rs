@@ -21,8 +21,14 @@ impl Run {
         self.out
     }
 
+    /// Its output, with a code that says something.
+    pub fn gives(self, code: i32) -> String {
+        assert_eq!((self.code, self.err.as_str()), (Some(code), ""), "{}", self.out);
+        self.out
+    }
+
     /// What it said on standard error; it must have failed like a tool, not like a program with a fault.
-    fn fails(self, code: i32) -> String {
+    pub fn fails(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
         for sign in ["panicked", "RUST_BACKTRACE", "stack backtrace", "\u{1b}["] {
             assert!(!self.err.contains(sign), "{}", self.err);
@@ -96,11 +102,13 @@ fn template(chart: &Path, more: &[&str]) -> Run {
 #[test]
 fn help_has_examples_and_every_subcommand_its_own() {
     let help = clusterstack(&["--help"]).succeeds();
-    for part in ["operator", "crds", "tree", "template", "completions", "Examples:"] {
+    for part in
+        ["operator", "crds", "tree", "template", "lint", "package", "push", "bundle", "completions", "Examples:"]
+    {
         assert!(help.contains(part), "{part} in {help}");
     }
     assert!(!help.contains("reference"), "{help}");
-    for command in ["operator", "crds", "tree", "template", "completions"] {
+    for command in ["operator", "crds", "tree", "template", "lint", "package", "push", "bundle", "completions"] {
         let help = clusterstack(&[command, "--help"]).succeeds();
         assert!(help.contains("Examples:") && !help.contains('\u{1b}'), "{help}");
     }

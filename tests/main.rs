@@ -6,6 +6,8 @@ mod cli;
 mod crds;
 mod differential;
 mod golden;
+mod lint;
+mod publish;
 mod source;
 mod spec_edits;
 mod stacks;

@@ -1,10 +1,14 @@
 //! The command line: what each subcommand reads and prints. Decisions are in `core`, effects in `io`.
 
+pub mod bundle;
 pub mod crds;
 pub mod demo;
 mod functions;
+pub mod lint;
 pub mod operator;
 pub mod output;
+pub mod package;
+pub mod push;
 pub mod reference;
 pub mod report;
 pub mod template;
@@ -73,6 +77,22 @@ Examples:
     #[command(after_help = template::EXAMPLES)]
     Template(Box<template::TemplateArgs>),
 
+    /// Look at a stack before it is published: names, charts, addons, objects against CRDs or an API server
+    #[command(after_help = lint::EXAMPLES)]
+    Lint(lint::LintArgs),
+
+    /// Make the assets of a release from a stack's directory
+    #[command(after_help = package::EXAMPLES)]
+    Package(Box<package::PackageArgs>),
+
+    /// Publish releases to a directory, an OCI layout or a Git repository
+    #[command(after_help = push::EXAMPLES)]
+    Push(push::PushArgs),
+
+    /// Put releases into one archive with their signatures, and bring them to the other side of an air gap
+    #[command(after_help = bundle::EXAMPLES)]
+    Bundle(bundle::BundleArgs),
+
     /// Print a completion script for a shell
     #[command(after_help = "\
 Examples:
@@ -121,6 +141,10 @@ impl Cli {
             Command::Crds(args) => crds::run(&args)?,
             Command::Tree(args) => tree::run(&args)?,
             Command::Template(args) => template::run(&args)?,
+            Command::Lint(args) => return lint::run(&args),
+            Command::Package(args) => package::run(&args)?,
+            Command::Push(args) => push::run(&args)?,
+            Command::Bundle(args) => bundle::run(&args)?,
             Command::Completions(args) => completions(args.shell)?,
             Command::Reference { of: Reference::Api } => {
                 output::print(&reference::markdown(&crate::api::custom_resource_definitions())?)?;

@@ -21,7 +21,7 @@ use thiserror::Error;
 use crate::core::addon_config::{AddonConfig, AddonConfigError};
 use crate::core::files::{FileTree, below};
 use crate::core::metadata::{Csctl, Metadata, MetadataError};
-use crate::core::name::ReleaseName;
+use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::node_images::{self, NodeImages, NodeImagesError};
 
 /// Directory of the chart with the ClusterClass.
@@ -151,14 +151,7 @@ impl Bundle {
             Some(given.unwrap_or_else(|| version::of_component(files, CLUSTER_ADDON, &values, component_ids)))
         };
         let node_image = metadata.as_ref().and_then(|metadata| metadata.node_image.as_ref()).map(ToString::to_string);
-        let filled = version::fill_in(
-            files,
-            &[
-                (".ClusterClassVersion", Some(&class_version)),
-                (".ClusterAddonVersion", addon_version.as_ref()),
-                (".NodeImageVersion", node_image.as_ref()),
-            ],
-        );
+        let filled = fill_in(files, &class_version, addon_version.as_ref(), node_image.as_ref());
         let files = filled.as_ref().unwrap_or(files);
 
         let mut class_chart = below(files, CLUSTER_CLASS);
@@ -176,6 +169,25 @@ impl Bundle {
             node_images: images(files)?,
         })
     }
+}
+
+/// The files with `<< .ClusterClassVersion >>` and its kin filled in, as csctl does.
+pub(in crate::core) fn filled_in(
+    files: &FileTree,
+    class: &ReleaseVersion,
+    addon: Option<&ReleaseVersion>,
+    node_image: Option<&ReleaseVersion>,
+) -> FileTree {
+    let [addon, node_image] = [addon, node_image].map(|version| version.map(ToString::to_string));
+    let filled = fill_in(files, &class.to_string(), addon.as_ref(), node_image.as_ref());
+    filled.unwrap_or_else(|| files.clone())
+}
+
+fn fill_in(files: &FileTree, class: &String, addon: Option<&String>, node_image: Option<&String>) -> Option<FileTree> {
+    version::fill_in(
+        files,
+        &[(".ClusterClassVersion", Some(class)), (".ClusterAddonVersion", addon), (".NodeImageVersion", node_image)],
+    )
 }
 
 fn text<'a>(files: &'a FileTree, file: &str) -> Result<Option<&'a str>, BundleError> {

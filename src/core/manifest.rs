@@ -205,7 +205,7 @@ fn describe(object: &Value) -> String {
 pub fn manifests(documents: impl IntoIterator<Item = Value>) -> Result<Vec<Manifest>, ManifestError> {
     let mut all = Vec::new();
     let mut seen = std::collections::BTreeSet::new();
-    for document in documents.into_iter().flat_map(flatten_list) {
+    for document in documents.into_iter().flat_map(without_lists) {
         let manifest = Manifest::from_value(document)?;
         if !seen.insert(manifest.key.clone()) {
             return Err(ManifestError::Duplicate(manifest.key));
@@ -216,7 +216,8 @@ pub fn manifests(documents: impl IntoIterator<Item = Value>) -> Result<Vec<Manif
     Ok(all)
 }
 
-fn flatten_list(document: Value) -> Vec<Value> {
+/// The objects of a `List`, or the object itself.
+pub fn without_lists(document: Value) -> Vec<Value> {
     let is_list = document.get("kind").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("List"));
     match (is_list, document) {
         (true, Value::Object(mut map)) => match map.remove("items") {

@@ -1,6 +1,7 @@
 //! Decisions: pure functions over plain data. No client, no clock, no file system, no logging.
 
 pub mod addon_config;
+pub mod artifact;
 pub mod bundle;
 pub mod chart;
 pub mod digest;
@@ -9,12 +10,15 @@ pub mod files;
 pub mod health;
 pub mod in_use;
 pub mod limits;
+pub mod lint;
+
 pub mod manifest;
 pub mod metadata;
 pub mod name;
 pub mod node_images;
 pub mod ownership;
 pub mod pin;
+pub mod package;
 pub mod plan;
 pub mod retry;
 pub mod selection;

@@ -143,8 +143,7 @@ fn as_map(values: &serde_json::Map<String, Json>) -> Rc<Map> {
 
 /// The charts that `Chart.yaml` names and `charts/` lacks.
 pub(super) fn missing(chart: &Chart) -> Vec<String> {
-    let wanted = chart.metadata.dependencies.iter().map(|dependency| dependency.name.clone());
-    wanted.filter(|name| !chart.dependencies().any(|found| found.name() == name)).collect()
+    chart.missing_dependencies().map(|dependency| dependency.name.clone()).collect()
 }
 
 /// Merges the values for a chart and its subcharts. `values` is changed.

@@ -15,8 +15,8 @@ struct Rule {
     anchored: bool,
 }
 
-/// The files that `.helmignore` leaves.
-pub(super) fn filter(files: &FileTree) -> FileTree {
+/// The files of a chart's directory that `.helmignore` leaves.
+pub fn filter(files: &FileTree) -> FileTree {
     let text = files.get(".helmignore").map(|data| String::from_utf8_lossy(data).into_owned()).unwrap_or_default();
     let rules = Rules::parse(&text);
     files.iter().filter(|(path, _)| !rules.ignores(path)).map(|(path, data)| (path.clone(), data.clone())).collect()

@@ -12,7 +12,7 @@ use super::go_template::ast::File;
 use super::go_template::memo::Memo;
 use super::go_template::parse::{ParseError, parse};
 use super::ignore;
-use super::metadata::Metadata;
+use super::metadata::{Dependency, Metadata};
 use super::schema::Schema;
 use super::tera::{Tera, TeraError, TeraTemplates};
 use crate::core::files::{FileTree, below};
@@ -87,6 +87,12 @@ impl Chart {
     /// The charts below `charts/`.
     pub fn dependencies(&self) -> impl Iterator<Item = &Chart> {
         self.dependencies.iter().map(AsRef::as_ref)
+    }
+
+    /// What `Chart.yaml` names and `charts/` lacks.
+    pub fn missing_dependencies(&self) -> impl Iterator<Item = &Dependency> {
+        let has = |name: &str| self.dependencies().any(|found| found.name() == name);
+        self.metadata.dependencies.iter().filter(move |dependency| !has(&dependency.name))
     }
 
     /// The files that are neither templates nor charts nor values.

@@ -40,6 +40,7 @@ pub use capabilities::{Capabilities, KubeVersion};
 pub use engine::{Charts, Engine, GoTemplate, Scope, Texts};
 pub use error::{ChartError, Location, RenderError, TemplateError};
 pub use function_table::{FunctionState, Origin, State, function_states};
+pub use ignore::filter as without_ignored;
 pub use keyring::{Drawn, Kept, Keyring, Needs, Secrets, Seed};
 pub use load::Chart;
 pub use manifests::{Document, Hook};

@@ -1,0 +1,272 @@
+//! `clusterstack bundle`: releases in one archive, over an air gap.
+
+use std::fmt::Write as _;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+
+use super::output::{self, Format};
+use super::report::Hinted;
+use crate::core::artifact::Artifact;
+use crate::io::publish::registry::{self, Registry};
+use crate::io::publish::target::{self, Target};
+use crate::io::publish::{Published, Release, directory};
+
+/// Examples in the help.
+pub const EXAMPLES: &str = "\
+Examples:
+  clusterstack bundle docker-hello-1-34-v1 docker-hello-1-34-v2 --source .release -f releases.tar
+  clusterstack bundle inspect releases.tar
+  clusterstack bundle import releases.tar /srv/releases
+  clusterstack bundle import releases.tar layout:./layout
+
+The archive is an OCI image layout. Manifests go through it byte by byte, so that their digests and signatures hold;
+what is signed by a file beside it (SHA256SUMS.asc) keeps that file.";
+
+/// Flags of `clusterstack bundle`.
+#[derive(Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct BundleArgs {
+    #[command(subcommand)]
+    command: Option<BundleCommand>,
+
+    /// Names of releases
+    #[arg(value_name = "RELEASE", required = true)]
+    releases: Vec<String>,
+
+    /// Where the releases are: a directory of packaged releases, or layout:path
+    #[arg(long, value_name = "SOURCE", default_value = ".release")]
+    source: String,
+
+    /// The archive to write
+    #[arg(short, long, value_name = "FILE", required = true)]
+    file: Option<PathBuf>,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum BundleCommand {
+    /// Bring the releases of an archive to a directory, a layout or a Git repository
+    Import {
+        /// The archive
+        file: PathBuf,
+        /// Where to, as in `clusterstack push`
+        target: String,
+    },
+    /// List the releases of an archive
+    Inspect {
+        /// The archive
+        file: PathBuf,
+        /// Form of the output
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: InspectFormat,
+    },
+}
+
+/// Forms of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum InspectFormat {
+    /// For people
+    Table,
+    /// A list
+    Json,
+    /// A list
+    Yaml,
+}
+
+/// A release in an archive, for people and machines.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    release: String,
+    digest: String,
+    bytes: u64,
+    files: Vec<String>,
+    signatures: Vec<String>,
+}
+
+/// Bundles, imports or lists.
+///
+/// # Errors
+/// A release that is not there, an archive that is not what its digests say, a target that refuses.
+pub fn run(args: &BundleArgs) -> Result<()> {
+    match &args.command {
+        Some(BundleCommand::Import { file, target }) => import(file, target),
+        Some(BundleCommand::Inspect { file, output }) => inspect(file, *output),
+        None => create(args),
+    }
+}
+
+/// Waits for what a registry does.
+fn wait<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    runtime.block_on(work)
+}
+
+fn create(args: &BundleArgs) -> Result<()> {
+    let file = args.file.as_ref().context("-f is missing")?;
+    let source: Target = args.source.parse()?;
+    let artifacts = match (&source, target::open(&source)?) {
+        (_, Some(registry)) => wait(pulled(registry.as_ref(), &args.releases))?,
+        (Target::Directory(path), None) => of_directory(path, &args.releases)?,
+        _ => {
+            let hint = "name a directory of packaged releases, or a layout";
+            return Err(Hinted::new(format!("--source {} can't be bundled from", args.source), hint).into());
+        }
+    };
+    registry::write_archive(file, &artifacts)?;
+    anstream::eprintln!("{}: {} releases", file.display(), args.releases.len());
+    Ok(())
+}
+
+async fn pulled(registry: &dyn Registry, releases: &[String]) -> Result<Vec<Artifact>> {
+    let progress = Progress::new("reading", releases.len());
+    let mut all = Vec::new();
+    for release in releases {
+        progress.at(release);
+        all.extend(registry::pull(registry, release).await?);
+    }
+    progress.done();
+    Ok(all)
+}
+
+fn of_directory(path: &Path, wanted: &[String]) -> Result<Vec<Artifact>> {
+    let there = directory::read(path)?;
+    let mut artifacts = Vec::new();
+    for name in wanted {
+        let Some(release) = there.iter().find(|release| release.name.object_name() == *name) else {
+            let names: Vec<String> = there.iter().map(|release| release.name.object_name()).collect();
+            let hint = format!("there are: {}", names.join(", "));
+            return Err(Hinted::new(format!("no release {name} in {}", path.display()), hint).into());
+        };
+        // What is broken is found before it crosses the gap.
+        release.stack()?;
+        artifacts.push(release.artifact());
+    }
+    Ok(artifacts)
+}
+
+fn import(file: &Path, target: &str) -> Result<()> {
+    let target: Target = target.parse()?;
+    // Every digest is checked in here, before anything is written.
+    let artifacts = registry::read_archive(file)?;
+    let registry = target::open(&target)?;
+    let releases: Vec<&Artifact> = artifacts.iter().filter(|artifact| artifact.release().is_some()).collect();
+    if releases.is_empty() {
+        let hint = "`clusterstack bundle` writes such archives";
+        return Err(Hinted::new(format!("{} holds no release", file.display()), hint).into());
+    }
+    let mut lines = String::new();
+    let mut told = |name: &str, published: &Published| {
+        let (state, revision) = match published {
+            Published::New { revision } => ("imported", revision),
+            Published::Unchanged { revision } => ("unchanged", revision),
+        };
+        _ = writeln!(lines, "{name} {state} {revision}");
+    };
+    if let Some(registry) = registry {
+        let progress = Progress::new("importing", artifacts.len());
+        wait(async {
+            for artifact in &artifacts {
+                let digest = artifact.digest();
+                let name = artifact.tag.as_deref().unwrap_or(&digest);
+                progress.at(name);
+                told(name, &registry::push(registry.as_ref(), artifact).await?);
+            }
+            Ok(())
+        })?;
+        progress.done();
+    } else {
+        let progress = Progress::new("importing", releases.len());
+        let mut all = Vec::new();
+        for artifact in releases {
+            let name = artifact.release().context("a release has a name")?;
+            let release = Release { name, assets: artifact.files()? };
+            release.stack()?;
+            all.push(release);
+        }
+        for release in all {
+            let name = release.name.object_name();
+            progress.at(&name);
+            told(&name, &wait(async { Ok(target::publish(&target, None, &release).await?) })?);
+        }
+        progress.done();
+    }
+    output::print(&lines)
+}
+
+fn inspect(file: &Path, format: InspectFormat) -> Result<()> {
+    let artifacts = registry::read_archive(file)?;
+    let rows =
+        artifacts.iter().filter(|artifact| artifact.release().is_some()).map(|artifact| row(artifact, &artifacts));
+    let rows: Vec<Row> = rows.collect::<Result<_>>()?;
+    match format {
+        InspectFormat::Json => output::print(&output::format(&rows, Format::Json)?),
+        InspectFormat::Yaml => output::print(&output::format(&rows, Format::Yaml)?),
+        InspectFormat::Table => output::print(&table(&rows)),
+    }
+}
+
+fn row(artifact: &Artifact, all: &[Artifact]) -> Result<Row> {
+    let digest = artifact.digest();
+    let beside = format!("{}.", digest.replace(':', "-"));
+    let files = artifact.files()?;
+    let mut signatures: Vec<String> = files.keys().filter(|file| is_signature(file)).cloned().collect();
+    for other in all {
+        let by_tag = other.tag.as_deref().filter(|tag| tag.starts_with(&beside));
+        let by_subject = other.read()?.subject.is_some_and(|subject| subject.digest == digest);
+        if by_tag.is_some() || by_subject {
+            signatures.push(by_tag.map_or_else(|| other.digest(), ToOwned::to_owned));
+        }
+    }
+    Ok(Row {
+        release: artifact.tag.clone().unwrap_or_default(),
+        bytes: files.values().map(|content| content.len() as u64).sum(),
+        files: files.into_keys().collect(),
+        digest,
+        signatures,
+    })
+}
+
+fn is_signature(file: &str) -> bool {
+    [".asc", ".sig", ".gpg"].iter().any(|end| file.ends_with(end))
+}
+
+fn table(rows: &[Row]) -> String {
+    let width = rows.iter().map(|row| row.release.len()).max().unwrap_or_default().max("RELEASE".len());
+    let mut text = format!("{:width$}  {:>9}  {:>5}  {:>10}  DIGEST\n", "RELEASE", "BYTES", "FILES", "SIGNATURES");
+    for Row { release, digest, bytes, files, signatures } in rows {
+        let (files, signatures) = (files.len(), signatures.len());
+        _ = writeln!(text, "{release:width$}  {bytes:>9}  {files:>5}  {signatures:>10}  {digest}");
+    }
+    text
+}
+
+/// One line that says what is under way, on a terminal alone.
+struct Progress {
+    what: &'static str,
+    all: usize,
+    at: std::cell::Cell<usize>,
+    shown: bool,
+}
+
+impl Progress {
+    fn new(what: &'static str, all: usize) -> Self {
+        Self { what, all, at: std::cell::Cell::new(0), shown: std::io::stderr().is_terminal() }
+    }
+
+    fn at(&self, name: &str) {
+        self.at.set(self.at.get() + 1);
+        if self.shown {
+            anstream::eprint!("\r\x1b[K{} {}/{}: {name}", self.what, self.at.get(), self.all);
+        }
+    }
+
+    fn done(&self) {
+        if self.shown {
+            anstream::eprint!("\r\x1b[K");
+        }
+    }
+}

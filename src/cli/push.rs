@@ -1,0 +1,118 @@
+//! `clusterstack push`: releases to where they are found.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::output::{self, Format};
+use super::report::Hinted;
+use crate::io::publish::target::{self, Target};
+use crate::io::publish::{PublishError, Published, Release, directory};
+
+/// Examples in the help.
+pub const EXAMPLES: &str = "\
+Examples:
+  clusterstack push .release/docker-hello-1-34-v1 /srv/releases
+  clusterstack push .release git+https://git.example.com/platform/releases.git --branch main
+  clusterstack push .release layout:./layout dir:///srv/releases     # several at once
+
+A release that is there with other content stays as it is, and the command fails. Git asks who you are as `git push`
+does: an SSH agent, or your credential helpers.";
+
+/// What a target is.
+const TARGETS: &str =
+    "Where to: dir:///path or a path, layout:path (an OCI image layout), git+https://…, git+ssh://…, git+file:///…";
+
+/// Flags of `clusterstack push`.
+#[derive(Args, Clone, Debug)]
+pub struct PushArgs {
+    /// Directory of a release, or one that holds several
+    #[arg(value_name = "RELEASE_DIR")]
+    releases: PathBuf,
+
+    #[arg(value_name = "TARGET", required = true, help = TARGETS)]
+    targets: Vec<String>,
+
+    /// Branch of a Git repository that gets the commits; without one only the tags hold them
+    #[arg(long, value_name = "NAME")]
+    branch: Option<String>,
+
+    /// Directory of the stack in a Git repository; stacks/<provider>/<name> without it
+    #[arg(long, value_name = "PATH")]
+    path: Option<String>,
+
+    /// Form of the output: JSON or YAML with a row for each release and target; lines for people without it
+    #[arg(short, long, value_name = "FORMAT")]
+    output: Option<Format>,
+}
+
+/// Pushes all releases to all targets and says what became of each.
+///
+/// # Errors
+/// No release, a target that is none, or one that refused a release; the others are pushed nevertheless.
+pub fn run(args: &PushArgs) -> Result<()> {
+    let targets: Vec<(&String, Target)> =
+        args.targets.iter().map(|text| Ok((text, parsed(args, text)?))).collect::<Result<_>>()?;
+    let releases = directory::read(&args.releases)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    let (mut rows, mut failures) = (Vec::new(), Vec::new());
+    for (text, target) in &targets {
+        let shown = crate::core::source::redact(text);
+        let results = runtime.block_on(to_one(target, &releases))?;
+        for (release, result) in releases.iter().zip(results) {
+            let name = release.name.object_name();
+            rows.push(row(&name, &shown, &result));
+            failures.extend(result.err().map(|error| format!("{name}: {error}")));
+        }
+    }
+    match args.output {
+        Some(format) => output::print(&output::format(&rows, format)?)?,
+        None => output::print(&rows.iter().map(line).collect::<String>())?,
+    }
+    match failures.as_slice() {
+        [] => Ok(()),
+        all => Err(Hinted::new(
+            format!("{} of {} not pushed: {}", all.len(), rows.len(), all.join("; ")),
+            "what was pushed stays; push again when the rest is corrected",
+        )
+        .into()),
+    }
+}
+
+fn parsed(args: &PushArgs, text: &str) -> Result<Target> {
+    let mut target: Target = text.parse()?;
+    if let Target::Git(git) = &mut target {
+        git.branch.clone_from(&args.branch);
+        git.path.clone_from(&args.path);
+    }
+    Ok(target)
+}
+
+async fn to_one(target: &Target, releases: &[Release]) -> Result<Vec<Result<Published, PublishError>>> {
+    let registry = target::open(target)?;
+    let mut results = Vec::new();
+    for release in releases {
+        results.push(target::publish(target, registry.as_deref(), release).await);
+    }
+    Ok(results)
+}
+
+fn row(release: &str, target: &str, result: &Result<Published, PublishError>) -> Value {
+    match result {
+        Ok(Published::New { revision }) => {
+            json!({"release": release, "target": target, "state": "pushed", "revision": revision})
+        }
+        Ok(Published::Unchanged { revision }) => {
+            json!({"release": release, "target": target, "state": "unchanged", "revision": revision})
+        }
+        Err(error) => json!({"release": release, "target": target, "state": "failed", "error": error.to_string()}),
+    }
+}
+
+fn line(row: &Value) -> String {
+    let text = |field: &str| row.get(field).and_then(Value::as_str).unwrap_or_default();
+    let way = if text("state") == "unchanged" { "in" } else { "to" };
+    format!("{} {} {way} {} {}\n", text("release"), text("state"), text("target"), text("revision"))
+}

@@ -1,0 +1,183 @@
+//! Addons: their stages, their values for a Cluster, what they render to. And the node images.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+use super::charts::{self, Wanted};
+use super::{Desk, Rendered, injected, line_in, names, sample_cluster};
+use crate::core::addon_config::AddonConfig;
+use crate::core::bundle::CLUSTER_ADDON;
+use crate::core::chart::{Capabilities, Release, RenderInput, Seed, render_text};
+use crate::core::files::below;
+use crate::core::name::ReleaseName;
+use crate::core::node_images::{self, NodeImages};
+use crate::core::package::Identity;
+use crate::core::yaml;
+
+const CONFIG: &str = "clusteraddon.yaml";
+const VALUES: &str = "cluster-addon-values.yaml";
+/// Of a stage.
+const OVERWRITE: &str = "overwrite.yaml";
+
+/// Looks at the addons and renders them.
+pub(super) fn check(desk: &mut Desk<'_>, identity: &Identity, name: &ReleaseName) -> Vec<Rendered> {
+    let has_charts = desk.files.keys().any(|path| path.starts_with("cluster-addon/"));
+    let Some(config) = desk.files.get(CONFIG) else {
+        if has_charts {
+            return single(desk, identity, name).into_iter().collect();
+        }
+        desk.find("no-addon", None, None, "the stack has no cluster-addon: its clusters get no network");
+        return Vec::new();
+    };
+    let config = match std::str::from_utf8(config).map(AddonConfig::parse) {
+        Ok(Ok(config)) => config,
+        problem => {
+            let problem = match problem {
+                Ok(Err(error)) => error.to_string(),
+                _ => "it is not valid UTF-8".to_owned(),
+            };
+            desk.find(
+                "addon-config",
+                Some(CONFIG),
+                line_in(&problem),
+                format!("clusteraddon.yaml can't be used: {problem}"),
+            );
+            return Vec::new();
+        }
+    };
+    let stages = config.charts();
+    if stages.is_empty() {
+        desk.find("no-addon", Some(CONFIG), None, "clusteraddon.yaml names no stage: clusters get no addons");
+    }
+    for directory in crate::core::package::chart_directories(desk.files) {
+        let stage = directory.strip_prefix("cluster-addon/").filter(|stage| !stages.contains(stage));
+        if let Some(stage) = stage {
+            let message = format!("no stage of clusteraddon.yaml is called {stage}: the chart is never applied");
+            desk.find("chart-stage", Some(&format!("{directory}/Chart.yaml")), None, message);
+        }
+    }
+    let mut all = Vec::new();
+    for stage in stages {
+        let directory = format!("{CLUSTER_ADDON}/{stage}");
+        if !desk.files.contains_key(&format!("{directory}/Chart.yaml")) {
+            let message = format!("the stage {stage} has no chart: add {directory}/Chart.yaml or remove the stage");
+            desk.find("stage-chart", Some(CONFIG), names::line_of(desk.files.get(CONFIG), stage), message);
+            continue;
+        }
+        all.extend(one(desk, identity, name, &directory));
+    }
+    all
+}
+
+/// The addon of a stack without stages.
+fn single(desk: &mut Desk<'_>, identity: &Identity, name: &ReleaseName) -> Option<Rendered> {
+    if desk.files.contains_key(&format!("{CLUSTER_ADDON}/Chart.yaml")) {
+        return one(desk, identity, name, CLUSTER_ADDON);
+    }
+    let message = "there is neither clusteraddon.yaml, which names the stages, nor cluster-addon/Chart.yaml";
+    desk.find("addon-config", None, None, message);
+    None
+}
+
+fn one(desk: &mut Desk<'_>, identity: &Identity, name: &ReleaseName, directory: &str) -> Option<Rendered> {
+    let kubernetes = desk.options.kubernetes.unwrap_or(&identity.kubernetes_version);
+    let sample = sample_cluster(name, &identity.kubernetes_version, desk.options.namespace);
+    let extra = injected(desk.options.cluster.unwrap_or(&sample));
+    let own = format!("{directory}/{OVERWRITE}");
+    let mut values = Map::new();
+    for file in [VALUES, own.as_str()] {
+        let Some(text) = desk.expanded.get(file) else { continue };
+        match for_cluster(file, text, &extra, kubernetes, desk.options.now) {
+            Ok(more) => merge(&mut values, more),
+            Err((message, line)) => {
+                desk.find("addon-values", Some(file), line, message);
+                return None;
+            }
+        }
+    }
+    let wanted = Wanted {
+        directory,
+        files: below(desk.expanded, directory),
+        release: Release::new("cluster-addon", "kube-system"),
+        values,
+        extra,
+        kubernetes: Some(kubernetes),
+        is_addon: true,
+    };
+    let rendered = charts::rendered(desk, wanted)?;
+    if rendered.objects.is_empty() {
+        let message = "the chart renders no object for a Cluster with nothing special";
+        desk.find("empty-render", Some(&format!("{directory}/Chart.yaml")), None, message);
+    }
+    Some(rendered)
+}
+
+/// The values that a file gives for a Cluster; a problem with its line.
+fn for_cluster(
+    file: &str,
+    text: &Bytes,
+    cluster: &BTreeMap<String, Value>,
+    kubernetes: &str,
+    now: jiff::Timestamp,
+) -> Result<Map<String, Value>, (String, Option<usize>)> {
+    let text = std::str::from_utf8(text).map_err(|_| ("it is not valid UTF-8".to_owned(), None))?;
+    let form = |error: yaml::Error| (error.to_string(), Some(error.line()));
+    let template = match yaml::parse(text).map_err(form)?.get("values") {
+        None | Some(Value::Null) => return Ok(Map::new()),
+        Some(Value::String(template)) => template.clone(),
+        Some(_) => return Err(("its values are no text: write `values: |` with the template below".to_owned(), None)),
+    };
+    let capabilities = Capabilities::for_kube_version(kubernetes).unwrap_or_default();
+    let release = Release::new("cluster-addon", "kube-system");
+    let input = RenderInput { seed: Some(Seed([0; 32])), ..RenderInput::new(release, &capabilities, now) };
+    let root = Value::Object(cluster.clone().into_iter().collect());
+    let rendered = render_text(file, &template, &root, &input)
+        .map_err(|error| (format!("its values do not render for a Cluster: {error}"), None))?;
+    match yaml::parse(&rendered).map_err(|error| (format!("its values are no YAML once rendered: {error}"), None))? {
+        Value::Object(map) => Ok(map),
+        Value::Null => Ok(Map::new()),
+        _ => Err(("its values are no map once rendered".to_owned(), None)),
+    }
+}
+
+fn merge(base: &mut Map<String, Value>, over: Map<String, Value>) {
+    for (key, value) in over {
+        match (base.get_mut(&key), value) {
+            (Some(Value::Object(base)), Value::Object(over)) => merge(base, over),
+            (_, value) => _ = base.insert(key, value),
+        }
+    }
+}
+
+/// The list of node images.
+pub(super) fn images(desk: &mut Desk<'_>) {
+    for file in node_images::FILES {
+        let Some(text) = desk.files.get(file) else { continue };
+        let problem = match std::str::from_utf8(text).map(NodeImages::parse) {
+            Ok(Ok(list)) => {
+                twice(desk, file, &list);
+                continue;
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it is not valid UTF-8".to_owned(),
+        };
+        desk.find("node-images", Some(file), line_in(&problem), format!("the list can't be read: {problem}"));
+    }
+}
+
+fn twice(desk: &mut Desk<'_>, file: &str, list: &NodeImages) {
+    let mut seen = std::collections::BTreeSet::new();
+    for image in &list.images {
+        if !seen.insert(&image.name) {
+            let line = names::line_of(desk.files.get(file), &image.name);
+            desk.find(
+                "node-images",
+                Some(file),
+                line,
+                format!("two images are called {}: templates can't tell them apart", image.name),
+            );
+        }
+    }
+}

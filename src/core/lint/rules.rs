@@ -1,0 +1,62 @@
+//! The rules, by ids that stay.
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// It works, but not as most would want.
+    Warning,
+    /// The release would not work.
+    Error,
+}
+
+/// A rule.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Its name in reports; never changes.
+    pub id: &'static str,
+    /// How bad its findings are.
+    pub severity: Severity,
+    /// What it asks for.
+    pub about: &'static str,
+}
+
+const fn error(id: &'static str, about: &'static str) -> Rule {
+    Rule { id, severity: Severity::Error, about }
+}
+
+const fn warning(id: &'static str, about: &'static str) -> Rule {
+    Rule { id, severity: Severity::Warning, about }
+}
+
+/// All rules, in the order in which a stack is looked at.
+pub const RULES: &[Rule] = &[
+    error("csctl", "csctl.yaml is there and names provider, stack and Kubernetes version"),
+    error("name-length", "the names of releases fit where Helm and Kubernetes put them"),
+    warning("name-dash", "provider and name hold no dash, so that the Go operator can read release names"),
+    error("metadata", "metadata.yaml, where it lies in Git, can be read and does not contradict csctl.yaml"),
+    error("class-chart", "there is a chart in cluster-class"),
+    warning("chart-name", "Chart.yaml of the class carries the name that the Go operator looks for"),
+    error("chart-version", "Chart.yaml has a version on a line of its own, for the release's to be put there"),
+    error("chart-load", "charts can be loaded"),
+    error("dependency", "dependencies of charts lie in their charts/"),
+    error("values-schema", "the default values meet values.schema.json"),
+    error("render", "charts render with their default values"),
+    error("class", "the class chart renders a ClusterClass"),
+    warning("class-name", "the ClusterClass is called like the release, so that Clusters find it by its name"),
+    error("class-reference", "the ClusterClass refers to templates that the chart renders"),
+    error("addon-config", "clusteraddon.yaml can be read and knows its hooks"),
+    error("stage-chart", "each stage has a chart"),
+    warning("chart-stage", "each chart in cluster-addon is of a stage"),
+    warning("no-addon", "a stack has addons"),
+    error("addon-values", "values of addons render for a Cluster and are a map"),
+    warning("empty-render", "each addon renders something"),
+    error("node-images", "the list of node images can be read"),
+    error("object", "each rendered document is an object with a name"),
+    error("object-twice", "no object is rendered twice"),
+    warning("object-namespace", "objects of the class are in the namespace of its ClusterStack"),
+    error("kind-version", "custom resources are rendered in a version that is served"),
+    warning("kind-unknown", "kinds of the class are Kubernetes' own or known from --crds"),
+    error("object-schema", "custom resources meet the schema of their kind"),
+    error("server", "the API server of --server takes the objects in a dry run"),
+    warning("server-later", "objects that the API server could not judge before others are there"),
+];

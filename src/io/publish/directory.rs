@@ -1,0 +1,157 @@
+//! Releases in a directory, one directory each.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use bytes::Bytes;
+
+use super::{PublishError, Published, Release, digest};
+use crate::core::limits::{Budget, Limits};
+use crate::core::name::ReleaseName;
+
+fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> PublishError {
+    let path = path.to_owned();
+    move |error| PublishError::Io { action, path, error }
+}
+
+/// The release in a directory that is called like it, or all releases in the directories below.
+pub fn read(path: &Path) -> Result<Vec<Release>, PublishError> {
+    let path = &fs::canonicalize(path).map_err(io("reading", path))?;
+    if let Some(name) = named(path)
+        && has_files(path)?
+    {
+        return Ok(vec![read_release(path, name)?]);
+    }
+    let mut releases = Vec::new();
+    for entry in fs::read_dir(path).map_err(io("reading", path))? {
+        let directory = entry.map_err(io("reading", path))?.path();
+        let is_directory = fs::symlink_metadata(&directory).is_ok_and(|metadata| metadata.is_dir());
+        if let Some(name) = named(&directory).filter(|_| is_directory) {
+            releases.push(read_release(&directory, name)?);
+        }
+    }
+    releases.sort_by_key(|release| release.name.object_name());
+    if releases.is_empty() {
+        let problem = "neither it nor a directory in it is called like <provider>-<name>-<major>-<minor>-v<number>";
+        return Err(PublishError::NoRelease { path: path.clone(), problem: problem.to_owned() });
+    }
+    Ok(releases)
+}
+
+fn named(path: &Path) -> Option<ReleaseName> {
+    path.file_name()?.to_str()?.parse().ok()
+}
+
+fn has_files(path: &Path) -> Result<bool, PublishError> {
+    let mut entries = fs::read_dir(path).map_err(io("reading", path))?;
+    Ok(entries.any(|entry| entry.is_ok_and(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))))
+}
+
+fn read_release(path: &Path, name: ReleaseName) -> Result<Release, PublishError> {
+    let problem = |problem: &str| PublishError::NoRelease { path: path.to_owned(), problem: problem.to_owned() };
+    let limits = Limits::default();
+    let (mut assets, mut budget) = (BTreeMap::new(), Budget::default());
+    for entry in fs::read_dir(path).map_err(io("reading", path))? {
+        let entry = entry.map_err(io("reading", path))?;
+        let file = entry.file_name().into_string().map_err(|_| problem("a name in it is not UTF-8"))?;
+        let metadata = fs::symlink_metadata(entry.path()).map_err(io("reading", path))?;
+        if !metadata.is_file() {
+            let text = format!("{file} is no file; `clusterstack package` makes assets of a stack's directory");
+            return Err(problem(&text));
+        }
+        budget.add(&limits, &file, metadata.len())?;
+        let mut content = Vec::new();
+        let open = fs::File::open(entry.path()).map_err(io("reading", path))?;
+        open.take(limits.file_bytes).read_to_end(&mut content).map_err(io("reading", path))?;
+        assets.insert(file, Bytes::from(content));
+    }
+    Ok(Release { name, assets })
+}
+
+/// Writes a release below `target`: under a hidden name first, then renamed, so that nobody sees half of it.
+pub fn write(target: &Path, release: &Release) -> Result<Published, PublishError> {
+    let name = release.name.object_name();
+    let place = target.join(&name);
+    let revision = digest(&release.assets);
+    fs::create_dir_all(target).map_err(io("making", target))?;
+    if let Some(published) = there(target, &place, release, &revision)? {
+        return Ok(published);
+    }
+    let hidden =
+        tempfile::Builder::new().prefix(&format!(".{name}.")).tempdir_in(target).map_err(io("writing to", target))?;
+    for (file, content) in &release.assets {
+        let path = hidden.path().join(file);
+        fs::write(&path, content).map_err(io("writing", &path))?;
+        let synced = fs::File::open(&path).and_then(|file| file.sync_all());
+        synced.map_err(io("writing", &path))?;
+    }
+    // What is temporary is for its owner alone; a release is for its readers.
+    fs::set_permissions(hidden.path(), Permissions::from_mode(0o755)).map_err(io("writing", hidden.path()))?;
+    match fs::rename(hidden.path(), &place) {
+        Ok(()) => {
+            // The directory is no longer where it would be removed.
+            let _ = hidden.keep();
+            Ok(Published::New { revision })
+        }
+        // Somebody else was faster.
+        Err(error) => match there(target, &place, release, &revision)? {
+            Some(published) => Ok(published),
+            None => Err(io("writing", &place)(error)),
+        },
+    }
+}
+
+fn there(target: &Path, place: &Path, release: &Release, revision: &str) -> Result<Option<Published>, PublishError> {
+    if !place.exists() {
+        return Ok(None);
+    }
+    let differs = |found: String| PublishError::Differs {
+        release: release.name.object_name(),
+        target: target.display().to_string(),
+        found,
+    };
+    let found = read_release(place, release.name.clone()).map_err(|error| differs(error.to_string()))?;
+    if found.assets == release.assets {
+        Ok(Some(Published::Unchanged { revision: revision.to_owned() }))
+    } else {
+        Err(differs(digest(&found.assets)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn release(content: &'static str) -> Release {
+        Release {
+            name: "docker-scs-1-30-v1".parse().unwrap(),
+            assets: BTreeMap::from([("metadata.yaml".to_owned(), Bytes::from_static(content.as_bytes()))]),
+        }
+    }
+
+    #[test]
+    fn a_release_is_written_once_and_never_changed() {
+        let target = tempfile::tempdir().unwrap();
+        let new = write(target.path(), &release("a")).unwrap();
+        let Published::New { revision } = new else { panic!("{new:?}") };
+        assert_eq!(write(target.path(), &release("a")).unwrap(), Published::Unchanged { revision });
+        let error = write(target.path(), &release("b")).unwrap_err().to_string();
+        assert!(error.contains("has a release docker-scs-1-30-v1 with other content"), "{error}");
+        assert_eq!(read(target.path()).unwrap(), [release("a")]);
+        assert_eq!(read(&target.path().join("docker-scs-1-30-v1")).unwrap(), [release("a")]);
+        assert_eq!(fs::read_dir(target.path()).unwrap().count(), 1, "nothing temporary is left");
+        let mode = fs::metadata(target.path().join("docker-scs-1-30-v1")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o755);
+    }
+
+    #[test]
+    fn what_is_no_release_is_refused() {
+        let target = tempfile::tempdir().unwrap();
+        assert!(read(target.path()).unwrap_err().to_string().contains("neither it nor"));
+        fs::create_dir_all(target.path().join("docker-scs-1-30-v1/cluster-class")).unwrap();
+        assert!(read(target.path()).unwrap_err().to_string().contains("cluster-class is no file"));
+    }
+}

@@ -1,0 +1,242 @@
+//! Releases as tags of a Git repository: a commit with the stack's directory, and a tag called like the release.
+//!
+//! Who we are to a server is what Git itself would say: an SSH agent, or the user's credential helpers. A tag that is
+//! there is never moved.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use git2::{
+    AutotagOption, Commit, Cred, CredentialType, Direction, Error, ErrorClass, ErrorCode, FetchOptions, FileMode,
+    ObjectType, Oid, ProxyOptions, PushOptions, RemoteCallbacks, Repository, Signature, Tree,
+};
+use tempfile::TempDir;
+
+use super::{PublishError, Published, Release};
+use crate::core::files::FileTree;
+use crate::core::source::SourceUrl;
+
+/// How often a server may ask who we are.
+const MAX_LOGINS: u8 = 3;
+
+/// Where releases go.
+#[derive(Clone, Debug)]
+pub struct Git {
+    /// The repository.
+    pub url: SourceUrl,
+    /// The branch that gets the commits; without one each is an orphan that only its tag holds.
+    pub branch: Option<String>,
+    /// Directory of the stack; `stacks/<provider>/<name>` without it.
+    pub path: Option<String>,
+}
+
+/// The repository that a commit is made in.
+struct Workplace {
+    repository: Repository,
+    /// Of a server's: ours is thrown away.
+    scratch: Option<TempDir>,
+}
+
+impl Git {
+    fn fail(&self, action: &'static str) -> impl Fn(Error) -> PublishError {
+        let (target, secret) = (self.url.redacted(), self.url.secret_str().to_owned());
+        move |error| {
+            let problem = error.message().replace(&secret, &target);
+            PublishError::Remote { action, target: target.clone(), problem }
+        }
+    }
+
+    fn refuse(&self, problem: String) -> PublishError {
+        PublishError::Remote { action: "pushing to", target: self.url.redacted(), problem }
+    }
+
+    fn place(&self, release: &Release) -> String {
+        let usual = || format!("stacks/{}/{}", release.name.provider, release.name.stack);
+        self.path.clone().unwrap_or_else(usual)
+    }
+
+    fn workplace(&self) -> Result<Workplace, PublishError> {
+        let fail = self.fail("opening");
+        if let Some(path) = self.url.local_path() {
+            let repository = Repository::open(&path).map_err(fail)?;
+            return Ok(Workplace { repository, scratch: None });
+        }
+        let io = |error| PublishError::Io { action: "making", path: std::env::temp_dir(), error };
+        let scratch = tempfile::Builder::new().prefix("clusterstack-push-").tempdir().map_err(io)?;
+        let repository = Repository::init_bare(scratch.path()).map_err(fail)?;
+        Ok(Workplace { repository, scratch: Some(scratch) })
+    }
+
+    /// Publishes a release, blocking.
+    pub fn publish(&self, release: &Release) -> Result<Published, PublishError> {
+        let files = release.stack()?;
+        let tag = format!("refs/tags/{}", release.name.object_name());
+        let branch = self.branch.as_ref().map(|branch| format!("refs/heads/{branch}"));
+        let work = self.workplace()?;
+        let repository = &work.repository;
+        if work.scratch.is_some() {
+            self.fetch(repository, [Some(&tag), branch.as_ref()].into_iter().flatten())?;
+        }
+        let fail = self.fail("writing to");
+        let stack = tree(repository, &files).map_err(&fail)?;
+        let place = self.place(release);
+        if let Some(found) = commit_of(repository, &tag).map_err(&fail)? {
+            let same =
+                found.tree().and_then(|tree| tree.get_path(Path::new(&place))).is_ok_and(|entry| entry.id() == stack);
+            let revision = found.id().to_string();
+            if same {
+                return Ok(Published::Unchanged { revision });
+            }
+            let (release, target) = (release.name.object_name(), self.url.redacted());
+            return Err(PublishError::Differs { release, target, found: format!("commit {revision}") });
+        }
+        let parent = match &branch {
+            Some(branch) => commit_of(repository, branch).map_err(&fail)?,
+            None => None,
+        };
+        if let Some(branch) = branch.as_ref().filter(|_| work.scratch.is_none())
+            && !repository.is_bare()
+            && repository.head().is_ok_and(|head| head.name().is_ok_and(|name| name == branch))
+        {
+            return Err(self.refuse(format!("{branch} is checked out there: name another --branch, or none")));
+        }
+        let commit = commit(repository, parent.as_ref(), &place, stack, release).map_err(&fail)?;
+        // Not forced: a tag that somebody else made meanwhile stays.
+        repository.reference(&tag, commit, false, "release").map_err(&fail)?;
+        if let Some(branch) = &branch {
+            let expected = parent.as_ref().map_or(Oid::ZERO_SHA1, Commit::id);
+            repository.reference_matching(branch, commit, true, expected, "release").map_err(&fail)?;
+        }
+        if work.scratch.is_some() {
+            self.push(repository, std::iter::once(&tag).chain(&branch))?;
+        }
+        Ok(Published::New { revision: commit.to_string() })
+    }
+
+    /// Those of the references that the server has.
+    fn fetch<'a>(&self, repository: &Repository, wanted: impl Iterator<Item = &'a String>) -> Result<(), PublishError> {
+        let fail = self.fail("reading");
+        let logins = Cell::new(0);
+        let mut remote = repository.remote_anonymous(self.url.secret_str()).map_err(&fail)?;
+        let there: Vec<String> = {
+            let callbacks = callbacks(repository, &logins);
+            let connection = remote.connect_auth(Direction::Fetch, Some(callbacks), Some(proxy())).map_err(&fail)?;
+            connection.list().map_err(&fail)?.iter().map(|head| head.name().to_owned()).collect()
+        };
+        let specs: Vec<String> =
+            wanted.filter(|name| there.contains(name)).map(|name| format!("{name}:{name}")).collect();
+        if specs.is_empty() {
+            return Ok(());
+        }
+        logins.set(0);
+        let mut options = FetchOptions::new();
+        options
+            .remote_callbacks(callbacks(repository, &logins))
+            .proxy_options(proxy())
+            .download_tags(AutotagOption::None)
+            .update_fetchhead(false);
+        remote.fetch(&specs, Some(&mut options), None).map_err(&fail)
+    }
+
+    fn push<'a>(&self, repository: &Repository, names: impl Iterator<Item = &'a String>) -> Result<(), PublishError> {
+        let fail = self.fail("pushing to");
+        let (logins, refused) = (Cell::new(0), RefCell::new(None));
+        let mut remote = repository.remote_anonymous(self.url.secret_str()).map_err(&fail)?;
+        let mut callbacks = callbacks(repository, &logins);
+        callbacks.push_update_reference(|name, problem| {
+            if let Some(problem) = problem {
+                *refused.borrow_mut() = Some(format!("{name}: {problem}"));
+            }
+            Ok(())
+        });
+        let mut options = PushOptions::new();
+        options.remote_callbacks(callbacks).proxy_options(proxy());
+        let specs: Vec<String> = names.map(|name| format!("{name}:{name}")).collect();
+        let pushed = remote.push(&specs, Some(&mut options)).map_err(&fail);
+        drop(options);
+        pushed?;
+        refused.take().map_or(Ok(()), |problem| Err(self.refuse(problem)))
+    }
+}
+
+fn proxy<'a>() -> ProxyOptions<'a> {
+    let mut options = ProxyOptions::new();
+    options.auto();
+    options
+}
+
+fn callbacks<'a>(repository: &'a Repository, logins: &'a Cell<u8>) -> RemoteCallbacks<'a> {
+    let mut callbacks = RemoteCallbacks::new();
+    callbacks.credentials(move |url, user, allowed| {
+        logins.set(logins.get().saturating_add(1));
+        if logins.get() > MAX_LOGINS {
+            return Err(Error::new(ErrorCode::Auth, ErrorClass::Net, "it does not accept these credentials"));
+        }
+        if allowed.contains(CredentialType::USERNAME) {
+            return Cred::username(user.unwrap_or("git"));
+        }
+        if allowed.contains(CredentialType::SSH_KEY) {
+            return Cred::ssh_key_from_agent(user.unwrap_or("git"));
+        }
+        if allowed.contains(CredentialType::USER_PASS_PLAINTEXT) {
+            return Cred::credential_helper(&repository.config()?, url, user);
+        }
+        Cred::default()
+    });
+    callbacks
+}
+
+fn commit_of<'r>(repository: &'r Repository, name: &str) -> Result<Option<Commit<'r>>, Error> {
+    match repository.find_reference(name) {
+        Ok(reference) => reference.peel_to_commit().map(Some),
+        Err(error) if error.code() == ErrorCode::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// A tree of the files.
+fn tree(repository: &Repository, files: &FileTree) -> Result<Oid, Error> {
+    let mut directories: BTreeMap<&str, FileTree> = BTreeMap::new();
+    let mut builder = repository.treebuilder(None)?;
+    for (path, content) in files {
+        match path.split_once('/') {
+            Some((directory, rest)) => {
+                directories.entry(directory).or_default().insert(rest.to_owned(), content.clone());
+            }
+            None => _ = builder.insert(path, repository.blob(content)?, FileMode::Blob.into())?,
+        }
+    }
+    for (name, files) in directories {
+        builder.insert(name, tree(repository, &files)?, FileMode::Tree.into())?;
+    }
+    builder.write()
+}
+
+/// `base` with `stack` at the place that `parts` lead to.
+fn grafted(repository: &Repository, base: Option<&Tree<'_>>, parts: &[&str], stack: Oid) -> Result<Oid, Error> {
+    let Some((first, rest)) = parts.split_first() else { return Ok(stack) };
+    let below = base.and_then(|base| base.get_name(first)).filter(|entry| entry.kind() == Some(ObjectType::Tree));
+    let below = below.map(|entry| repository.find_tree(entry.id())).transpose()?;
+    let child = grafted(repository, below.as_ref(), rest, stack)?;
+    let mut builder = repository.treebuilder(base)?;
+    builder.insert(first, child, FileMode::Tree.into())?;
+    builder.write()
+}
+
+fn commit(
+    repository: &Repository,
+    parent: Option<&Commit<'_>>,
+    place: &str,
+    stack: Oid,
+    release: &Release,
+) -> Result<Oid, Error> {
+    let base = parent.map(Commit::tree).transpose()?;
+    let parts: Vec<&str> = place.split('/').filter(|part| !part.is_empty()).collect();
+    let tree = repository.find_tree(grafted(repository, base.as_ref(), &parts, stack)?)?;
+    // Where Git does not know who the user is, as in a pipeline.
+    let author =
+        repository.signature().or_else(|_| Signature::now("clusterstack", "clusterstack@localhost.localdomain"))?;
+    let message = format!("Release {}\n", release.name.object_name());
+    repository.commit(None, &author, &author, &message, &tree, &parent.into_iter().collect::<Vec<_>>())
+}

@@ -1,0 +1,339 @@
+//! Registries: what publishing and bundling need of one, and the one on disk, an OCI image layout.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::{PublishError, Published};
+use crate::core::artifact::{self, Artifact, Blobs, Manifest, signature_tag};
+use crate::core::files::FileTree;
+use crate::core::limits::{Limits, TooLarge};
+use crate::io::{pack, unpack};
+
+/// What cosign keeps beside a manifest, by the ends of its tags.
+const BESIDE: [&str; 3] = ["sig", "att", "sbom"];
+
+/// One repository of a registry.
+#[async_trait]
+pub trait Registry: Send + Sync {
+    /// How people call it; without secrets.
+    fn name(&self) -> String;
+    /// Its tags.
+    async fn tags(&self) -> Result<Vec<String>, PublishError>;
+    /// The bytes of the manifest with this tag or digest, if it is there.
+    async fn get_manifest(&self, reference: &str) -> Result<Option<Bytes>, PublishError>;
+    /// Stores a manifest under a tag, or under its digest alone.
+    async fn put_manifest(&self, tag: Option<&str>, manifest: &Bytes) -> Result<(), PublishError>;
+    /// Whether there is a blob of this digest.
+    async fn blob_exists(&self, digest: &str) -> Result<bool, PublishError>;
+    /// A blob of that size at most. The caller checks its digest.
+    async fn get_blob(&self, digest: &str, size: u64) -> Result<Bytes, PublishError>;
+    /// Stores a blob.
+    async fn put_blob(&self, digest: &str, content: &Bytes) -> Result<(), PublishError>;
+    /// Digests of the manifests whose subject is this one.
+    async fn referrers(&self, digest: &str) -> Result<Vec<String>, PublishError>;
+}
+
+/// The release of a tag and what signs it: cosign's tags, and manifests that name it as their subject.
+pub async fn pull(registry: &dyn Registry, tag: &str) -> Result<Vec<Artifact>, PublishError> {
+    let absent = || PublishError::Remote {
+        action: "reading from",
+        target: registry.name(),
+        problem: format!("there is no {tag}"),
+    };
+    let release = pull_one(registry, tag).await?.ok_or_else(absent)?;
+    let digest = release.digest();
+    let mut all = vec![Artifact { tag: Some(tag.to_owned()), ..release }];
+    for kind in BESIDE {
+        let tag = signature_tag(&digest, kind);
+        if let Some(artifact) = pull_one(registry, &tag).await? {
+            all.push(Artifact { tag: Some(tag), ..artifact });
+        }
+    }
+    for referrer in registry.referrers(&digest).await? {
+        let known = all.iter().any(|artifact| artifact.digest() == referrer);
+        if !known && let Some(artifact) = pull_one(registry, &referrer).await? {
+            all.push(artifact);
+        }
+    }
+    Ok(all)
+}
+
+async fn pull_one(registry: &dyn Registry, reference: &str) -> Result<Option<Artifact>, PublishError> {
+    let Some(manifest) = registry.get_manifest(reference).await? else { return Ok(None) };
+    let mut artifact = Artifact { tag: None, manifest, blobs: Blobs::new() };
+    if artifact::is_digest(reference) {
+        artifact::check(reference, artifact.manifest.len() as u64, &artifact.manifest)?;
+    }
+    let read: Manifest = artifact.read()?;
+    let limits = Limits::default();
+    let mut bytes = 0_u64;
+    for part in std::iter::once(&read.config).chain(&read.layers) {
+        bytes = bytes.saturating_add(part.size);
+        if bytes > limits.packed_bytes {
+            let limit = TooLarge { what: format!("the size of {reference} in bytes"), limit: limits.packed_bytes };
+            return Err(limit.into());
+        }
+        let content = registry.get_blob(&part.digest, part.size).await?;
+        artifact::check(&part.digest, part.size, &content)?;
+        artifact.blobs.insert(part.digest.clone(), content);
+    }
+    Ok(Some(artifact))
+}
+
+/// Stores an artifact, its manifest last and unchanged, byte by byte. A tag that is there with another manifest stays.
+pub async fn push(registry: &dyn Registry, artifact: &Artifact) -> Result<Published, PublishError> {
+    let revision = artifact.digest();
+    let reference = artifact.tag.as_deref().unwrap_or(&revision);
+    if let Some(found) = registry.get_manifest(reference).await? {
+        if found == artifact.manifest {
+            return Ok(Published::Unchanged { revision });
+        }
+        let (release, target, found) = (reference.to_owned(), registry.name(), artifact::digest(&found));
+        return Err(PublishError::Differs { release, target, found });
+    }
+    for (digest, content) in &artifact.blobs {
+        if !registry.blob_exists(digest).await? {
+            registry.put_blob(digest, content).await?;
+        }
+    }
+    registry.put_manifest(artifact.tag.as_deref(), &artifact.manifest).await?;
+    Ok(Published::New { revision })
+}
+
+/// How much an archive of releases may hold: more than one release.
+fn limits() -> Limits {
+    Limits { entries: 100_000, bytes: 4 << 30, packed_bytes: 5 << 30, file_bytes: 1 << 30, ..Limits::default() }
+}
+
+/// Reads an archive of releases. It is hostile until every digest was checked: nothing of it is written before.
+pub fn read_archive(path: &Path) -> Result<Vec<Artifact>, PublishError> {
+    let limits = limits();
+    let io = |error| PublishError::Io { action: "reading", path: path.to_owned(), error };
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).map_err(io)?;
+    file.take(limits.packed_bytes + 1).read_to_end(&mut bytes).map_err(io)?;
+    Ok(artifact::from_layout(&unpack::unpack(&bytes, &limits)?)?)
+}
+
+/// Writes an archive of releases, under another name first.
+pub fn write_archive(path: &Path, artifacts: &[Artifact]) -> Result<(), PublishError> {
+    let io = |error| PublishError::Io { action: "writing", path: path.to_owned(), error };
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let files: FileTree = artifact::to_layout(artifacts);
+    let mut temporary = tempfile::Builder::new().prefix(".bundle-").tempfile_in(directory).map_err(io)?;
+    pack::tar(std::io::BufWriter::new(&mut temporary), &files).map_err(io)?;
+    temporary.as_file().sync_all().map_err(io)?;
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    temporary.as_file().set_permissions(mode).map_err(io)?;
+    temporary.persist(path).map_err(|error| io(error.error))?;
+    Ok(())
+}
+
+/// A registry in a directory: an OCI image layout, as `oras` and `skopeo` read it.
+#[derive(Debug)]
+pub struct Layout {
+    path: PathBuf,
+    files: Mutex<BTreeMap<String, Bytes>>,
+}
+
+impl Layout {
+    /// Opens the layout in a directory, which is made when something is stored.
+    pub fn open(path: &Path) -> Result<Self, PublishError> {
+        let mut files = BTreeMap::new();
+        if path.join("oci-layout").exists() {
+            for file in ["oci-layout", "index.json"] {
+                let content = fs::read(path.join(file));
+                let io = |error| PublishError::Io { action: "reading", path: path.join(file), error };
+                files.insert(file.to_owned(), Bytes::from(content.map_err(io)?));
+            }
+            let blobs = path.join("blobs/sha256");
+            let io = |error| PublishError::Io { action: "reading", path: blobs.clone(), error };
+            for entry in fs::read_dir(&blobs).map_err(io)? {
+                let entry = entry.map_err(io)?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                files.insert(format!("blobs/sha256/{name}"), Bytes::from(fs::read(entry.path()).map_err(io)?));
+            }
+            artifact::from_layout(&files)?;
+        }
+        Ok(Self { path: path.to_owned(), files: Mutex::new(files) })
+    }
+
+    fn files(&self) -> MutexGuard<'_, BTreeMap<String, Bytes>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn artifacts(&self) -> Result<Vec<Artifact>, PublishError> {
+        let files = self.files();
+        if files.contains_key("index.json") { Ok(artifact::from_layout(&files)?) } else { Ok(Vec::new()) }
+    }
+
+    /// Each file under another name first; the index last, so that a reader finds what it names.
+    fn store(&self, file: &str, content: &[u8]) -> Result<(), PublishError> {
+        let path = self.path.join(file);
+        let io = |error| PublishError::Io { action: "writing", path: path.clone(), error };
+        let directory = path.parent().unwrap_or(&self.path);
+        fs::create_dir_all(directory).map_err(io)?;
+        let mut temporary = tempfile::Builder::new().prefix(".tmp-").tempfile_in(directory).map_err(io)?;
+        std::io::Write::write_all(&mut temporary, content).map_err(io)?;
+        temporary.as_file().sync_all().map_err(io)?;
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        temporary.as_file().set_permissions(mode).map_err(io)?;
+        temporary.persist(&path).map_err(|error| io(error.error))?;
+        Ok(())
+    }
+}
+
+fn blob(digest: &str) -> String {
+    format!("blobs/{}", digest.replacen(':', "/", 1))
+}
+
+#[async_trait]
+impl Registry for Layout {
+    fn name(&self) -> String {
+        format!("layout:{}", self.path.display())
+    }
+
+    async fn tags(&self) -> Result<Vec<String>, PublishError> {
+        Ok(self.artifacts()?.into_iter().filter_map(|artifact| artifact.tag).collect())
+    }
+
+    async fn get_manifest(&self, reference: &str) -> Result<Option<Bytes>, PublishError> {
+        let is_meant =
+            |artifact: &Artifact| artifact.tag.as_deref() == Some(reference) || artifact.digest() == reference;
+        Ok(self.artifacts()?.into_iter().find(is_meant).map(|artifact| artifact.manifest))
+    }
+
+    async fn put_manifest(&self, tag: Option<&str>, manifest: &Bytes) -> Result<(), PublishError> {
+        let mut all = self.artifacts()?;
+        let mut new = Artifact { tag: tag.map(ToOwned::to_owned), manifest: manifest.clone(), blobs: Blobs::new() };
+        let read = new.read()?;
+        for part in std::iter::once(&read.config).chain(&read.layers) {
+            let content = self.get_blob(&part.digest, part.size).await?;
+            new.blobs.insert(part.digest.clone(), content);
+        }
+        all.retain(|artifact| artifact.tag.is_none() || artifact.tag != new.tag);
+        all.push(new);
+        let files = artifact::to_layout(&all);
+        for file in [blob(&artifact::digest(manifest)).as_str(), "oci-layout", "index.json"] {
+            if let Some(content) = files.get(file) {
+                self.store(file, content)?;
+            }
+        }
+        *self.files() = files;
+        Ok(())
+    }
+
+    async fn blob_exists(&self, digest: &str) -> Result<bool, PublishError> {
+        Ok(self.files().contains_key(&blob(digest)))
+    }
+
+    async fn get_blob(&self, digest: &str, _size: u64) -> Result<Bytes, PublishError> {
+        self.files().get(&blob(digest)).cloned().ok_or_else(|| PublishError::Remote {
+            action: "reading from",
+            target: self.name(),
+            problem: format!("there is no {digest}"),
+        })
+    }
+
+    async fn put_blob(&self, digest: &str, content: &Bytes) -> Result<(), PublishError> {
+        artifact::check(digest, content.len() as u64, content)?;
+        self.store(&blob(digest), content)?;
+        self.files().insert(blob(digest), content.clone());
+        Ok(())
+    }
+
+    async fn referrers(&self, digest: &str) -> Result<Vec<String>, PublishError> {
+        let mut found = Vec::new();
+        for artifact in self.artifacts()? {
+            let subject = artifact.read()?.subject;
+            if subject.is_some_and(|subject| subject.digest == digest) {
+                found.push(artifact.digest());
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::artifact::{Descriptor, MANIFEST};
+
+    fn release(tag: &str, content: &'static str) -> Artifact {
+        let files = [("metadata.yaml".to_owned(), Bytes::from_static(content.as_bytes()))].into();
+        Artifact::of_release(&tag.parse().unwrap(), &files)
+    }
+
+    /// What signs a manifest: with a tag as cosign has it, or by its subject.
+    fn signature(of: &Artifact, content: &'static str, tagged: bool) -> Artifact {
+        let mut artifact = release("docker-scs-1-30-v1", content);
+        let mut manifest = artifact.read().unwrap();
+        artifact.tag = tagged.then(|| signature_tag(&of.digest(), "sig"));
+        if !tagged {
+            manifest.subject = Some(Descriptor {
+                media_type: MANIFEST.to_owned(),
+                digest: of.digest(),
+                size: of.manifest.len() as u64,
+                annotations: BTreeMap::new(),
+                artifact_type: None,
+            });
+        }
+        artifact.manifest = Bytes::from(serde_json::to_vec_pretty(&manifest).unwrap());
+        artifact
+    }
+
+    #[tokio::test]
+    async fn a_release_travels_with_its_signatures_byte_by_byte() {
+        let directory = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| directory.path().join(name));
+        let one = release("docker-scs-1-30-v1", "a");
+        let all = [one.clone(), signature(&one, "tag", true), signature(&one, "subject", false)];
+        let source = Layout::open(&from).unwrap();
+        for artifact in &all {
+            assert!(matches!(push(&source, artifact).await.unwrap(), Published::New { .. }));
+        }
+        push(&source, &release("docker-scs-1-30-v2", "b")).await.unwrap();
+
+        let source = Layout::open(&from).unwrap();
+        let pulled = pull(&source, "docker-scs-1-30-v1").await.unwrap();
+        assert_eq!(pulled, all);
+        let archive = directory.path().join("out.tar");
+        write_archive(&archive, &pulled).unwrap();
+        let bytes = fs::read(&archive).unwrap();
+        write_archive(&archive, &pulled).unwrap();
+        assert_eq!(fs::read(&archive).unwrap(), bytes);
+
+        let target = Layout::open(&to).unwrap();
+        for artifact in read_archive(&archive).unwrap() {
+            push(&target, &artifact).await.unwrap();
+        }
+        let target = Layout::open(&to).unwrap();
+        assert_eq!(pull(&target, "docker-scs-1-30-v1").await.unwrap(), all);
+        assert_eq!(
+            target.tags().await.unwrap(),
+            ["docker-scs-1-30-v1".to_owned(), signature_tag(&one.digest(), "sig")]
+        );
+        assert!(matches!(push(&target, &one).await.unwrap(), Published::Unchanged { .. }));
+        let error = push(&target, &release("docker-scs-1-30-v1", "other")).await.unwrap_err().to_string();
+        assert!(error.contains("with other content"), "{error}");
+        assert!(pull(&target, "docker-scs-1-30-v9").await.unwrap_err().to_string().contains("there is no"));
+    }
+
+    #[test]
+    fn a_changed_archive_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let archive = directory.path().join("out.tar");
+        write_archive(&archive, &[release("docker-scs-1-30-v1", "the content of a file")]).unwrap();
+        let mut bytes = fs::read(&archive).unwrap();
+        let at = bytes.windows(7).position(|part| part == b"content").unwrap();
+        bytes[at] = b'C';
+        fs::write(&archive, bytes).unwrap();
+        assert!(read_archive(&archive).unwrap_err().to_string().contains("is really sha256:"));
+    }
+}

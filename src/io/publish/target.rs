@@ -1,0 +1,114 @@
+//! Where releases are published to, as a user writes it.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::git::Git;
+use super::registry::{Layout, Registry, push};
+use super::{PublishError, Published, Release, directory};
+use crate::core::source::SourceUrl;
+
+/// Where releases go.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// A directory with a directory for each release.
+    Directory(PathBuf),
+    /// A directory that is an OCI image layout.
+    Layout(PathBuf),
+    /// A repository of a registry: `host/repository`.
+    Oci(String),
+    /// A Git repository.
+    Git(Git),
+}
+
+impl FromStr for Target {
+    type Err = PublishError;
+
+    /// Reads `dir:///path`, `layout:path`, `oci://host/repository`, `git+https://…`, `git+file:///…` and a plain path.
+    fn from_str(text: &str) -> Result<Self, PublishError> {
+        let bad = |problem: &str| PublishError::Target { target: redacted(text), problem: problem.to_owned() };
+        if let Some(url) = text.strip_prefix("git+") {
+            let url = SourceUrl::parse(url).map_err(|error| bad(&error.to_string()))?;
+            return Ok(Self::Git(Git { url, branch: None, path: None }));
+        }
+        if let Some(repository) = text.strip_prefix("oci://") {
+            let repository = repository.trim_end_matches('/');
+            let has_both = repository.split_once('/').is_some_and(|(host, path)| !host.is_empty() && !path.is_empty());
+            return if has_both {
+                Ok(Self::Oci(repository.to_owned()))
+            } else {
+                Err(bad("write oci://host/repository"))
+            };
+        }
+        let path = |path: &str| if path.is_empty() { Err(bad("its path is missing")) } else { Ok(PathBuf::from(path)) };
+        if let Some(rest) = text.strip_prefix("layout:") {
+            return Ok(Self::Layout(path(rest.strip_prefix("//").unwrap_or(rest))?));
+        }
+        if let Some(rest) = text.strip_prefix("dir:") {
+            return Ok(Self::Directory(path(rest.strip_prefix("//").unwrap_or(rest))?));
+        }
+        if text.contains("://") {
+            return Err(bad("write oci://host/repository, dir:///path, layout:path, git+https://… or a path"));
+        }
+        Ok(Self::Directory(path(text)?))
+    }
+}
+
+fn redacted(text: &str) -> String {
+    crate::core::source::redact(text)
+}
+
+/// Opens the repository of a registry, or the one on disk.
+pub fn open(target: &Target) -> Result<Option<Box<dyn Registry>>, PublishError> {
+    match target {
+        Target::Layout(path) => Ok(Some(Box::new(Layout::open(path)?))),
+        Target::Oci(repository) => Err(PublishError::Target {
+            target: format!("oci://{repository}"),
+            problem: "registries are not reached from here yet: write a layout and copy it with `oras` or `skopeo`"
+                .to_owned(),
+        }),
+        Target::Directory(_) | Target::Git(_) => Ok(None),
+    }
+}
+
+/// Publishes a release to a target. It is checked before anything is written.
+pub async fn publish(
+    target: &Target,
+    registry: Option<&dyn Registry>,
+    release: &Release,
+) -> Result<Published, PublishError> {
+    release.stack()?;
+    match (target, registry) {
+        (_, Some(registry)) => push(registry, &release.artifact()).await,
+        (Target::Directory(path), None) => directory::write(path, release),
+        (Target::Git(git), None) => git.publish(release),
+        (Target::Layout(_) | Target::Oci(_), None) => {
+            let problem = "it was not opened".to_owned();
+            Err(PublishError::Target { target: format!("{target:?}"), problem })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_told_apart() {
+        for (text, expected) in [
+            ("out", "Directory(\"out\")"),
+            ("/srv/releases", "Directory(\"/srv/releases\")"),
+            ("dir:///srv/releases", "Directory(\"/srv/releases\")"),
+            ("layout:out", "Layout(\"out\")"),
+            ("oci://registry.example.com/stacks", "Oci(\"registry.example.com/stacks\")"),
+        ] {
+            assert_eq!(format!("{:?}", text.parse::<Target>().unwrap()), expected);
+        }
+        let git = "git+https://user:secret@git.example.com/stacks.git".parse::<Target>();
+        assert!(!format!("{git:?}").contains("secret"), "{git:?}");
+        for text in ["oci://registry", "ftp://x/y", "dir:", "git+nonsense", "layout://", "https://a:secret@x/y"] {
+            let error = text.parse::<Target>().unwrap_err().to_string();
+            assert!(error.contains("is no target") && !error.contains("secret"), "{error}");
+        }
+    }
+}
