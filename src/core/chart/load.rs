@@ -1,9 +1,11 @@
 //! Reads a chart from its files.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rayon::prelude::*;
 use serde_json::{Map, Value as Json};
 
 use super::engine::Engine as _;
@@ -11,6 +13,7 @@ use super::error::ChartError;
 use super::go_template::ast::File;
 use super::go_template::memo::Memo;
 use super::go_template::parse::{ParseError, parse};
+use super::go_template::shared::{SharedMap, shared};
 use super::ignore;
 use super::metadata::Metadata;
 use super::schema::Schema;
@@ -23,6 +26,8 @@ use crate::core::yaml;
 pub struct Chart {
     pub(crate) metadata: Arc<Metadata>,
     pub(crate) values: Map<String, Json>,
+    /// The values as templates see them.
+    pub(crate) defaults: SharedMap,
     pub(crate) schema: Option<Arc<Schema>>,
     pub(crate) templates: Vec<Template>,
     pub(crate) files: Arc<BTreeMap<Arc<str>, Bytes>>,
@@ -45,6 +50,12 @@ pub(crate) struct Template {
 
 /// The suffix of a packaged chart.
 const ARCHIVE: &str = ".tgz";
+
+/// The folder of templates.
+const TEMPLATES: &str = "templates/";
+
+/// From how many bytes on a chart is read on several cores.
+const MANY: usize = 64 << 10;
 
 /// Charts may be nested that deep.
 const MAX_DEPTH: usize = 32;
@@ -100,6 +111,7 @@ impl Chart {
         let metadata = metadata(files)?;
         let mut chart = Self {
             values: Map::new(),
+            defaults: Arc::new([]),
             schema: files.get("values.schema.json").map(|text| Arc::new(Schema::new(text.clone()))),
             templates: Vec::new(),
             files: Arc::default(),
@@ -108,32 +120,27 @@ impl Chart {
             tera: None,
             metadata: Arc::new(metadata),
         };
-        if let Some(data) = files.get("values.yaml") {
-            chart.values = match read("values.yaml", data)? {
-                Json::Null => Map::new(),
-                Json::Object(map) => map,
-                other => {
-                    let found = super::metadata::json_type(&other);
-                    return Err(ChartError::File {
-                        file: "values.yaml".into(),
-                        message: format!(
-                            "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"
-                        ),
-                    });
+        let (templates, read) = both(
+            files,
+            || read_templates(files),
+            || {
+                let values = values(files)?;
+                let defaults = shared(&values);
+                // A subchart may be disabled, and its schema never be asked.
+                if let (0, Some(schema)) = (depth, &chart.schema) {
+                    schema.compile_early();
                 }
-            };
-        }
+                Ok((values, defaults))
+            },
+        );
+        (chart.values, chart.defaults) = read?;
+        chart.templates = templates;
         let mut others = BTreeMap::new();
         for (path, data) in files {
             match path.as_str() {
                 "Chart.yaml" | "values.yaml" | "values.schema.json" | "Chart.lock" => {}
                 "requirements.yaml" | "requirements.lock" if chart.metadata.api_version != "v1" => {}
-                path if path.starts_with("templates/") => chart.templates.push(Template {
-                    path: path.to_owned(),
-                    data: data.clone(),
-                    // Tera's are no Go templates: an empty one stands in.
-                    parsed: parse(&String::from_utf8_lossy(if Tera.handles(path) { &[] } else { data })).map(Arc::new),
-                }),
+                path if path.starts_with(TEMPLATES) => {}
                 path if path.starts_with("charts/") && path.strip_suffix(".prov").is_none() => {}
                 path => _ = others.insert(path.into(), data.clone()),
             }
@@ -178,6 +185,54 @@ impl Chart {
     fn bad_subchart(&self, name: &str, source: ChartError) -> ChartError {
         ChartError::Subchart { name: name.into(), parent: self.name().into(), source: Box::new(source) }
     }
+}
+
+/// The files that take long to read.
+fn is_read(path: &str) -> bool {
+    path.starts_with(TEMPLATES) || matches!(path, "values.yaml" | "values.schema.json")
+}
+
+/// Both results, found at the same time if the chart is large.
+fn both<A: Send, B: Send>(files: &FileTree, a: impl FnOnce() -> A + Send, b: impl FnOnce() -> B + Send) -> (A, B) {
+    let bytes: usize = files.iter().filter(|(path, _)| is_read(path)).map(|(_, data)| data.len()).sum();
+    if bytes < MANY { (a(), b()) } else { rayon::join(a, b) }
+}
+
+/// The default values.
+fn values(files: &FileTree) -> Result<Map<String, Json>, ChartError> {
+    let Some(data) = files.get("values.yaml") else { return Ok(Map::new()) };
+    match read("values.yaml", data)? {
+        Json::Null => Ok(Map::new()),
+        Json::Object(map) => Ok(map),
+        other => {
+            let found = super::metadata::json_type(&other);
+            Err(ChartError::File {
+                file: "values.yaml".into(),
+                message: format!(
+                    "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"
+                ),
+            })
+        }
+    }
+}
+
+/// The templates, in the order of their paths.
+fn read_templates(files: &FileTree) -> Vec<Template> {
+    let read = |(path, data): (&String, &Bytes)| Template {
+        path: path.clone(),
+        data: data.clone(),
+        // Tera's are no Go templates: an empty one stands in.
+        parsed: parse(&text(if Tera.handles(path) { &[] } else { data })).map(Arc::new),
+    };
+    let templates: Vec<_> = files.iter().filter(|(path, _)| path.starts_with(TEMPLATES)).collect();
+    let bytes: usize = templates.iter().map(|(_, data)| data.len()).sum();
+    if bytes < MANY { templates.into_iter().map(read).collect() } else { templates.into_par_iter().map(read).collect() }
+}
+
+/// A file's text; bytes that are no UTF-8 are replaced.
+pub(super) fn text(data: &[u8]) -> Cow<'_, str> {
+    // Checking is faster than looking for what to replace.
+    std::str::from_utf8(data).map_or_else(|_| String::from_utf8_lossy(data), Cow::Borrowed)
 }
 
 /// The Tera templates among a chart's templates, if there are any.

@@ -158,11 +158,16 @@ fn copy_at(value: &Value, depth: usize, budget: &mut Budget) -> Option<Value> {
     }
     Some(match value {
         Value::Map(map) | Value::Values(map) => {
-            let mut entries = BTreeMap::new();
-            for (key, value) in map.entries() {
-                entries.insert(key, copy_at(&value, depth + 1, budget)?);
-            }
-            let copy = Rc::new(Map::new(map.ty, entries));
+            let copy = if let Some(untouched) = map.untouched() {
+                untouched
+            } else {
+                let mut entries = BTreeMap::new();
+                for (key, value) in map.entries() {
+                    entries.insert(key, copy_at(&value, depth + 1, budget)?);
+                }
+                Map::new(map.ty, entries)
+            };
+            let copy = Rc::new(copy);
             if let Value::Values(_) = value { Value::Values(copy) } else { Value::Map(copy) }
         }
         Value::List(list) if list.ty == ListType::Any || list.ty == ListType::Lists => {
