@@ -15,8 +15,13 @@ use clusterstack::core::files::{FileTree, below};
 use clusterstack::core::limits::Limits;
 use clusterstack::core::yaml;
 use clusterstack::io::unpack;
+use mimalloc::MiMalloc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+/// As in the command.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// Times rendering.
 #[derive(Parser)]

@@ -109,13 +109,16 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
     let documents: Vec<Document> =
         rendered.documents.into_iter().filter(|document| is_wanted(document, args)).collect();
     let documents = shown(documents, &args.show_only)?;
-    match args.output {
+    let printed = match args.output {
         Format::Yaml => output::print_raw(text(&documents, !args.show_only.is_empty()).as_bytes()),
         Format::Json => {
             let items: Vec<&Value> = documents.iter().map(|d| &d.object).filter(|object| !object.is_null()).collect();
             output::print(&output::format(&json!({"apiVersion": "v1", "kind": "List", "items": items}), Format::Json)?)
         }
-    }
+    };
+    // The process ends now: giving back each small piece of memory would only take time.
+    std::mem::forget((chart, documents));
+    printed
 }
 
 fn seed(args: &TemplateArgs) -> Seed {
@@ -177,15 +180,19 @@ fn path_in_chart(document: &Document) -> &str {
 /// As `helm template` prints it: the files in `crds/` whole, blanks at the ends of the release's own text trimmed, hooks
 /// behind it.
 fn text(documents: &[Document], only: bool) -> String {
-    let block = |document: &Document, text: &str| format!("---\n# Source: {}\n{text}\n", document.source);
-    let own = |document: &&Document| document.hook.is_none();
-    let mut release = String::new();
-    for document in documents.iter().filter(own) {
-        release.push_str(&block(document, &document.text));
+    let length: usize = documents.iter().map(|document| document.source.len() + document.text.len() + 20).sum();
+    let mut text = String::with_capacity(length);
+    let add = |text: &mut String, document: &Document| {
+        for part in ["---\n# Source: ", &document.source, "\n", &document.text, "\n"] {
+            text.push_str(part);
+        }
+    };
+    documents.iter().filter(|document| document.hook.is_none()).for_each(|document| add(&mut text, document));
+    if !only {
+        text.truncate(text.trim_end().len());
+        text.push('\n');
     }
-    let hooks = documents.iter().filter(|document| !own(document)).map(|document| block(document, &document.text));
-    let mut text = if only { release } else { format!("{}\n", release.trim()) };
-    text.extend(hooks);
+    documents.iter().filter(|document| document.hook.is_some()).for_each(|document| add(&mut text, document));
     text
 }
 

@@ -36,6 +36,13 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// How many bytes an archive of `packed` bytes may hold.
+    pub fn unpacked_bytes(&self, packed: u64) -> u64 {
+        packed.saturating_mul(self.ratio).max(RATIO_FROM).min(self.bytes)
+    }
+}
+
 /// From how many unpacked bytes on the ratio is looked at.
 const RATIO_FROM: u64 = 4 << 20;
 

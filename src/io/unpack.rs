@@ -4,11 +4,13 @@
 //! files at one place (also where only upper and lower case differ) are refused, whoever made the archive.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io::{self, Cursor, Read};
 
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
-use tar::{Archive, Builder, Entry, EntryType, Header};
+use libdeflater::Decompressor;
+use memchr::memmem;
+use tar::{Archive, Builder, Entries, Entry, EntryType, Header};
 use thiserror::Error;
 
 use crate::core::files::FileTree;
@@ -16,6 +18,9 @@ use crate::core::limits::{BadPath, Budget, Limits, TooLarge, check_path};
 
 /// Where a packed release holds the ids of its components.
 const COMPONENT_IDS: &str = ".clusterstack/component-ids.json";
+/// What a gzip starts with, and each further member of one.
+const GZIP: &[u8] = b"\x1f\x8b";
+const DEFLATED_MEMBER: &[u8] = b"\x1f\x8b\x08";
 /// Directory of a chart with the charts it depends on.
 const CHARTS: &str = "charts/";
 
@@ -176,21 +181,39 @@ impl Unpacker<'_> {
             let limit = self.limits.packed_bytes;
             return Err(TooLarge { what: "the size of the archive in bytes".to_owned(), limit }.into());
         }
+        if let Some(tar) = inflated(archive, self.limits) {
+            // Files are parts of one buffer: no copies, and no memory of their own.
+            let part = |entry: &mut Entry<'_, Cursor<&[u8]>>, size: u64| {
+                let start = entry.raw_file_position();
+                let end = start.checked_add(size).filter(|end| *end <= tar.len() as u64)?;
+                Some(tar.slice(usize::try_from(start).ok()?..usize::try_from(end).ok()?))
+            };
+            let mut reader = Archive::new(Cursor::new(&*tar));
+            return self
+                .entries(reader.entries_with_seek().map_err(damaged)?, packed, |entry, size| Ok(part(entry, size)));
+        }
         // Headers and padding count as well: an archive of empty entries is no way around the limit.
         let most = self.limits.bytes.saturating_add(self.limits.entries as u64 * 4096);
-        if archive.starts_with(&[0x1f, 0x8b]) {
-            self.entries(MultiGzDecoder::new(archive).take(most), packed)
+        if archive.starts_with(GZIP) {
+            let mut reader = Archive::new(MultiGzDecoder::new(archive).take(most));
+            self.entries(reader.entries().map_err(damaged)?, packed, copied)
         } else {
-            self.entries(archive.take(most), packed)
+            let mut reader = Archive::new(archive.take(most));
+            self.entries(reader.entries().map_err(damaged)?, packed, copied)
         }
     }
 
-    fn entries(&mut self, reader: impl Read, packed: u64) -> Result<FileTree, UnpackError> {
-        let damaged = |error: io::Error| UnpackError::Damaged(error.to_string());
+    /// The files among `entries`; `content` gives the next bytes of one, or nothing if the archive ends before.
+    fn entries<R: Read>(
+        &mut self,
+        entries: Entries<'_, R>,
+        packed: u64,
+        content: impl Fn(&mut Entry<'_, R>, u64) -> io::Result<Option<Bytes>>,
+    ) -> Result<FileTree, UnpackError> {
         let mut files = FileTree::new();
         let mut places = BTreeMap::new();
         let mut any = false;
-        for entry in Archive::new(reader).entries().map_err(damaged)? {
+        for entry in entries {
             any = true;
             let mut entry = entry.map_err(damaged)?;
             let Some(path) = self.path(&entry)? else { continue };
@@ -200,13 +223,9 @@ impl Unpacker<'_> {
             self.budget.check_ratio(self.limits, packed)?;
             occupy(&mut places, &path, is_file)?;
             if is_file {
-                // The limits were checked: what an entry says of its size costs no more than they allow.
-                let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
-                (&mut entry).take(size).read_to_end(&mut content).map_err(damaged)?;
-                if content.len() as u64 != size {
-                    return Err(UnpackError::Damaged(format!("it ends within {path:?}")));
-                }
-                files.insert(path, Bytes::from(content));
+                let content = content(&mut entry, size).map_err(damaged)?;
+                let content = content.ok_or_else(|| UnpackError::Damaged(format!("it ends within {path:?}")))?;
+                files.insert(path, content);
             }
         }
         // The reader takes a text for an empty archive.
@@ -244,6 +263,33 @@ impl Unpacker<'_> {
         }
         Ok(Some(normal).filter(|path| !path.is_empty()))
     }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "as errors are mapped")]
+fn damaged(error: io::Error) -> UnpackError {
+    UnpackError::Damaged(error.to_string())
+}
+
+/// What a gzip holds, inflated at once: three to five times as fast as piece by piece. Only where it is of one member and
+/// says of itself a length that the limits allow; all else is read piece by piece, which finds out what is wrong.
+fn inflated(archive: &[u8], limits: &Limits) -> Option<Bytes> {
+    let length = u64::from(u32::from_le_bytes(*archive.last_chunk()?));
+    if !archive.starts_with(GZIP)
+        || length > limits.unpacked_bytes(archive.len() as u64)
+        || memmem::find(&archive[GZIP.len()..], DEFLATED_MEMBER).is_some()
+    {
+        return None;
+    }
+    let mut tar = vec![0; usize::try_from(length).ok()?];
+    let written = Decompressor::new().gzip_decompress(archive, &mut tar).ok()?;
+    (written == tar.len()).then(|| Bytes::from(tar))
+}
+
+/// The next bytes of an entry. The limits were checked: what it says of its size costs no more than they allow.
+fn copied<R: Read>(entry: &mut Entry<'_, R>, size: u64) -> io::Result<Option<Bytes>> {
+    let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
+    entry.take(size).read_to_end(&mut content)?;
+    Ok((content.len() as u64 == size).then(|| Bytes::from(content)))
 }
 
 /// Takes the places of a path and of the directories above it. A directory may be named again, in the same spelling.

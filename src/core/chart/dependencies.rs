@@ -93,7 +93,7 @@ impl<'a> Node<'a> {
     /// A copy of the defaults that may be changed.
     fn defaults(&self) -> Rc<Map> {
         let changed = self.values.borrow().as_ref().and_then(|map| deep_copy(&Value::Map(map.clone())));
-        if let Some(Value::Map(map)) = changed { map } else { as_map(&self.chart.values) }
+        if let Some(Value::Map(map)) = changed { map } else { Rc::new(Map::shared(self.chart.defaults.clone())) }
     }
 
     /// This chart under another name, as Helm copies it. With Helm 3 wishes and subcharts stay shared; Helm 4 copies

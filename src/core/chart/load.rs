@@ -1,9 +1,11 @@
 //! Reads a chart from its files.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rayon::prelude::*;
 use serde_json::{Map, Value as Json};
 
 use super::engine::Engine as _;
@@ -11,6 +13,7 @@ use super::error::ChartError;
 use super::go_template::ast::File;
 use super::go_template::memo::Memo;
 use super::go_template::parse::{ParseError, parse};
+use super::go_template::shared::{SharedMap, shared};
 use super::ignore;
 use super::metadata::{Dependency, Metadata};
 use super::schema::Schema;
@@ -25,6 +28,8 @@ pub struct Chart {
     pub(crate) values: Map<String, Json>,
     /// All documents of `values.yaml`, merged, where it has several: Helm 4 takes them all.
     pub(crate) all_values: Option<Arc<Result<Map<String, Json>, ChartError>>>,
+    /// The values as templates see them.
+    pub(crate) defaults: SharedMap,
     pub(crate) schema: Option<Arc<Schema>>,
     pub(crate) templates: Vec<Template>,
     pub(crate) files: Arc<BTreeMap<Arc<str>, Bytes>>,
@@ -47,6 +52,12 @@ pub(crate) struct Template {
 
 /// The suffix of a packaged chart.
 const ARCHIVE: &str = ".tgz";
+
+/// The folder of templates.
+const TEMPLATES: &str = "templates/";
+
+/// From how many bytes on a chart is read on several cores.
+const MANY: usize = 64 << 10;
 
 /// Charts may be nested that deep.
 const MAX_DEPTH: usize = 32;
@@ -109,6 +120,7 @@ impl Chart {
         let mut chart = Self {
             values: Map::new(),
             all_values: None,
+            defaults: Arc::new([]),
             schema: files.get("values.schema.json").map(|text| Arc::new(Schema::new(text.clone()))),
             templates: Vec::new(),
             files: Arc::default(),
@@ -117,21 +129,28 @@ impl Chart {
             tera: None,
             metadata: Arc::new(metadata),
         };
-        if let Some(data) = files.get("values.yaml") {
-            chart.values = table(read("values.yaml", data)?)?;
-            chart.all_values = several(data).map(Arc::new);
-        }
+        let (templates, read) = both(
+            files,
+            || read_templates(files),
+            || {
+                let values = values(files)?;
+                let defaults = shared(&values);
+                // A subchart may be disabled, and its schema never be asked.
+                if let (0, Some(schema)) = (depth, &chart.schema) {
+                    schema.compile_early();
+                }
+                Ok((values, defaults))
+            },
+        );
+        (chart.values, chart.defaults) = read?;
+        chart.templates = templates;
+        chart.all_values = files.get("values.yaml").and_then(several).map(Arc::new);
         let mut others = BTreeMap::new();
         for (path, data) in files {
             match path.as_str() {
                 "Chart.yaml" | "values.yaml" | "values.schema.json" | "Chart.lock" => {}
                 "requirements.yaml" | "requirements.lock" if chart.metadata.api_version != "v1" => {}
-                path if path.starts_with("templates/") => chart.templates.push(Template {
-                    path: path.to_owned(),
-                    data: data.clone(),
-                    // Tera's are no Go templates: an empty one stands in.
-                    parsed: parse(&String::from_utf8_lossy(if Tera.handles(path) { &[] } else { data })).map(Arc::new),
-                }),
+                path if path.starts_with(TEMPLATES) => {}
                 path if path.starts_with("charts/") && path.strip_suffix(".prov").is_none() => {}
                 path => _ = others.insert(path.into(), data.clone()),
             }
@@ -176,6 +195,42 @@ impl Chart {
     fn bad_subchart(&self, name: &str, source: ChartError) -> ChartError {
         ChartError::Subchart { name: name.into(), parent: self.name().into(), source: Box::new(source) }
     }
+}
+
+/// The files that take long to read.
+fn is_read(path: &str) -> bool {
+    path.starts_with(TEMPLATES) || matches!(path, "values.yaml" | "values.schema.json")
+}
+
+/// Both results, found at the same time if the chart is large.
+fn both<A: Send, B: Send>(files: &FileTree, a: impl FnOnce() -> A + Send, b: impl FnOnce() -> B + Send) -> (A, B) {
+    let bytes: usize = files.iter().filter(|(path, _)| is_read(path)).map(|(_, data)| data.len()).sum();
+    if bytes < MANY { (a(), b()) } else { rayon::join(a, b) }
+}
+
+/// The default values.
+fn values(files: &FileTree) -> Result<Map<String, Json>, ChartError> {
+    let Some(data) = files.get("values.yaml") else { return Ok(Map::new()) };
+    table(read("values.yaml", data)?)
+}
+
+/// The templates, in the order of their paths.
+fn read_templates(files: &FileTree) -> Vec<Template> {
+    let read = |(path, data): (&String, &Bytes)| Template {
+        path: path.clone(),
+        data: data.clone(),
+        // Tera's are no Go templates: an empty one stands in.
+        parsed: parse(&text(if Tera.handles(path) { &[] } else { data })).map(Arc::new),
+    };
+    let templates: Vec<_> = files.iter().filter(|(path, _)| path.starts_with(TEMPLATES)).collect();
+    let bytes: usize = templates.iter().map(|(_, data)| data.len()).sum();
+    if bytes < MANY { templates.into_iter().map(read).collect() } else { templates.into_par_iter().map(read).collect() }
+}
+
+/// A file's text; bytes that are no UTF-8 are replaced.
+pub(super) fn text(data: &[u8]) -> Cow<'_, str> {
+    // Checking is faster than looking for what to replace.
+    std::str::from_utf8(data).map_or_else(|_| String::from_utf8_lossy(data), Cow::Borrowed)
 }
 
 /// The Tera templates among a chart's templates, if there are any.

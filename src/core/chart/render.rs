@@ -14,7 +14,7 @@ use super::go_template::json::{from_json, to_json};
 use super::go_template::memo::Memo;
 use super::go_template::parse::parse;
 use super::go_template::value::Value;
-use super::load::Chart;
+use super::load::{Chart, text as text_of};
 use super::manifests::{self, Document};
 use super::schema;
 use super::scope::Tree;
@@ -144,7 +144,7 @@ fn collect_crds(node: &Node<'_>, as_text: bool, documents: &mut Vec<Document>) -
         let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
         let manifest = ["yaml", "yml", "json"].iter().any(|known| extension.eq_ignore_ascii_case(known));
         if name.starts_with("crds/") && manifest {
-            let (source, text) = (format!("{path}/{name}"), String::from_utf8_lossy(data));
+            let (source, text) = (format!("{path}/{name}"), text_of(data));
             if as_text {
                 documents.push(manifests::unread_crds(source, text.into_owned()));
             } else {

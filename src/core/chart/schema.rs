@@ -24,6 +24,11 @@ impl Schema {
         Self { text, compiled: OnceLock::new() }
     }
 
+    /// Compiles it now: somebody has time.
+    pub(crate) fn compile_early(&self) {
+        _ = self.compiled.get_or_init(|| compile(&self.text));
+    }
+
     fn validator(&self) -> Result<&Validator, String> {
         self.compiled.get_or_init(|| compile(&self.text)).as_ref().map_err(Clone::clone)
     }

@@ -139,6 +139,33 @@ fn a_lie_about_the_size_is_found() {
 }
 
 #[test]
+fn a_gzip_is_read_the_same_whether_its_end_can_be_believed_or_not() {
+    let files = tree(&[("a/b", b"x"), ("c", b"")]);
+    let tar = pack(&files).unwrap();
+    let whole = gzip(&tar);
+    assert_eq!(inflated(&whole, &Limits::default()).unwrap(), tar);
+
+    let (first, second) = tar.split_at(700);
+    let members = [gzip(first), gzip(second)].concat();
+    assert!(inflated(&members, &Limits::default()).is_none());
+    assert_eq!(unpack(&members, &Limits::default()).unwrap(), files);
+
+    for said in [0, 1, u32::try_from(tar.len()).unwrap() + 1, 3 << 20, u32::MAX] {
+        let mut lying = whole.clone();
+        let end = lying.len() - 4;
+        lying[end..].copy_from_slice(&said.to_le_bytes());
+        assert!(inflated(&lying, &Limits::default()).is_none(), "{said}");
+        // The tar ends before the lie, as in Helm.
+        assert_eq!(unpack(&lying, &Limits::default()).unwrap(), files, "{said}");
+    }
+    let mut garbled = whole;
+    let checksum = garbled.len() - 8;
+    garbled[checksum] ^= 1;
+    assert!(inflated(&garbled, &Limits::default()).is_none());
+    assert_eq!(unpack(&garbled, &Limits::default()).unwrap(), files);
+}
+
+#[test]
 fn directories_may_be_named_again_and_headers_are_passed_over() {
     let archive = raw(&[
         (b"pax_global_header", EntryType::XGlobalHeader, b""),

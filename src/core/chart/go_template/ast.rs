@@ -8,6 +8,20 @@ use super::functions::Function;
 /// A byte offset in the source of a file.
 pub(crate) type Pos = u32;
 
+/// A part of the source.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) start: Pos,
+    pub(crate) end: Pos,
+}
+
+impl Span {
+    /// Its text.
+    pub(crate) fn of(self, source: &str) -> &str {
+        &source[self.start as usize..self.end as usize]
+    }
+}
+
 /// One parsed file: its own body and what it defines.
 #[derive(Debug)]
 pub(crate) struct File {
@@ -32,7 +46,7 @@ pub(crate) struct Body {
 /// A part of a template.
 #[derive(Debug)]
 pub(crate) enum Node {
-    Text(Box<str>),
+    Text(Span),
     Action(Pipe),
     If(Branch),
     With(Branch),

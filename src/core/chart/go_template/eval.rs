@@ -140,7 +140,7 @@ impl<'a> Eval<'a> {
         self.out.clear();
         self.entry = name.into();
         match self.execute(name, data) {
-            Ok(()) => Ok(without_no_value(&lossy(&std::mem::take(&mut self.out)))),
+            Ok(()) => Ok(without_no_value(&lossy(&self.out))),
             Err(Fault::Template(mut error)) => {
                 error.lacks = self.lacks();
                 Err(error)
@@ -345,8 +345,8 @@ impl<'a> Eval<'a> {
     fn walk(&mut self, frame: &mut Frame<'_>, dot: &Value, nodes: &[Node]) -> Res<Flow> {
         for node in nodes {
             match node {
-                Node::Text(text) => {
-                    self.out.extend_from_slice(text.as_bytes());
+                Node::Text(span) => {
+                    self.out.extend_from_slice(span.of(&frame.body.source).as_bytes());
                     self.check_output(frame, 0)?;
                 }
                 Node::Action(pipe) => {

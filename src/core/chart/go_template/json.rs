@@ -72,7 +72,12 @@ fn convert(value: &Value, depth: usize, budget: &mut Budget) -> Option<Json> {
 }
 
 fn convert_map(map: &Map, depth: usize, budget: &mut Budget) -> Option<JsonMap<String, Json>> {
-    map.entries().iter().map(|(key, value)| Some((key.to_string(), convert(value, depth + 1, budget)?))).collect()
+    let mut json = JsonMap::new();
+    map.try_each(|key, value| {
+        json.insert(key.to_string(), convert(value, depth + 1, budget)?);
+        Some(())
+    })?;
+    Some(json)
 }
 
 fn convert_object(object: &Object, depth: usize, budget: &mut Budget) -> Option<Json> {

@@ -1,26 +1,28 @@
 //! Words of Go's templates.
 
+use std::borrow::Cow;
+
 use super::ast::Pos;
 
-/// A word inside `{{ }}`.
+/// A word inside `{{ }}`, a part of the source.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Token {
+pub(crate) enum Token<'s> {
     Space,
     /// End of the action; with a trim marker, the text that follows loses its leading blanks.
     Close {
         trim: bool,
     },
     /// `.name`
-    Field(String),
-    /// `$name`
-    Variable(String),
-    Identifier(String),
+    Field(&'s str),
+    /// `$name`, its sign included
+    Variable(&'s str),
+    Identifier(&'s str),
     Dot,
     Nil,
     Bool(bool),
-    Number(String),
-    Char(String),
-    Str(Vec<u8>),
+    Number(&'s str),
+    Char(&'s str),
+    Str(Cow<'s, [u8]>),
     Pipe,
     Comma,
     Declare,
@@ -29,7 +31,7 @@ pub(crate) enum Token {
     CloseParen,
 }
 
-impl std::fmt::Display for Token {
+impl std::fmt::Display for Token<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Space => f.write_str("space"),
@@ -104,7 +106,7 @@ impl<'s> Lexer<'s> {
     }
 
     /// The next word and where it starts.
-    pub(crate) fn next(&mut self) -> Result<(Pos, Token), LexError> {
+    pub(crate) fn next(&mut self) -> Result<(Pos, Token<'s>), LexError> {
         let pos = self.pos();
         if let Some(trim) = self.closing() {
             self.at += if trim { 4 } else { 2 };
@@ -138,14 +140,15 @@ impl<'s> Lexer<'s> {
             '`' => Ok((pos, Token::Str(self.raw()?))),
             '\'' => Ok((pos, Token::Char(self.character()?))),
             '$' => {
+                let start = self.at;
                 self.at += 1;
-                let name = format!("${}", self.name());
+                self.name();
                 self.terminated()?;
-                Ok((pos, Token::Variable(name)))
+                Ok((pos, Token::Variable(&self.source[start..self.at])))
             }
             '.' if !self.rest()[1..].starts_with(|c: char| c.is_ascii_digit()) => {
                 self.at += 1;
-                let name = self.name().to_owned();
+                let name = self.name();
                 self.terminated()?;
                 Ok((pos, if name.is_empty() { Token::Dot } else { Token::Field(name) }))
             }
@@ -157,7 +160,7 @@ impl<'s> Lexer<'s> {
                     "true" => Token::Bool(true),
                     "false" => Token::Bool(false),
                     "nil" => Token::Nil,
-                    _ => Token::Identifier(word.to_owned()),
+                    _ => Token::Identifier(word),
                 };
                 Ok((pos, token))
             }
@@ -181,7 +184,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    fn number(&mut self) -> Result<String, LexError> {
+    fn number(&mut self) -> Result<&'s str, LexError> {
         let start = self.at;
         let bytes = self.source.as_bytes();
         let accept = |at: &mut usize, set: &[u8]| -> bool {
@@ -221,27 +224,35 @@ impl<'s> Lexer<'s> {
             self.at = start;
             return self.error(format!("bad number syntax: {text:?}"));
         }
-        Ok(self.source[start..self.at].to_owned())
+        Ok(&self.source[start..self.at])
     }
 
-    fn raw(&mut self) -> Result<Vec<u8>, LexError> {
+    fn raw(&mut self) -> Result<Cow<'s, [u8]>, LexError> {
         let Some(end) = self.rest()[1..].find('`') else { return self.error("unterminated raw quoted string") };
-        let text = self.rest()[1..=end].to_owned();
+        let text = &self.rest()[1..=end];
         self.at += end + 2;
-        Ok(text.into_bytes())
+        Ok(text.as_bytes().into())
     }
 
-    fn quoted(&mut self) -> Result<Vec<u8>, LexError> {
+    fn quoted(&mut self) -> Result<Cow<'s, [u8]>, LexError> {
         let start = self.at;
         let bytes = self.source.as_bytes();
-        let mut out = Vec::new();
         let mut at = start + 1;
+        while bytes.get(at).is_some_and(|byte| !matches!(byte, b'\n' | b'"' | b'\\')) {
+            at += 1;
+        }
+        let plain = &bytes[start + 1..at];
+        if bytes.get(at) == Some(&b'"') {
+            self.at = at + 1;
+            return Ok(plain.into());
+        }
+        let mut out = plain.to_vec();
         loop {
             match bytes.get(at) {
                 None | Some(b'\n') => return self.error("unterminated quoted string"),
                 Some(b'"') => {
                     self.at = at + 1;
-                    return Ok(out);
+                    return Ok(out.into());
                 }
                 Some(b'\\') => match escape(&self.source[at..], b'"') {
                     Some((decoded, length)) => {
@@ -259,7 +270,7 @@ impl<'s> Lexer<'s> {
     }
 
     /// The text of a character constant, quotes included; its meaning is found later.
-    fn character(&mut self) -> Result<String, LexError> {
+    fn character(&mut self) -> Result<&'s str, LexError> {
         let bytes = self.source.as_bytes();
         let start = self.at;
         let mut at = start + 1;
@@ -268,7 +279,7 @@ impl<'s> Lexer<'s> {
                 None | Some(b'\n') => return self.error("unterminated character constant"),
                 Some(b'\'') => {
                     self.at = at + 1;
-                    return Ok(self.source[start..self.at].to_owned());
+                    return Ok(&self.source[start..self.at]);
                 }
                 Some(b'\\') => at += 2,
                 Some(_) => at += 1,

@@ -12,6 +12,7 @@ pub(crate) mod object;
 pub(crate) mod parse;
 pub(crate) mod pretty;
 pub(crate) mod print;
+pub(crate) mod shared;
 pub(crate) mod toml;
 pub(crate) mod value;
 

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::super::HelmVersion;
-use super::ast::{Body, Branch, Command, Expr, File, Node, Operand, Pipe, Pos, Slot};
+use super::ast::{Body, Branch, Command, Expr, File, Node, Operand, Pipe, Pos, Slot, Span};
 use super::eval::with_stack;
 use super::functions;
 use super::lex::{Escaped, Lexer, Token, escape};
@@ -26,16 +28,23 @@ pub(crate) fn parse(source: &str) -> Parsed<File> {
     if u32::try_from(source.len()).is_err() {
         return Err(ParseError { pos: 0, message: "template is too large".into() });
     }
-    let source: Arc<str> = source.into();
-    let mut parser =
-        Parser { source: source.clone(), at: 0, trim: false, defines: HashMap::new(), depth: 0, of_helm_4: None };
+    let shared: Arc<str> = source.into();
+    let mut parser = Parser {
+        source,
+        shared: shared.clone(),
+        at: 0,
+        trim: false,
+        defines: HashMap::new(),
+        depth: 0,
+        of_helm_4: None,
+    };
     let mut scope = Scope::new();
     let mut nodes = Vec::new();
     let (end, _) = parser.list(&mut scope, &mut nodes, true)?;
     if let Some((pos, word)) = end.keyword() {
         return Err(ParseError { pos, message: format!("unexpected {{{{{word}}}}}") });
     }
-    let main = Arc::new(body(&source, nodes, &scope));
+    let main = Arc::new(body(&shared, nodes, &scope));
     Ok(File { main, defines: parser.defines, of_helm_4: parser.of_helm_4 })
 }
 
@@ -49,31 +58,31 @@ impl File {
     }
 }
 
-fn body(source: &Arc<str>, nodes: Vec<Node>, scope: &Scope) -> Body {
-    let empty = nodes.iter().all(|node| matches!(node, Node::Text(text) if text.trim().is_empty()));
+fn body(source: &Arc<str>, nodes: Vec<Node>, scope: &Scope<'_>) -> Body {
+    let empty = nodes.iter().all(|node| matches!(node, Node::Text(span) if span.of(source).trim().is_empty()));
     Body { source: source.clone(), nodes, slots: scope.slots, empty }
 }
 
 /// The variables that can be seen, and where they live.
-struct Scope {
-    visible: Vec<(Arc<str>, u16)>,
+struct Scope<'s> {
+    visible: Vec<(&'s str, u16)>,
     slots: usize,
     ranges: usize,
 }
 
-impl Scope {
+impl<'s> Scope<'s> {
     fn new() -> Self {
-        Self { visible: vec![("$".into(), 0)], slots: 1, ranges: 0 }
+        Self { visible: vec![("$", 0)], slots: 1, ranges: 0 }
     }
 
     fn find(&self, name: &str) -> Slot {
-        self.visible.iter().rev().find(|(visible, _)| **visible == *name).map(|(_, slot)| *slot)
+        self.visible.iter().rev().find(|(visible, _)| *visible == name).map(|(_, slot)| *slot)
     }
 
-    fn declare(&mut self, name: &str) -> Option<u16> {
+    fn declare(&mut self, name: &'s str) -> Option<u16> {
         let slot = u16::try_from(self.slots).ok()?;
         self.slots += 1;
-        self.visible.push((name.into(), slot));
+        self.visible.push((name, slot));
         Some(slot)
     }
 }
@@ -95,8 +104,10 @@ impl End {
     }
 }
 
-struct Parser {
-    source: Arc<str>,
+struct Parser<'s> {
+    source: &'s str,
+    /// The same, to be kept by what is parsed.
+    shared: Arc<str>,
     /// Behind what has been parsed.
     at: usize,
     /// The last action asked for the blanks behind it to be dropped.
@@ -110,22 +121,26 @@ struct Parser {
 /// The words of one action with one word of look-ahead, spaces included.
 struct Words<'s> {
     lexer: Lexer<'s>,
-    ahead: Vec<(Pos, Token)>,
+    ahead: SmallVec<[(Pos, Token<'s>); 4]>,
 }
 
-impl Words<'_> {
-    fn next(&mut self) -> Parsed<(Pos, Token)> {
+impl<'s> Words<'s> {
+    fn new(source: &'s str, at: usize) -> Self {
+        Self { lexer: Lexer::new(source, at), ahead: SmallVec::new() }
+    }
+
+    fn next(&mut self) -> Parsed<(Pos, Token<'s>)> {
         if let Some(word) = self.ahead.pop() {
             return Ok(word);
         }
         self.lexer.next().map_err(|(pos, message)| ParseError { pos, message })
     }
 
-    fn back(&mut self, word: (Pos, Token)) {
+    fn back(&mut self, word: (Pos, Token<'s>)) {
         self.ahead.push(word);
     }
 
-    fn next_word(&mut self) -> Parsed<(Pos, Token)> {
+    fn next_word(&mut self) -> Parsed<(Pos, Token<'s>)> {
         loop {
             let word = self.next()?;
             if word.1 != Token::Space {
@@ -134,13 +149,13 @@ impl Words<'_> {
         }
     }
 
-    fn peek_word(&mut self) -> Parsed<(Pos, Token)> {
+    fn peek_word(&mut self) -> Parsed<(Pos, Token<'s>)> {
         let word = self.next_word()?;
         self.back(word.clone());
         Ok(word)
     }
 
-    fn peek(&mut self) -> Parsed<(Pos, Token)> {
+    fn peek(&mut self) -> Parsed<(Pos, Token<'s>)> {
         let word = self.next()?;
         self.back(word.clone());
         Ok(word)
@@ -151,7 +166,7 @@ fn fail<T>(pos: Pos, message: impl Into<String>) -> Parsed<T> {
     Err(ParseError { pos, message: message.into() })
 }
 
-fn unexpected<T>(word: &(Pos, Token), context: &str) -> Parsed<T> {
+fn unexpected<T>(word: &(Pos, Token<'_>), context: &str) -> Parsed<T> {
     fail(word.0, format!("unexpected {} in {context}", word.1))
 }
 
@@ -162,36 +177,36 @@ fn pos(at: usize) -> Pos {
 
 const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
 
-impl Parser {
+impl<'s> Parser<'s> {
     fn deeper(&mut self, at: Pos) -> Parsed<()> {
         self.depth += 1;
         if self.depth > MAX_DEPTH { fail(at, "template is nested too deeply") } else { Ok(()) }
     }
 
     /// Parses up to the file's end or an `end` or `else`. Gives back the words behind `else`.
-    fn list(&mut self, scope: &mut Scope, nodes: &mut Vec<Node>, top: bool) -> Parsed<(End, usize)> {
-        let source = self.source.clone();
+    fn list(&mut self, scope: &mut Scope<'s>, nodes: &mut Vec<Node>, top: bool) -> Parsed<(End, usize)> {
+        let source = self.source;
         loop {
             let Some(open) = source[self.at..].find("{{").map(|found| self.at + found) else {
-                self.text(nodes, &source[self.at..], false);
+                self.text(nodes, self.at, source.len(), false);
                 self.at = source.len();
                 return Ok((End::File, self.at));
             };
             let mut start = open + 2;
             let marked =
                 source[start..].starts_with('-') && source[start + 1..].starts_with(|c: char| BLANKS.contains(&c));
-            self.text(nodes, &source[self.at..open], marked);
+            self.text(nodes, self.at, open, marked);
             if marked {
                 start += 2;
             }
             if source[start..].starts_with("/*") {
-                self.comment(&source, start)?;
+                self.comment(source, start)?;
                 continue;
             }
-            let mut words = Words { lexer: Lexer::new(&source, start), ahead: Vec::new() };
+            let mut words = Words::new(source, start);
             let word = words.next_word()?;
             if let Token::Identifier(name) = &word.1 {
-                match name.as_str() {
+                match *name {
                     "end" => {
                         self.close(&mut words, "end")?;
                         return Ok((End::Block(word.0), self.at));
@@ -223,16 +238,17 @@ impl Parser {
         }
     }
 
-    fn text(&mut self, nodes: &mut Vec<Node>, text: &str, trim_end: bool) {
-        let mut text = text;
+    fn text(&mut self, nodes: &mut Vec<Node>, start: usize, end: usize, trim_end: bool) {
+        let mut text = &self.source[start..end];
         if std::mem::take(&mut self.trim) {
             text = text.trim_start_matches(BLANKS);
         }
+        let start = end - text.len();
         if trim_end {
             text = text.trim_end_matches(BLANKS);
         }
         if !text.is_empty() {
-            nodes.push(Node::Text(text.into()));
+            nodes.push(Node::Text(Span { start: pos(start), end: pos(start + text.len()) }));
         }
     }
 
@@ -258,7 +274,7 @@ impl Parser {
         self.trim = trim;
     }
 
-    fn close(&mut self, words: &mut Words<'_>, context: &str) -> Parsed<()> {
+    fn close(&mut self, words: &mut Words<'s>, context: &str) -> Parsed<()> {
         match words.next_word()? {
             (_, Token::Close { trim }) => {
                 self.finish(words, trim);
@@ -268,7 +284,7 @@ impl Parser {
         }
     }
 
-    fn define(&mut self, words: &mut Words<'_>, at: Pos) -> Parsed<()> {
+    fn define(&mut self, words: &mut Words<'s>, at: Pos) -> Parsed<()> {
         let name = Self::name(words, "define clause")?;
         self.close(words, "define clause")?;
         self.definition(name, at, "define clause")
@@ -286,7 +302,7 @@ impl Parser {
             (End::Else(pos), _) => return fail(pos, format!("unexpected {{{{else}}}} in {context}")),
         }
         self.depth -= 1;
-        let body = body(&self.source, nodes, &scope);
+        let body = body(&self.shared, nodes, &scope);
         match self.defines.get(&name) {
             Some(old) if !old.empty => {
                 if !body.empty {
@@ -298,9 +314,9 @@ impl Parser {
         Ok(())
     }
 
-    fn name(words: &mut Words<'_>, context: &str) -> Parsed<Arc<str>> {
+    fn name(words: &mut Words<'s>, context: &str) -> Parsed<Arc<str>> {
         match words.next_word()? {
-            (pos, Token::Str(name)) => match String::from_utf8(name) {
+            (pos, Token::Str(name)) => match std::str::from_utf8(&name) {
                 Ok(name) => Ok(name.into()),
                 Err(_) => fail(pos, "a template's name must be UTF-8"),
             },
@@ -308,10 +324,10 @@ impl Parser {
         }
     }
 
-    fn action(&mut self, scope: &mut Scope, words: &mut Words<'_>) -> Parsed<Node> {
+    fn action(&mut self, scope: &mut Scope<'s>, words: &mut Words<'s>) -> Parsed<Node> {
         let word = words.next_word()?;
         if let Token::Identifier(name) = &word.1 {
-            match name.as_str() {
+            match *name {
                 "if" => return Ok(Node::If(self.control(scope, words, "if", word.0)?)),
                 "with" => return Ok(Node::With(self.control(scope, words, "with", word.0)?)),
                 "range" => return Ok(Node::Range(self.control(scope, words, "range", word.0)?)),
@@ -320,7 +336,7 @@ impl Parser {
                         return fail(word.0, format!("{{{{{name}}}}} outside {{{{range}}}}"));
                     }
                     self.close(words, &format!("{{{{{name}}}}}"))?;
-                    return Ok(if name == "break" { Node::Break } else { Node::Continue });
+                    return Ok(if *name == "break" { Node::Break } else { Node::Continue });
                 }
                 "template" => {
                     let name = Self::name(words, "template clause")?;
@@ -343,7 +359,7 @@ impl Parser {
         Ok(Node::Action(pipe))
     }
 
-    fn optional_pipe(&mut self, scope: &mut Scope, words: &mut Words<'_>, context: &str) -> Parsed<Option<Pipe>> {
+    fn optional_pipe(&mut self, scope: &mut Scope<'s>, words: &mut Words<'s>, context: &str) -> Parsed<Option<Pipe>> {
         if let (_, Token::Close { trim }) = words.peek_word()? {
             words.next_word()?;
             self.finish(words, trim);
@@ -354,15 +370,15 @@ impl Parser {
         Ok(Some(pipe))
     }
 
-    fn end_of_pipe(&mut self, words: &mut Words<'_>) -> Parsed<()> {
+    fn end_of_pipe(&mut self, words: &mut Words<'s>) -> Parsed<()> {
         self.close(words, "command")
     }
 
-    fn control(&mut self, scope: &mut Scope, words: &mut Words<'_>, context: &str, at: Pos) -> Parsed<Branch> {
+    fn control(&mut self, scope: &mut Scope<'s>, words: &mut Words<'s>, context: &str, at: Pos) -> Parsed<Branch> {
         with_stack(|| self.branch(scope, words, context, at))
     }
 
-    fn branch(&mut self, scope: &mut Scope, words: &mut Words<'_>, context: &str, at: Pos) -> Parsed<Branch> {
+    fn branch(&mut self, scope: &mut Scope<'s>, words: &mut Words<'s>, context: &str, at: Pos) -> Parsed<Branch> {
         self.deeper(at)?;
         let visible = scope.visible.len();
         let pipe = self.pipe(scope, words, context)?;
@@ -380,11 +396,10 @@ impl Parser {
                 end = self.list(scope, &mut otherwise, false)?;
             } else {
                 // `else if` is an `if` in the `else` that shares its `end`.
-                let source = self.source.clone();
-                let mut words = Words { lexer: Lexer::new(&source, behind), ahead: Vec::new() };
+                let mut words = Words::new(self.source, behind);
                 let word = words.next_word()?;
                 match &word.1 {
-                    Token::Identifier(name) if name == context && context != "range" => {
+                    Token::Identifier(name) if *name == context && context != "range" => {
                         let branch = self.control(scope, &mut words, context, pos)?;
                         otherwise.push(if context == "if" { Node::If(branch) } else { Node::With(branch) });
                         end = (End::Block(pos), behind);
@@ -405,7 +420,7 @@ impl Parser {
     }
 
     /// A pipeline; what ends it is left.
-    fn pipe(&mut self, scope: &mut Scope, words: &mut Words<'_>, context: &str) -> Parsed<Pipe> {
+    fn pipe(&mut self, scope: &mut Scope<'s>, words: &mut Words<'s>, context: &str) -> Parsed<Pipe> {
         let (pos, _) = words.peek_word()?;
         let (names, assign) = Self::targets(words, context)?;
         let mut commands: Vec<Command> = Vec::new();
@@ -446,7 +461,7 @@ impl Parser {
             names.iter().map(|name| scope.find(name)).collect()
         } else {
             let mut targets = Vec::with_capacity(names.len());
-            for name in &names {
+            for name in names {
                 match scope.declare(name) {
                     Some(slot) => targets.push(Some(slot)),
                     None => return fail(pos, "too many variables"),
@@ -458,12 +473,11 @@ impl Parser {
     }
 
     /// `$x :=`, `$x =`, `$i, $x :=`
-    fn targets(words: &mut Words<'_>, context: &str) -> Parsed<(Vec<String>, bool)> {
-        let mut names = Vec::new();
+    fn targets(words: &mut Words<'s>, context: &str) -> Parsed<(SmallVec<[&'s str; 2]>, bool)> {
+        let mut names = SmallVec::new();
         loop {
             let word = words.peek_word()?;
-            let Token::Variable(name) = &word.1 else { return Ok((names, false)) };
-            let name = name.clone();
+            let Token::Variable(name) = word.1 else { return Ok((names, false)) };
             words.next_word()?;
             let behind = words.next()?;
             let spaced = behind.1 == Token::Space;
@@ -495,7 +509,7 @@ impl Parser {
         }
     }
 
-    fn command(&mut self, scope: &mut Scope, words: &mut Words<'_>) -> Parsed<Command> {
+    fn command(&mut self, scope: &mut Scope<'s>, words: &mut Words<'s>) -> Parsed<Command> {
         let mut operands = Vec::new();
         loop {
             let start = words.peek_word()?;
@@ -528,11 +542,11 @@ impl Parser {
         }
     }
 
-    fn operand(&mut self, scope: &mut Scope, words: &mut Words<'_>) -> Parsed<Option<Operand>> {
+    fn operand(&mut self, scope: &mut Scope<'s>, words: &mut Words<'s>) -> Parsed<Option<Operand>> {
         let Some(term) = self.term(scope, words)? else { return Ok(None) };
         let mut fields: Vec<Arc<str>> = Vec::new();
         while let (_, Token::Field(name)) = words.peek()? {
-            fields.push(name.as_str().into());
+            fields.push(name.into());
             words.next()?;
         }
         if fields.is_empty() {
@@ -550,7 +564,7 @@ impl Parser {
         Ok(Some(Operand { pos, expr }))
     }
 
-    fn term(&mut self, scope: &mut Scope, words: &mut Words<'_>) -> Parsed<Option<Operand>> {
+    fn term(&mut self, scope: &mut Scope<'s>, words: &mut Words<'s>) -> Parsed<Option<Operand>> {
         let word = words.next_word()?;
         let pos = word.0;
         let expr = match &word.1 {
@@ -570,7 +584,7 @@ impl Parser {
                 Some(slot) => Expr::Variable(slot, Box::default()),
                 None => return fail(pos, format!("undefined variable {name:?}")),
             },
-            Token::Field(name) => Expr::Field(Box::new([name.as_str().into()])),
+            Token::Field(name) => Expr::Field(Box::new([(*name).into()])),
             Token::Number(text) => number(text).map_err(|message| ParseError { pos, message })?,
             Token::Char(text) => match character(text) {
                 Some(c) => Expr::Int(i64::from(c)),
@@ -578,7 +592,7 @@ impl Parser {
             },
             Token::Str(bytes) => match std::str::from_utf8(bytes) {
                 Ok(text) => Expr::Str(text.into()),
-                Err(_) => Expr::Raw(bytes.as_slice().into()),
+                Err(_) => Expr::Raw((&**bytes).into()),
             },
             Token::OpenParen => {
                 self.deeper(pos)?;

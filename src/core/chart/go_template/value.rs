@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::super::HelmVersion;
 use super::object::Object;
+use super::shared::SharedMap;
 
 /// The text of bytes as Go's conversion to runes gives it: each byte that is no UTF-8 is replaced on its own.
 pub(crate) fn lossy(bytes: &[u8]) -> Cow<'_, str> {
@@ -81,51 +82,91 @@ pub(crate) struct Map {
     pub(crate) ty: MapType,
     /// Go's nil map: it is empty, JSON's null, and nothing can be put into it.
     pub(crate) nil: bool,
-    entries: RefCell<BTreeMap<Arc<str>, Value>>,
+    entries: RefCell<Entries>,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    /// Until the map is first looked into.
+    shared: Option<SharedMap>,
+    own: BTreeMap<Arc<str>, Value>,
+}
+
+impl Entries {
+    fn own(&mut self) -> &mut BTreeMap<Arc<str>, Value> {
+        if let Some(shared) = self.shared.take() {
+            self.own = shared.iter().map(|(key, value)| (key.clone(), value.value())).collect();
+        }
+        &mut self.own
+    }
 }
 
 impl Map {
     pub(crate) fn new(ty: MapType, entries: BTreeMap<Arc<str>, Value>) -> Self {
-        Self { ty, nil: false, entries: RefCell::new(entries) }
+        Self { ty, nil: false, entries: RefCell::new(Entries { shared: None, own: entries }) }
     }
 
     pub(crate) fn nil(ty: MapType) -> Self {
         Self { ty, nil: true, entries: RefCell::default() }
     }
 
+    /// A map that is copied when it is first looked into.
+    pub(crate) fn shared(entries: SharedMap) -> Self {
+        Self {
+            ty: MapType::Any,
+            nil: false,
+            entries: RefCell::new(Entries { shared: Some(entries), own: BTreeMap::new() }),
+        }
+    }
+
+    /// A copy that shares nothing which can change, if the map was never looked into.
+    pub(crate) fn untouched(&self) -> Option<Self> {
+        self.entries.borrow().shared.clone().map(Self::shared)
+    }
+
     pub(crate) fn get(&self, key: &str) -> Option<Value> {
-        self.entries.borrow().get(key).cloned()
+        self.entries.borrow_mut().own().get(key).cloned()
     }
 
     pub(crate) fn contains(&self, key: &str) -> bool {
-        self.entries.borrow().contains_key(key)
+        self.entries.borrow_mut().own().contains_key(key)
     }
 
     pub(crate) fn insert(&self, key: Arc<str>, value: Value) {
-        let old = self.entries.borrow_mut().insert(key, value);
+        let old = self.entries.borrow_mut().own().insert(key, value);
         drop(old);
     }
 
     pub(crate) fn remove(&self, key: &str) {
-        let old = self.entries.borrow_mut().remove(key);
+        let old = self.entries.borrow_mut().own().remove(key);
         drop(old);
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.entries.borrow().len()
+        let entries = self.entries.borrow();
+        entries.shared.as_ref().map_or(entries.own.len(), |shared| shared.len())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.entries.borrow().is_empty()
+        self.len() == 0
     }
 
     pub(crate) fn keys(&self) -> Vec<Arc<str>> {
-        self.entries.borrow().keys().cloned().collect()
+        self.entries.borrow_mut().own().keys().cloned().collect()
     }
 
     /// The entries as they are now, sorted by key: what Go ranges over.
     pub(crate) fn entries(&self) -> Vec<(Arc<str>, Value)> {
-        self.entries.borrow().iter().map(|(key, value)| (key.clone(), value.clone())).collect()
+        self.entries.borrow_mut().own().iter().map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+
+    /// Shows the entries as they are now, sorted by key, until one gives nothing. `see` must not change the map.
+    pub(crate) fn try_each(&self, mut see: impl FnMut(&Arc<str>, &Value) -> Option<()>) -> Option<()> {
+        let entries = self.entries.borrow();
+        match &entries.shared {
+            Some(shared) => shared.iter().try_for_each(|(key, value)| see(key, &value.value())),
+            None => entries.own.iter().try_for_each(|(key, value)| see(key, value)),
+        }
     }
 
     /// What `map[missing]` gives in Go.
@@ -138,7 +179,7 @@ impl Map {
 
     /// Breaks cycles at the end of a rendering.
     pub(crate) fn clear(&self) {
-        let old = std::mem::take(&mut *self.entries.borrow_mut());
+        let old = self.entries.take();
         drop(old);
     }
 }
@@ -154,7 +195,7 @@ fn free(pending: &mut Vec<Value>) {
             }
             Value::Map(map) | Value::Values(map) => {
                 if let Ok(mut map) = Rc::try_unwrap(map) {
-                    pending.extend(std::mem::take(map.entries.get_mut()).into_values());
+                    pending.extend(std::mem::take(&mut map.entries.get_mut().own).into_values());
                 }
             }
             _ => {}
@@ -176,7 +217,7 @@ impl Drop for List {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        let entries = self.entries.get_mut();
+        let entries = &mut self.entries.get_mut().own;
         if entries.values().any(is_container) {
             free(&mut std::mem::take(entries).into_values().collect());
         }

@@ -202,7 +202,7 @@ fn decrypt(args: &[Value]) -> Out {
 }
 
 /// The first prime from a draw on.
-fn draw_prime(draws: &mut Stream, bits: i32, context: &mut BigNumContext) -> Result<BigNum, Halt> {
+fn draw_prime(draws: &mut Stream, bits: i32) -> Result<BigNum, Halt> {
     let mut bytes = vec![0; usize::try_from(bits).unwrap_or(0) / 8];
     loop {
         draws.fill(&mut bytes);
@@ -220,7 +220,7 @@ fn draw_prime(draws: &mut Stream, bits: i32, context: &mut BigNumContext) -> Res
             // The exponent is prime: it must not divide p - 1.
             Ok(candidate.num_bits() == bits && below.mod_word(EXPONENT)? != 0)
         };
-        if let Some(prime) = prime::from(&*BigNum::from_slice(&bytes)?, fits, context)? {
+        if let Some(prime) = prime::from(&*BigNum::from_slice(&bytes)?, fits)? {
             return Ok(prime);
         }
     }
@@ -231,10 +231,10 @@ const EXPONENT: u32 = 65537;
 #[allow(clippy::many_single_char_names, reason = "RSA's own names")]
 fn rsa_key(draws: &mut Stream, bits: i32) -> Result<PKey<Private>, Halt> {
     let mut context = BigNumContext::new_secure()?;
-    let p = draw_prime(draws, bits / 2, &mut context)?;
-    let mut q = draw_prime(draws, bits / 2, &mut context)?;
+    let p = draw_prime(draws, bits / 2)?;
+    let mut q = draw_prime(draws, bits / 2)?;
     while p == q {
-        q = draw_prime(draws, bits / 2, &mut context)?;
+        q = draw_prime(draws, bits / 2)?;
     }
     let (p, q) = if p > q { (p, q) } else { (q, p) };
     let e = BigNum::from_u32(EXPONENT)?;
@@ -277,7 +277,7 @@ fn ec_key(draws: &mut Stream) -> Result<PKey<Private>, Halt> {
 #[allow(clippy::many_single_char_names, reason = "DSA's own names")]
 fn dsa_key(draws: &mut Stream) -> Result<PKey<Private>, Halt> {
     let mut context = BigNumContext::new_secure()?;
-    let q = draw_prime(draws, 160, &mut context)?;
+    let q = draw_prime(draws, 160)?;
     let mut step = q.to_owned()?;
     step.mul_word(2)?;
     let mut bytes = [0; 128];

@@ -162,11 +162,15 @@ fn copy_at(value: &Value, depth: usize, budget: &mut Budget) -> Option<Value> {
     }
     Some(match value {
         Value::Map(map) | Value::Values(map) => {
-            let mut entries = BTreeMap::new();
-            for (key, value) in map.entries() {
-                entries.insert(key, copy_at(&value, depth + 1, budget)?);
-            }
-            let copy = if map.nil { Map::nil(map.ty) } else { Map::new(map.ty, entries) };
+            let copy = if let Some(untouched) = map.untouched() {
+                untouched
+            } else {
+                let mut entries = BTreeMap::new();
+                for (key, value) in map.entries() {
+                    entries.insert(key, copy_at(&value, depth + 1, budget)?);
+                }
+                if map.nil { Map::nil(map.ty) } else { Map::new(map.ty, entries) }
+            };
             let copy = Rc::new(copy);
             if let Value::Values(_) = value { Value::Values(copy) } else { Value::Map(copy) }
         }

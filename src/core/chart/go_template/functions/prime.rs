@@ -1,12 +1,14 @@
 //! The first prime from a number drawn at random.
 //!
 //! OpenSSL's own test is made for numbers that an enemy may have chosen: it makes 64 rounds on each prime, which takes
-//! longer than to find it. Numbers drawn at random need few. The search goes on from one draw, as OpenSSL's does.
+//! longer than to find it. Numbers drawn at random need few. The search goes on from one draw, as OpenSSL's does, on all
+//! cores: what is found does not depend on how many there are.
 
 use std::sync::LazyLock;
 
 use openssl::bn::{BigNum, BigNumContext, BigNumRef};
 use openssl::error::ErrorStack;
+use rayon::prelude::*;
 use thiserror::Error;
 
 /// Why there is no prime.
@@ -41,8 +43,7 @@ static SMALL_PRIMES: LazyLock<Vec<u32>> = LazyLock::new(|| {
 /// The first prime from `start` on that `fits`, which is odd and larger than the small primes. `None` if none is near.
 pub(super) fn from(
     start: &BigNumRef,
-    fits: impl Fn(&BigNumRef) -> Result<bool, Halt>,
-    context: &mut BigNumContext,
+    fits: impl Fn(&BigNumRef) -> Result<bool, Halt> + Sync,
 ) -> Result<Option<BigNum>, Halt> {
     let mut composite = vec![false; WINDOW as usize];
     for prime in SMALL_PRIMES.iter().copied() {
@@ -53,14 +54,27 @@ pub(super) fn from(
             *multiple = true;
         }
     }
-    for (k, _) in (0..WINDOW).zip(&composite).filter(|(_, composite)| !**composite) {
-        let mut candidate = start.to_owned()?;
-        candidate.add_word(2 * k)?;
-        if fits(&candidate)? && is_prime(&candidate, context)? {
-            return Ok(Some(candidate));
+    let left: Vec<u32> = (0..WINDOW).zip(&composite).filter(|(_, composite)| !**composite).map(|(k, _)| k).collect();
+    // A prime is near: whoever is free takes the next few, so that nobody looks far behind the first one.
+    for few in left.chunks(2 * rayon::current_num_threads()) {
+        let found = few.par_iter().with_max_len(1).find_map_first(|k| prime_at(start, 2 * k, &fits).transpose());
+        if found.is_some() {
+            return found.transpose();
         }
     }
     Ok(None)
+}
+
+/// The number that far behind `start`, if it fits and is prime.
+fn prime_at(
+    start: &BigNumRef,
+    distance: u32,
+    fits: impl Fn(&BigNumRef) -> Result<bool, Halt>,
+) -> Result<Option<BigNum>, Halt> {
+    let mut candidate = start.to_owned()?;
+    candidate.add_word(distance)?;
+    let prime = fits(&candidate)? && is_prime(&candidate, &mut BigNumContext::new_secure()?)?;
+    Ok(prime.then_some(candidate))
 }
 
 /// Whether a number drawn at random is prime.
@@ -127,16 +141,16 @@ mod tests {
         let mut context = BigNumContext::new().unwrap();
         for start in ["01fffffffffffffffffff001", "c0000000000000000000000000000001", "0f4241"] {
             let start = BigNum::from_hex_str(start).unwrap();
-            let found = from(&start, |_| Ok(true), &mut context).unwrap().unwrap();
+            let found = from(&start, |_| Ok(true)).unwrap().unwrap();
             let mut slow = start.to_owned().unwrap();
             while !slow.is_prime(20, &mut context).unwrap() {
                 slow.add_word(2).unwrap();
             }
             assert_eq!(found, slow, "from {start}");
         }
-        let stopped = from(&BigNum::from_u32(1_000_001).unwrap(), |_| Err(Halt::Stopped), &mut context);
+        let stopped = from(&BigNum::from_u32(1_000_001).unwrap(), |_| Err(Halt::Stopped));
         assert!(matches!(stopped, Err(Halt::Stopped)));
-        let none = from(&BigNum::from_u32(1_000_001).unwrap(), |_| Ok(false), &mut context).unwrap();
+        let none = from(&BigNum::from_u32(1_000_001).unwrap(), |_| Ok(false)).unwrap();
         assert!(none.is_none());
     }
 }
