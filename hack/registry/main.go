@@ -213,4 +213,3 @@ func granted(scopes []string, user bool) []*token.ResourceActions {
 	}
 	return access
 }
-

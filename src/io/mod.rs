@@ -6,6 +6,7 @@ pub mod kinds;
 pub mod lease;
 pub mod lookup;
 pub mod observe;
+pub mod registry;
 pub mod release;
 pub mod render;
 pub mod report;
