@@ -16,6 +16,7 @@ mod drift;
 mod flaky;
 mod install;
 mod migration;
+mod oci;
 mod provider;
 mod prune;
 mod publish;

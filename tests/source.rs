@@ -1,8 +1,12 @@
-//! Releases from real Git repositories: on the disk, and behind a real server on loopback.
+//! Releases from real Git repositories and registries: on the disk, and behind real servers on loopback.
 
 mod directory;
 mod http;
 mod local;
+mod oci;
+mod oci_lies;
+mod oci_login;
+mod registry;
 mod remote;
 mod repository;
 mod server;

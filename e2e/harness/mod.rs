@@ -9,6 +9,9 @@ mod git_server;
 mod leftovers;
 mod operator;
 mod proxy;
+#[allow(dead_code, reason = "shared with the tests without a cluster")]
+#[path = "../../tests/source/registry.rs"]
+mod registry;
 mod ssh_server;
 mod stacks;
 mod wait;
@@ -20,6 +23,7 @@ pub(crate) use git_server::{GitServer, Mood};
 pub(crate) use leftovers::{install_small_kind, leave_behind, small_kind};
 pub(crate) use operator::Operator;
 pub(crate) use proxy::{Proxy, Weather};
+pub(crate) use registry::{Liar, Lie, RegistryServer, assets};
 pub(crate) use ssh_server::SshServer;
 pub(crate) use stacks::{CLASS, CLUSTER_API, INFRASTRUCTURE, SETTINGS, cluster, cluster_of};
 pub(crate) use wait::{QUICK, check, skipped, wait_for, wait_within};

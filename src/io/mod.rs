@@ -9,6 +9,7 @@ pub mod lookup;
 pub mod observe;
 pub mod pack;
 pub mod publish;
+pub mod registry;
 pub mod release;
 pub mod render;
 pub mod report;

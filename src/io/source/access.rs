@@ -95,7 +95,7 @@ impl Proxy {
 
 impl Access {
     /// Feeds everything to a digest, so that two sources reached in other ways are other sources.
-    pub(super) fn digest(&self, digest: &mut Sha256) {
+    pub(in crate::io) fn digest(&self, digest: &mut Sha256) {
         let identity = self.tls.identity.as_ref();
         let login = self.proxy.as_ref().and_then(|proxy| proxy.login.as_ref());
         let fields = [

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
@@ -19,6 +22,24 @@ pub struct Credentials {
     pub ssh: Option<SshIdentity>,
     /// Keys of hosts of SSH.
     pub known_hosts: KnownHosts,
+    /// Logins of registries, from Docker's configuration: by `host[:port]` or `host[:port]/path`.
+    pub registries: BTreeMap<String, Login>,
+}
+
+/// How a registry is logged in to. Debug shows nothing of it.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Login {
+    /// User and password.
+    Basic {
+        /// User.
+        username: String,
+        /// Password.
+        password: String,
+    },
+    /// A token that is given to the registry's token server for another one.
+    Identity(String),
+    /// A token for the registry itself.
+    Bearer(String),
 }
 
 /// A private key. Debug shows nothing of it.
@@ -33,6 +54,12 @@ pub struct SshIdentity {
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Login").finish_non_exhaustive()
     }
 }
 
@@ -56,13 +83,77 @@ pub enum CredentialError {
     /// A private key without known hosts: it would be offered to anybody.
     #[error("it has identity but no usable known_hosts: add known_hosts, for example from ssh-keyscan <host>")]
     NoKnownHosts,
+    /// Docker's configuration is no JSON of its kind.
+    #[error("its key .dockerconfigjson can't be read: write it as kubectl create secret docker-registry does")]
+    NoDockerConfig,
+}
+
+/// Docker's `config.json`, as far as it is about logins.
+#[derive(Deserialize)]
+struct DockerConfig {
+    auths: BTreeMap<String, DockerLogin>,
+}
+
+#[derive(Deserialize)]
+struct DockerLogin {
+    username: Option<String>,
+    password: Option<String>,
+    auth: Option<String>,
+    #[serde(rename = "identitytoken")]
+    identity: Option<String>,
+    #[serde(rename = "registrytoken")]
+    registry: Option<String>,
+}
+
+impl DockerLogin {
+    fn login(self) -> Option<Login> {
+        let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+        if let Some(token) = given(self.registry) {
+            return Some(Login::Bearer(token));
+        }
+        if let Some(token) = given(self.identity) {
+            return Some(Login::Identity(token));
+        }
+        if let (Some(username), Some(password)) = (given(self.username), given(self.password)) {
+            return Some(Login::Basic { username, password });
+        }
+        let text = String::from_utf8(STANDARD.decode(given(self.auth)?.trim()).ok()?).ok()?;
+        let (username, password) = text.split_once(':')?;
+        Some(Login::Basic { username: username.to_owned(), password: password.to_owned() })
+    }
+}
+
+/// `https://index.docker.io/v1/` as `docker.io`, `Example.com/a/` as `example.com/a`.
+fn registry_name(key: &str) -> String {
+    let key = key.split_once("://").map_or(key, |(_, rest)| rest);
+    let (host, path) = key.split_once('/').unwrap_or((key, ""));
+    let host = host.to_ascii_lowercase();
+    let path = path.trim_matches('/');
+    match (host.as_str(), path) {
+        ("docker.io" | "index.docker.io" | "registry-1.docker.io", "" | "v1" | "v2") => "docker.io".to_owned(),
+        (_, "" | "v1" | "v2") => host,
+        _ => format!("{host}/{path}"),
+    }
 }
 
 impl Credentials {
     /// Reads the data of a Secret: `username` and `password` (or `token`, `bearerToken`), or `identity`,
     /// `known_hosts` and the identity's passphrase as `password`: Flux's keys. `ssh-privatekey`, of Kubernetes' own Secrets
     /// for SSH, is an `identity`.
+    /// `.dockerconfigjson` is Docker's configuration, with a login for each registry.
     pub fn from_secret<V: AsRef<[u8]>>(data: &BTreeMap<String, V>) -> Result<Self, CredentialError> {
+        if let Some(config) = data.get(".dockerconfigjson") {
+            // The parser's own words may quote a password.
+            let config: DockerConfig =
+                serde_json::from_slice(config.as_ref()).map_err(|_| CredentialError::NoDockerConfig)?;
+            let logins =
+                config.auths.into_iter().filter_map(|(key, login)| Some((registry_name(&key), login.login()?)));
+            let registries: BTreeMap<_, _> = logins.collect();
+            if registries.is_empty() {
+                return Err(CredentialError::NoDockerConfig);
+            }
+            return Ok(Self { registries, ..Self::default() });
+        }
         let get = |key: &'static str| -> Result<Option<String>, CredentialError> {
             let Some(value) = data.get(key) else { return Ok(None) };
             let text = std::str::from_utf8(value.as_ref()).map_err(|_| CredentialError::NoText(key))?;
@@ -75,9 +166,9 @@ impl Credentials {
         let credentials = match get("identity")?.or(get("ssh-privatekey")?) {
             Some(private_key) => {
                 let ssh = Some(SshIdentity { private_key, passphrase: password });
-                Self { username, password: None, ssh, known_hosts }
+                Self { username, password: None, ssh, known_hosts, registries: BTreeMap::new() }
             }
-            None => Self { username, password, ssh: None, known_hosts },
+            None => Self { username, password, known_hosts, ..Self::default() },
         };
         if credentials.password.is_none() && credentials.ssh.is_none() {
             return Err(CredentialError::Empty);
@@ -86,6 +177,23 @@ impl Credentials {
             return Err(CredentialError::NoKnownHosts);
         }
         Ok(credentials)
+    }
+
+    /// The login for a repository of a registry: of Docker's configuration the one whose path is the longest that holds it.
+    /// A token without a user goes with any user's name, as registries that give out tokens want it.
+    pub fn login(&self, host: &str, path: &str) -> Option<Login> {
+        if let Some(password) = &self.password {
+            let username = self.username.clone().unwrap_or_else(|| "token".to_owned());
+            return Some(Login::Basic { username, password: password.clone() });
+        }
+        let holds = |key: &str| match key.split_once('/') {
+            None => key == host,
+            Some((of, prefix)) => {
+                of == host && path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            }
+        };
+        let found = self.registries.iter().filter(|(key, _)| holds(key)).max_by_key(|(key, _)| key.len());
+        found.map(|(_, login)| login.clone())
     }
 
     /// Feeds everything to a digest, so that two sources with other credentials are other sources.
@@ -103,12 +211,27 @@ impl Credentials {
             digest.update(field);
         }
         digest.update(format!("{:?}", self.known_hosts));
+        for (registry, login) in &self.registries {
+            let (kind, user, secret) = match login {
+                Login::Basic { username, password } => ("basic", username.as_str(), password),
+                Login::Identity(token) => ("identity", "", token),
+                Login::Bearer(token) => ("bearer", "", token),
+            };
+            for field in [registry, kind, user, secret] {
+                digest.update((field.len() as u64).to_be_bytes());
+                digest.update(field);
+            }
+        }
     }
 
     /// The texts that must not appear in a message.
     pub(super) fn secrets(&self) -> Vec<&str> {
         let passphrase = self.ssh.as_ref().and_then(|ssh| ssh.passphrase.as_deref());
-        [self.password.as_deref(), passphrase].into_iter().flatten().filter(|text| !text.is_empty()).collect()
+        let registries = self.registries.values().map(|login| match login {
+            Login::Basic { password: secret, .. } | Login::Identity(secret) | Login::Bearer(secret) => secret.as_str(),
+        });
+        let own = [self.password.as_deref(), passphrase].into_iter().flatten();
+        own.chain(registries).filter(|text| !text.is_empty()).collect()
     }
 }
 
@@ -136,6 +259,35 @@ mod tests {
         assert_eq!(read(&[("username", "u")]), Err(CredentialError::Empty));
         assert_eq!(read(&[("identity", "KEY")]), Err(CredentialError::NoKnownHosts));
         assert_eq!(read(&[("identity", "KEY"), ("known_hosts", "?")]), Err(CredentialError::NoKnownHosts));
+    }
+
+    #[test]
+    fn logins_of_registries_are_found_by_their_host_and_path() {
+        let auth = STANDARD.encode("b:hunter2:x");
+        let config = format!(
+            r#"{{"auths": {{"https://index.docker.io/v1/": {{"username": "hub", "password": "p"}},
+                "R.example.com:5000": {{"auth": "{auth}"}}, "r.example.com:5000/team": {{"identitytoken": "i"}},
+                "empty.example.com": {{}}}}, "credsStore": "x"}}"#
+        );
+        let credentials = read(&[(".dockerconfigjson", &config)]).unwrap();
+        let basic = |username: &str, password: &str| {
+            Some(Login::Basic { username: username.to_owned(), password: password.to_owned() })
+        };
+        for (host, path, login) in [
+            ("docker.io", "library/x", basic("hub", "p")),
+            ("r.example.com:5000", "a/b", basic("b", "hunter2:x")),
+            ("r.example.com:5000", "team/b", Some(Login::Identity("i".into()))),
+            ("r.example.com:5000", "teams/b", basic("b", "hunter2:x")),
+            ("r.example.com", "a/b", None),
+            ("empty.example.com", "a", None),
+            ("evil.example.com", "r.example.com:5000/a", None),
+        ] {
+            assert!(credentials.login(host, path) == login, "{host}/{path}");
+        }
+        assert!(read(&[("token", "t")]).unwrap().login("any", "a") == basic("token", "t"));
+        for broken in ["", "{}", "{\"auths\": {}}", "hunter2"] {
+            assert_eq!(read(&[(".dockerconfigjson", broken)]), Err(CredentialError::NoDockerConfig));
+        }
     }
 
     #[test]

@@ -48,6 +48,14 @@ pub enum SourceError {
     /// The spec names none, several, or one of a kind that is not served.
     #[error("exactly one source is needed: git, github, gitlab, oci or directory")]
     NoSource,
+    /// A text names no OCI repository, or no tag.
+    #[error("{name:?} names no OCI repository or tag: {problem}; write host[:port]/path")]
+    NoRepositoryName {
+        /// The text.
+        name: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A certificate, a key or a proxy's address can't be used.
     #[error("{what} can't be used: {problem}; correct the Secret")]
     Unusable {
@@ -181,6 +189,7 @@ impl SourceError {
             | Self::TimedOut { .. } => true,
             Self::Refused(_)
             | Self::NoSource
+            | Self::NoRepositoryName { .. }
             | Self::Unusable { .. }
             | Self::NotVerified { .. }
             | Self::Unauthorized { .. }
@@ -199,7 +208,7 @@ impl SourceError {
 pub fn trouble(error: &SourceError) -> Trouble {
     let (class, reason) = match error {
         SourceError::Refused(_) => (ErrorClass::Invalid, Reason::SourceRefused),
-        SourceError::NoSource => (ErrorClass::Invalid, Reason::SourceInvalid),
+        SourceError::NoSource | SourceError::NoRepositoryName { .. } => (ErrorClass::Invalid, Reason::SourceInvalid),
         SourceError::Unusable { .. } => (ErrorClass::Waiting, Reason::SecretInvalid),
         SourceError::RateLimited { .. } => (ErrorClass::Transient, Reason::SourceRateLimited),
         SourceError::Unreachable { .. }

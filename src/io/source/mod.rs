@@ -7,6 +7,7 @@ pub mod directory;
 mod error;
 pub mod git;
 pub mod http;
+pub mod oci;
 pub mod open;
 pub mod poller;
 pub mod trust;
@@ -24,7 +25,7 @@ use crate::core::name::ReleaseName;
 use crate::core::verification::{Signer, Trust};
 
 pub use access::Access;
-pub use credentials::{CredentialError, Credentials, SshIdentity};
+pub use credentials::{CredentialError, Credentials, Login, SshIdentity};
 pub use error::{SourceError, trouble};
 
 /// Lists releases and fetches them.

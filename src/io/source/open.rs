@@ -1,7 +1,7 @@
 //! From a source's spec to the source: Secrets are read, the kind is chosen, and what was opened stays open.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::Secret;
@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use super::access::{Access, Proxy, Tls};
 use super::directory::DirectorySource;
 use super::git::Git;
+use super::oci::OciSource;
 use super::{Credentials, Source, SourceError};
 use crate::api::condition::Reason;
 use crate::api::source::{SecretReference, Source as Spec};
@@ -30,6 +31,8 @@ pub struct Sources {
     allow: AllowList,
     git: Git,
     limits: Limits,
+    /// Where blobs lie that are not whole yet.
+    blobs: PathBuf,
     open: Mutex<HashMap<String, Arc<dyn Source>>>,
 }
 
@@ -37,7 +40,7 @@ impl Sources {
     /// Sources within what the flags allow; `scratch` is a directory for repositories that are thrown away.
     pub fn new(allow: AllowList, scratch: &Path) -> Self {
         let git = Git::new(allow.clone(), scratch.to_owned(), GIT_THREADS);
-        Self { allow, git, limits: Limits::default(), open: Mutex::default() }
+        Self { allow, git, limits: Limits::default(), blobs: scratch.join("blobs"), open: Mutex::default() }
     }
 
     /// The source that `spec` names, its Secrets read from `namespace`.
@@ -64,6 +67,9 @@ impl Sources {
             }
             Spec { git: None, github: None, gitlab: None, oci: None, directory: Some(directory) } => {
                 Arc::new(DirectorySource::new(&directory.path, &self.allow, self.limits)?)
+            }
+            Spec { git: None, github: None, gitlab: None, oci: Some(oci), directory: None } => {
+                Arc::new(OciSource::new(&oci.repository, &access, &self.allow, &self.blobs, self.limits)?)
             }
             _ => return Err(SourceError::NoSource),
         };

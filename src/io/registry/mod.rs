@@ -1,0 +1,387 @@
+//! One repository of an OCI registry, by the distribution specification: tags, manifests, blobs, referrers; reading and
+//! writing.
+//!
+//! Guarantees: what is given out by a digest has it; a blob that broke off goes on where it ended, also after a crash;
+//! credentials go to the registry and to the token server that it names, by https or on the registry's own host, and
+//! nowhere else; what a server may send is bounded.
+//!
+//! Caveats: where a tag points is the registry's word alone, until something is signed.
+
+mod answer;
+mod blob;
+mod login;
+mod manifest;
+mod push;
+mod repository;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, LINK};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use reqwest::{Response, Url};
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+
+use crate::api::cluster_stack_source::Quota;
+use crate::core::digest::hex;
+use crate::core::limits::TooLarge;
+use crate::core::source::AllowList;
+use crate::io::source::http::{Http, Redirects, redacted};
+use crate::io::source::{Access, SourceError};
+use crate::io::store::Digest;
+
+pub use login::Right;
+pub use manifest::{Descriptor, Document, INDEX, Index, MANIFEST, Manifest, TITLE};
+pub use push::push;
+pub use repository::{Repository, is_tag};
+
+use login::Logins;
+
+/// Tags that are asked for at once.
+const PAGE: usize = 1000;
+/// How many tags a repository may have.
+const MAX_TAGS: usize = 200_000;
+/// How many pages a list may have, of tags or of referrers.
+const MAX_PAGES: usize = 10_000;
+/// Bytes of a page.
+const PAGE_BYTES: u64 = 32 << 20;
+/// Bytes of a manifest, as the specification suggests.
+const MANIFEST_BYTES: u64 = 4 << 20;
+/// Referrers that are looked at.
+const MAX_REFERRERS: usize = 1000;
+
+const LISTING: &str = "listing the tags of";
+const READING: &str = "reading from";
+const DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
+
+/// A repository, and how it is reached.
+pub struct Registry {
+    http: Http,
+    repository: Repository,
+    base: Url,
+    logins: Logins,
+    scratch: PathBuf,
+    quota: Mutex<Option<Quota>>,
+    id: String,
+}
+
+/// A manifest or an index, its digest checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Of its bytes.
+    pub digest: Digest,
+    /// What it is.
+    pub document: Document,
+}
+
+/// A request that can be sent again.
+struct Ask<'a> {
+    action: &'static str,
+    right: Right,
+    method: Method,
+    url: Url,
+    headers: HeaderMap,
+    body: Option<&'a Bytes>,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    tags: Option<Vec<String>>,
+}
+
+impl Registry {
+    /// The repository called `repository`, reached as `access` says within what `allow` permits; `scratch` is a directory
+    /// for blobs that are not whole yet, made when needed.
+    ///
+    /// # Errors
+    /// The name is none, or it may not be used.
+    pub fn new(repository: &str, access: &Access, allow: &AllowList, scratch: &Path) -> Result<Self, SourceError> {
+        let repository = Repository::parse(repository)?;
+        let base = repository.base(access.insecure)?;
+        let plain = if access.insecure { allow.with_plain_http() } else { allow.clone() };
+        crate::core::source::permitted(base.as_str(), &plain)?;
+        let login = access.credentials.as_ref().and_then(|known| known.login(repository.host(), repository.path()));
+        Ok(Self {
+            http: Http::new(access, allow)?,
+            base,
+            logins: Logins::new(login),
+            scratch: scratch.to_owned(),
+            quota: Mutex::default(),
+            id: id(&repository, access),
+            repository,
+        })
+    }
+
+    /// Its name.
+    pub fn repository(&self) -> &Repository {
+        &self.repository
+    }
+
+    /// What it is with how it is reached, as a digest.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// What is left of the registry's quota, if it told.
+    pub fn quota(&self) -> Option<Quota> {
+        self.quota.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// All tags.
+    ///
+    /// # Errors
+    /// There is no repository, or the registry does not answer as it should.
+    pub async fn tags(&self) -> Result<Vec<String>, SourceError> {
+        let first = self.url("tags/list")?;
+        let mut next = Some(Url::parse_with_params(first.as_str(), [("n", PAGE.to_string())]).unwrap_or(first.clone()));
+        let mut tags = Vec::new();
+        let mut pages = 0;
+        while let Some(url) = next {
+            let asked_for_size = url != first;
+            let response = self.ask(&Ask::get(LISTING, url.clone())).await?;
+            // Some registries refuse a size of pages instead of giving a smaller one.
+            if response.status() == StatusCode::BAD_REQUEST && pages == 0 && asked_for_size {
+                next = Some(first.clone());
+                continue;
+            }
+            let response = self.success(LISTING, response).await?;
+            next = self.next(&url, response.headers())?;
+            let body = self.http.body(LISTING, response, PAGE_BYTES).await?;
+            let page: Page =
+                serde_json::from_slice(&body).map_err(|error| self.nonsense(LISTING, &error.to_string()))?;
+            tags.extend(page.tags.unwrap_or_default().into_iter().filter(|tag| is_tag(tag)));
+            pages += 1;
+            if tags.len() > MAX_TAGS || pages > MAX_PAGES {
+                return Err(self.too_large("the number of tags", MAX_TAGS as u64));
+            }
+        }
+        tags.sort();
+        tags.dedup();
+        Ok(tags)
+    }
+
+    /// The digest of what `reference` names, a tag or a digest; `None` if there is no such thing. For a tag the registry's
+    /// word: [`Registry::manifest`] by digest checks it.
+    ///
+    /// # Errors
+    /// The registry does not answer as it should.
+    pub async fn digest(&self, reference: &str) -> Result<Option<Digest>, SourceError> {
+        let mut ask = Ask::get(READING, self.manifest_url(reference)?);
+        ask.method = Method::HEAD;
+        ask.accept(manifest::ACCEPT);
+        let response = self.ask(&ask).await?;
+        match (response.status(), told(response.headers())) {
+            (StatusCode::NOT_FOUND, _) => Ok(None),
+            (StatusCode::OK, Some(digest)) => Ok(Some(digest)),
+            // Not every registry knows HEAD, or tells.
+            _ => Ok(self.manifest(reference).await?.map(|found| found.digest)),
+        }
+    }
+
+    /// What `reference` names, a tag or a digest; `None` if there is no such thing.
+    ///
+    /// # Errors
+    /// It has another digest, is no manifest, or the registry does not answer as it should.
+    pub async fn manifest(&self, reference: &str) -> Result<Option<Found>, SourceError> {
+        let mut ask = Ask::get(READING, self.manifest_url(reference)?);
+        ask.accept(manifest::ACCEPT);
+        let response = self.ask(&ask).await?;
+        if response.status() == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        let response = self.success(READING, response).await?;
+        let told = told(response.headers());
+        let body = self.http.body(READING, response, MANIFEST_BYTES).await?;
+        let digest = Digest::of(&body);
+        let damaged = |problem: String| self.damaged(&format!("manifest {reference}"), problem);
+        let expected = reference.parse::<Digest>().ok().or(told);
+        if let Some(expected) = expected.filter(|expected| *expected != digest) {
+            return Err(damaged(format!("its digest is {digest}, not {expected}")));
+        }
+        let document = Document::parse(&body).map_err(damaged)?;
+        Ok(Some(Found { digest, document }))
+    }
+
+    /// What refers to the manifest `digest`, such as its signatures: by the registry's list, or where it has none by the
+    /// tag `sha256-<hex>`.
+    ///
+    /// # Errors
+    /// The registry does not answer as it should.
+    pub async fn referrers(&self, digest: &Digest) -> Result<Vec<Descriptor>, SourceError> {
+        let mut next = Some(self.url(&format!("referrers/{digest}"))?);
+        let mut found = Vec::new();
+        let mut pages = 0;
+        while let Some(url) = next {
+            let mut ask = Ask::get(READING, url.clone());
+            ask.accept(INDEX);
+            let response = self.ask(&ask).await?;
+            let is_index = response
+                .headers()
+                .get(CONTENT_TYPE)
+                .is_some_and(|value| value.as_bytes().starts_with(INDEX.as_bytes()));
+            if pages == 0 && (response.status() == StatusCode::NOT_FOUND || response.status().is_success() && !is_index)
+            {
+                return self.tagged_referrers(digest).await;
+            }
+            let response = self.success(READING, response).await?;
+            next = self.next(&url, response.headers())?;
+            let body = self.http.body(READING, response, MANIFEST_BYTES).await?;
+            let index: Index =
+                serde_json::from_slice(&body).map_err(|error| self.nonsense(READING, &error.to_string()))?;
+            found.extend(index.manifests);
+            pages += 1;
+            if found.len() > MAX_REFERRERS || pages > MAX_PAGES {
+                return Err(self.too_large("the number of referrers", MAX_REFERRERS as u64));
+            }
+        }
+        Ok(found)
+    }
+
+    async fn tagged_referrers(&self, digest: &Digest) -> Result<Vec<Descriptor>, SourceError> {
+        match self.manifest(&digest.to_string().replace(':', "-")).await?.map(|found| found.document) {
+            Some(Document::Index(index)) => Ok(index.manifests.into_iter().take(MAX_REFERRERS).collect()),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// A URL below the repository's.
+    fn url(&self, path: &str) -> Result<Url, SourceError> {
+        self.base.join(path).map_err(|error| self.nonsense(READING, &error.to_string()))
+    }
+
+    /// The URL of what a tag or a digest names.
+    fn manifest_url(&self, reference: &str) -> Result<Url, SourceError> {
+        if !is_tag(reference) && reference.parse::<Digest>().is_err() {
+            let problem = "it is no tag: write letters, digits, dots, dashes and underscores".to_owned();
+            return Err(SourceError::NoRepositoryName { name: reference.chars().take(128).collect(), problem });
+        }
+        self.url(&format!("manifests/{reference}"))
+    }
+
+    /// Where a list goes on.
+    fn next(&self, url: &Url, headers: &HeaderMap) -> Result<Option<Url>, SourceError> {
+        let texts = headers.get_all(LINK).into_iter().filter_map(|value| value.to_str().ok());
+        let links = texts.flat_map(|text| text.split(", <")).map(|link| link.trim_start_matches('<'));
+        let mut next = links.filter_map(|link| link.split_once('>')).filter(|(_, rest)| rest.contains("next"));
+        let Some((to, _)) = next.next() else { return Ok(None) };
+        let next =
+            url.join(to).map_err(|error| self.nonsense(LISTING, &format!("its next page is {to:?}: {error}")))?;
+        if !self.is_own(&next) {
+            return Err(self.nonsense(LISTING, &format!("its next page is on another server, {}", redacted(&next))));
+        }
+        if next == *url {
+            return Err(self.nonsense(LISTING, "its next page is the same again"));
+        }
+        Ok(Some(next))
+    }
+
+    /// Whether a URL is of the registry itself.
+    fn is_own(&self, url: &Url) -> bool {
+        let place =
+            |url: &Url| (url.scheme().to_owned(), url.host_str().map(ToOwned::to_owned), url.port_or_known_default());
+        place(url) == place(&self.base)
+    }
+
+    /// Sends a request, and logs in if that is asked for. Any answer but a refusal for rights or for too many requests is
+    /// an answer.
+    async fn ask(&self, ask: &Ask<'_>) -> Result<Response, SourceError> {
+        let own = self.is_own(&ask.url);
+        let known = if own { self.logins.known(ask.right).await } else { None };
+        let response = self.send(ask, known.clone()).await?;
+        let mut refused = response.status() == StatusCode::UNAUTHORIZED;
+        let mut response = response;
+        // Who was sent on asks in somebody else's name.
+        if refused
+            && own
+            && self.is_own(response.url())
+            && let Some(header) =
+                self.logins.answer(&self.http, &self.base, ask.right, response.headers(), known.as_ref()).await?
+        {
+            response = self.send(ask, Some(header)).await?;
+            refused = response.status() == StatusCode::UNAUTHORIZED;
+        }
+        self.count(response.headers());
+        if refused || matches!(response.status(), StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS) {
+            return Err(self.refusal(ask.action, response).await);
+        }
+        Ok(response)
+    }
+
+    async fn send(&self, ask: &Ask<'_>, login: Option<HeaderValue>) -> Result<Response, SourceError> {
+        let mut headers = ask.headers.clone();
+        login::put(&mut headers, login);
+        let mut request = self.http.request(ask.method.clone(), ask.url.clone()).headers(headers);
+        if let Some(body) = ask.body {
+            request = request.body(body.clone());
+        }
+        let request = request.build().map_err(|error| self.http.failed(ask.action, &ask.url, &error))?;
+        self.http.send(ask.action, request, Redirects::Anywhere).await
+    }
+
+    async fn success(&self, action: &'static str, response: Response) -> Result<Response, SourceError> {
+        if response.status().is_success() { Ok(response) } else { Err(self.refusal(action, response).await) }
+    }
+
+    async fn refusal(&self, action: &'static str, response: Response) -> SourceError {
+        let secrets = self.logins.secrets().await;
+        let url = self.repository.to_string();
+        match answer::refusal(&self.http, action, &url, response, &secrets).await {
+            SourceError::Unauthorized { action, url, problem } if !self.logins.has_login() => {
+                let problem = format!("{problem}; there is no login for {}", self.repository.host());
+                SourceError::Unauthorized { action, url, problem }
+            }
+            other => other,
+        }
+    }
+
+    /// Remembers what Docker Hub tells of its quota: `100;w=21600`.
+    fn count(&self, headers: &HeaderMap) {
+        let number = |name: &str| headers.get(name)?.to_str().ok()?.split(';').next()?.trim().parse().ok();
+        if let (Some(limit), Some(remaining)) = (number("ratelimit-limit"), number("ratelimit-remaining")) {
+            let quota = Quota { limit, remaining, reset: None };
+            *self.quota.lock().unwrap_or_else(PoisonError::into_inner) = Some(quota);
+        }
+    }
+
+    fn damaged(&self, what: &str, problem: String) -> SourceError {
+        SourceError::Damaged { what: what.to_owned(), url: self.repository.to_string(), problem }
+    }
+
+    fn nonsense(&self, action: &'static str, problem: &str) -> SourceError {
+        let problem = format!("the registry's answer can't be used: {problem}");
+        SourceError::Unreachable { action, url: self.repository.to_string(), problem }
+    }
+
+    fn too_large(&self, what: &str, limit: u64) -> SourceError {
+        SourceError::TooLarge { of: self.repository.to_string(), limit: TooLarge { what: what.to_owned(), limit } }
+    }
+}
+
+impl<'a> Ask<'a> {
+    fn get(action: &'static str, url: Url) -> Self {
+        Self { action, right: Right::Pull, method: Method::GET, url, headers: HeaderMap::new(), body: None }
+    }
+
+    fn write(action: &'static str, method: Method, url: Url, body: Option<&'a Bytes>) -> Self {
+        Self { action, right: Right::Push, method, url, headers: HeaderMap::new(), body }
+    }
+
+    fn accept(&mut self, types: &'static str) {
+        self.headers.insert(ACCEPT, HeaderValue::from_static(types));
+    }
+}
+
+fn id(repository: &Repository, access: &Access) -> String {
+    let mut digest = Sha256::new();
+    digest.update(repository.to_string());
+    digest.update([0]);
+    access.digest(&mut digest);
+    hex(&digest.finalize())[..16].to_owned()
+}
+
+/// The digest that a registry tells.
+fn told(headers: &HeaderMap) -> Option<Digest> {
+    headers.get(DIGEST)?.to_str().ok()?.parse().ok()
+}
