@@ -10,9 +10,10 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::Value;
 
+use super::origin::Origin;
 use super::rights::{self, Rights};
 use super::{Context, Doing, Error, cluster_stack, deletion, provider, reconcile_at, spread};
-use crate::api::cluster_stack_release::{Resource as Row, ResourceStatus};
+use crate::api::cluster_stack_release::{Artifact, Resource as Row, ResourceStatus};
 use crate::api::condition::{self, ConditionType, Reason};
 use crate::api::{ClusterStack, ClusterStackRelease};
 use crate::core::health;
@@ -55,7 +56,7 @@ pub async fn reconcile(seen: Arc<ClusterStackRelease>, ctx: Arc<Context>) -> Res
         let message = "the ClusterStack that owns this release does not exist; what is applied stays. Delete the release, or create the ClusterStack again";
         facts.downloaded = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::OwnerMissing, message));
         write_status(&release, &ctx, facts).await?;
-        return Ok(spread(retry::WAITING));
+        return Ok(Action::requeue(spread(retry::WAITING)));
     };
     if stack.spec.suspend {
         return Ok(Action::await_change());
@@ -134,16 +135,8 @@ impl Pass<'_> {
             facts.downloaded = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::SpecInvalid, message));
             return None;
         };
-        let namespace = self.release.namespace().unwrap_or_default();
-        let client = self.ctx.clients.own();
-        let wanted = Wanted {
-            namespace: &namespace,
-            source: self.stack.spec.source.as_ref(),
-            name: &name,
-            had: facts.artifact.as_ref(),
-            max_age: interval(self.stack.spec.interval.as_deref()),
-        };
-        let fetched = match self.ctx.releases.fetch(&client, &wanted, &self.ctx.cancel).await {
+        let origin = Origin::of(self.stack, self.ctx).await;
+        let fetched = match self.fetch(&name, origin.as_ref(), facts.artifact.as_ref()).await {
             Ok(fetched) => fetched,
             Err(trouble) => {
                 // What was applied does not get worse because its source is away and the store was lost.
@@ -164,7 +157,8 @@ impl Pass<'_> {
         facts.kubernetes_version.clone_from(&fetched.bundle.kubernetes_version);
         facts.artifact = Some(fetched.artifact.clone());
         if let Some(reference) = &self.release.spec.provider_ref {
-            let state = provider::ensure(self.release, self.stack, reference, self.ctx).await;
+            let template = origin.and_then(|origin| origin.template(self.stack));
+            let state = provider::ensure(self.release, template, reference, self.ctx).await;
             let done = matches!(state, StepState::Done(_));
             facts.provider = Some(state);
             if !done {
@@ -192,6 +186,27 @@ impl Pass<'_> {
                 None
             }
         }
+    }
+
+    /// The release's files: from the store if they were there before, whatever has become of the source.
+    async fn fetch(
+        &self,
+        name: &ReleaseName,
+        origin: Result<&Origin, &Trouble>,
+        had: Option<&Artifact>,
+    ) -> Result<FetchedRelease, Trouble> {
+        let client = self.ctx.clients.own();
+        let held = match origin {
+            Err(trouble) => Some(trouble.clone()),
+            // What was taken once may be fetched again: it may be in use.
+            Ok(origin) => origin.suspended().or_else(|| origin.refusal(name).filter(|_| had.is_none())),
+        };
+        let wanted = Wanted {
+            held: held.as_ref(),
+            had,
+            ..origin.map_or_else(|_| Wanted::of_nowhere(name), |origin| origin.wanted(name))
+        };
+        self.ctx.releases.fetch(&client, &wanted, &self.ctx.cancel).await
     }
 
     async fn render(&self, fetched: &FetchedRelease, since: Timestamp) -> Result<Objects, Trouble> {
@@ -546,13 +561,13 @@ fn next(facts: &ReleaseFacts, stack: &ClusterStack, release: &ClusterStackReleas
     let unseen = facts.unseen.then_some(ErrorClass::Transient);
     match trouble.or(unseen).or(rows) {
         Some(ErrorClass::Transient) => Action::requeue(ctx.after(ErrorClass::Transient, &uid)),
-        Some(ErrorClass::Waiting) => spread(retry::WAITING.min(pause)),
+        Some(ErrorClass::Waiting) => Action::requeue(spread(retry::WAITING.min(pause))),
         _ => {
             ctx.memory.succeeded(&uid);
             let due = facts.renew.map(|at| at.duration_since(Timestamp::now()));
             match due.map(|left| Duration::try_from(left).unwrap_or_default().max(SOONEST_RENEWAL)) {
                 Some(left) if left < pause => Action::requeue(left),
-                _ => spread(pause),
+                _ => Action::requeue(spread(pause)),
             }
         }
     }
