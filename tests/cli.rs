@@ -96,11 +96,11 @@ fn template(chart: &Path, more: &[&str]) -> Run {
 #[test]
 fn help_has_examples_and_every_subcommand_its_own() {
     let help = clusterstack(&["--help"]).succeeds();
-    for part in ["operator", "crds", "tree", "template", "completions", "Examples:"] {
+    for part in ["operator", "crds", "tree", "releases", "approve", "template", "completions", "Examples:"] {
         assert!(help.contains(part), "{part} in {help}");
     }
     assert!(!help.contains("reference"), "{help}");
-    for command in ["operator", "crds", "tree", "template", "completions"] {
+    for command in ["operator", "crds", "tree", "releases", "approve", "template", "completions"] {
         let help = clusterstack(&[command, "--help"]).succeeds();
         assert!(help.contains("Examples:") && !help.contains('\u{1b}'), "{help}");
     }

@@ -1,11 +1,14 @@
 //! The command line: what each subcommand reads and prints. Decisions are in `core`, effects in `io`.
 
+pub mod approve;
+pub mod connection;
 pub mod crds;
 pub mod demo;
 mod functions;
 pub mod operator;
 pub mod output;
 pub mod reference;
+pub mod releases;
 pub mod report;
 pub mod template;
 pub mod tree;
@@ -69,6 +72,14 @@ Examples:
     #[command(after_help = tree::EXAMPLES)]
     Tree(tree::TreeArgs),
 
+    /// Show which releases are taken, available and on offer, and why something is not taken
+    #[command(after_help = releases::EXAMPLES)]
+    Releases(releases::ReleasesArgs),
+
+    /// Let a ClusterStack with `approval: manual` take a release
+    #[command(after_help = approve::EXAMPLES)]
+    Approve(approve::ApproveArgs),
+
     /// Render a chart as `helm template` does, without a cluster
     #[command(after_help = template::EXAMPLES)]
     Template(Box<template::TemplateArgs>),
@@ -120,6 +131,8 @@ impl Cli {
             Command::Demo(args) => return demo::run(&args),
             Command::Crds(args) => crds::run(&args)?,
             Command::Tree(args) => tree::run(&args)?,
+            Command::Releases(args) => releases::run(&args)?,
+            Command::Approve(args) => approve::run(&args)?,
             Command::Template(args) => template::run(&args)?,
             Command::Completions(args) => completions(args.shell)?,
             Command::Reference { of: Reference::Api } => {
