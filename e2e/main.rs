@@ -24,6 +24,7 @@ mod real;
 mod restart;
 mod rights;
 mod seed;
+mod select;
 mod signals;
 mod source;
 mod trust;

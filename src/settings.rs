@@ -9,6 +9,10 @@ use thiserror::Error;
 
 use crate::io::client::Rate;
 
+mod environment;
+
+pub use environment::{DefaultSource, EnvironmentError, SourceKind};
+
 /// Flags of `clusterstack operator`.
 #[derive(Args, Clone, Debug)]
 pub struct Flags {
@@ -19,6 +23,11 @@ pub struct Flags {
     /// Where `/healthz` and `/readyz` are served: `[host]:port`, `0` to serve none.
     #[arg(long, value_name = "ADDRESS", default_value = ":9440")]
     pub health_probe_bind_address: String,
+
+    /// Where hooks are received that say that a source has something new, `POST /hook/<namespace>/<name>`: `[host]:port`,
+    /// `0` to receive none.
+    #[arg(long, value_name = "ADDRESS", default_value = "0")]
+    pub receiver_bind_address: String,
 
     /// Work only while holding a Lease, so that one of several replicas is active.
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
@@ -73,6 +82,16 @@ pub struct Flags {
     #[arg(long, value_name = "ROOT|HOST", env = "CLUSTERSTACK_ALLOW_SOURCE", value_delimiter = ',')]
     pub allow_source: Vec<String>,
 
+    /// Which of the environment's sources ClusterStacks get that name none: `GIT_PROVIDER=github`, `GIT_ORG_NAME`,
+    /// `GIT_REPOSITORY_NAME`, `GIT_ACCESS_TOKEN`; or `OCI_REGISTRY`, `OCI_REPOSITORY`, and `OCI_ACCESS_TOKEN` or
+    /// `OCI_USERNAME` and `OCI_PASSWORD`. Without the flag the one that is there.
+    #[arg(long, value_name = "KIND")]
+    pub source: Option<SourceKind>,
+
+    /// ClusterStackSources worked on at once.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    pub clusterstacksource_concurrency: u16,
+
     /// ServiceAccount by which ClusterStacks without `serviceAccountName` apply; of the ClusterStack's own namespace.
     #[arg(long, value_name = "NAME")]
     pub default_service_account: Option<String>,
@@ -112,6 +131,8 @@ pub struct Settings {
     pub metrics: Option<SocketAddr>,
     /// Where probes are served.
     pub probes: Option<SocketAddr>,
+    /// Where hooks are received.
+    pub receiver: Option<SocketAddr>,
     /// Namespace of the leader's Lease; `None` without election.
     pub lease_namespace: Option<String>,
     /// The only namespace worked on.
@@ -130,6 +151,10 @@ pub struct Settings {
     pub release_concurrency: u16,
     /// Local sources that are allowed.
     pub allow_source: Vec<String>,
+    /// The source of ClusterStacks that name none.
+    pub default_source: Option<DefaultSource>,
+    /// ClusterStackSources at once.
+    pub source_concurrency: u16,
     /// ServiceAccount for ClusterStacks that name none.
     pub default_service_account: Option<String>,
     /// Whether ClusterStacks without one may apply everywhere.
@@ -150,6 +175,9 @@ pub enum SettingsError {
         /// What was given.
         value: String,
     },
+    /// The environment names half a source.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
 }
 
 impl Flags {
@@ -158,6 +186,7 @@ impl Flags {
         Ok(Settings {
             metrics: address("metrics-bind-address", &self.metrics_bind_address)?,
             probes: address("health-probe-bind-address", &self.health_probe_bind_address)?,
+            receiver: address("receiver-bind-address", &self.receiver_bind_address)?,
             lease_namespace: self.leader_elect.then_some(self.leader_elect_namespace),
             namespace: self.namespace.filter(|namespace| !namespace.is_empty()),
             watch_filter: self.watch_filter.filter(|value| !value.is_empty()),
@@ -167,6 +196,8 @@ impl Flags {
             stack_concurrency: self.clusterstack_concurrency,
             release_concurrency: self.clusterstackrelease_concurrency,
             allow_source: self.allow_source,
+            default_source: DefaultSource::read(self.source, |name| std::env::var(name).ok())?,
+            source_concurrency: self.clusterstacksource_concurrency,
             default_service_account: self.default_service_account,
             allow_cluster_scope: self.allow_cluster_scope,
         })
@@ -189,7 +220,7 @@ pub fn interval(text: Option<&str>) -> Duration {
 }
 
 /// `1h30m`, `500ms`, `1.5s` as Go's `time.ParseDuration` reads them.
-fn go_duration(text: &str) -> Option<Duration> {
+pub fn go_duration(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut total = 0.0_f64;
     while !rest.is_empty() {

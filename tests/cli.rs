@@ -102,13 +102,24 @@ fn template(chart: &Path, more: &[&str]) -> Run {
 #[test]
 fn help_has_examples_and_every_subcommand_its_own() {
     let help = clusterstack(&["--help"]).succeeds();
-    for part in
-        ["operator", "crds", "tree", "template", "lint", "package", "push", "bundle", "completions", "Examples:"]
-    {
+    let commands = [
+        "operator",
+        "crds",
+        "tree",
+        "releases",
+        "approve",
+        "template",
+        "lint",
+        "package",
+        "push",
+        "bundle",
+        "completions",
+    ];
+    for part in commands.into_iter().chain(["Examples:"]) {
         assert!(help.contains(part), "{part} in {help}");
     }
     assert!(!help.contains("reference"), "{help}");
-    for command in ["operator", "crds", "tree", "template", "lint", "package", "push", "bundle", "completions"] {
+    for command in commands {
         let help = clusterstack(&[command, "--help"]).succeeds();
         assert!(help.contains("Examples:") && !help.contains('\u{1b}'), "{help}");
     }

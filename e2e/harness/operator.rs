@@ -27,7 +27,11 @@ impl Operator {
         let root = world.dir().canonicalize().expect("no directory");
         let mut command = Command::new(env!("CARGO_BIN_EXE_clusterstack"));
         command
-            .args(["operator", "--log-level", "debug", "--namespace", &world.namespace])
+            .args(["operator", "--log-level", "debug"])
+            // With a filter it works on what carries the label, in any namespace.
+            .args(
+                (!flags.contains(&"--watch-filter")).then_some(["--namespace", &world.namespace]).into_iter().flatten(),
+            )
             .args(["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0"])
             .arg("--release-dir")
             .arg(world.store())
@@ -90,6 +94,24 @@ impl Operator {
         };
         let path = path.to_owned();
         tokio::task::spawn_blocking(move || read(path)).await.expect("no thread").unwrap_or_default()
+    }
+
+    /// The status line of the answer to a POST.
+    pub(crate) async fn post(&self, what: &str, path: &str, headers: &[(&str, &str)], body: &str) -> String {
+        let address = self.address(what).await;
+        let lines: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let length = body.len();
+        let request =
+            format!("POST {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: {length}\r\n{lines}\r\n{body}");
+        let send = move || -> std::io::Result<String> {
+            let mut stream = TcpStream::connect(&address)?;
+            stream.write_all(request.as_bytes())?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text)?;
+            Ok(text)
+        };
+        let answer = tokio::task::spawn_blocking(send).await.expect("no thread").expect("no answer");
+        answer.lines().next().unwrap_or_default().to_owned()
     }
 
     /// The value of a metric, by its name with labels as it stands in the text; 0 if it is not there.

@@ -6,7 +6,7 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::condition::Condition;
-use super::source::{Approval, Pin, Source, SourceReference, Verify};
+use super::source::{Approval, Pin, Receiver, Source, SourceReference, Verify};
 
 /// What a ClusterStack should bring: which releases, from where, applied how.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ use super::source::{Approval, Pin, Source, SourceReference, Verify};
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.noProvider || has(self.providerRef)").message("providerRef is needed unless noProvider is true").reason(Reason::FieldValueRequired),
+    validation = Rule::new("self.noProvider || has(self.providerRef) || has(self.sourceRef)").message("providerRef is needed unless noProvider is true or sourceRef names a source with a provider").reason(Reason::FieldValueRequired),
     validation = Rule::new("!has(self.providerRef) || (has(self.providerRef.kind) && self.providerRef.kind.endsWith('Template') && has(self.providerRef.name) && self.providerRef.name != '' && has(self.providerRef.apiVersion) && self.providerRef.apiVersion != '')").message("providerRef must name apiVersion, kind (one that ends in Template) and name"),
     validation = Rule::new("!(has(self.source) && has(self.sourceRef))").message("source and sourceRef exclude each other: set one"),
     validation = Rule::new("self.provider == oldSelf.provider").message("provider is immutable: create another ClusterStack"),
@@ -133,6 +133,10 @@ pub struct ClusterStackSpec {
     #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     #[x_kube(validation = Rule::new("duration(self) >= duration('10s')").message("interval must be at least 10s"))]
     pub interval: Option<String>,
+
+    /// Lets the operator's receiver be told that the source has something new.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receiver: Option<Receiver>,
 
     /// Do nothing: no poll, no apply, no drift correction, no collection. Deletion still works.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

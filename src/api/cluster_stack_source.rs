@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cluster_stack::{Channel, LastPoll};
 use super::condition::Condition;
-use super::source::{Source, Verify};
+use super::source::{Receiver, Source, Verify};
 
 /// Where releases come from, how it is polled, and what of it is on offer to whom.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -48,6 +48,10 @@ pub struct ClusterStackSourceSpec {
     #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     #[x_kube(validation = Rule::new("duration(self) >= duration('10s')").message("interval must be at least 10s"))]
     pub interval: Option<String>,
+
+    /// Lets the operator's receiver be told that the source has something new.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receiver: Option<Receiver>,
 
     /// Don't poll, and subscribe nothing new from it. What is applied stays.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -167,6 +167,14 @@ pub struct SourceReference {
     pub namespace: Option<String>,
 }
 
+/// Who may tell the operator to look at the source now: `POST /hook/<namespace>/<name>` at `--receiver-bind-address`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Receiver {
+    /// Secret of this namespace with `token`, by which the sender signs, or which it sends.
+    pub secret_ref: SecretReference,
+}
+
 /// What must be signed, and by whom. Each part that is given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]

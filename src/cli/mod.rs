@@ -1,6 +1,8 @@
 //! The command line: what each subcommand reads and prints. Decisions are in `core`, effects in `io`.
 
+pub mod approve;
 pub mod bundle;
+pub mod connection;
 pub mod crds;
 pub mod demo;
 mod functions;
@@ -10,6 +12,7 @@ pub mod output;
 pub mod package;
 pub mod push;
 pub mod reference;
+pub mod releases;
 pub mod report;
 pub mod template;
 pub mod tree;
@@ -72,6 +75,14 @@ Examples:
     /// Show ClusterStacks with their releases and objects, and why something is not ready
     #[command(after_help = tree::EXAMPLES)]
     Tree(tree::TreeArgs),
+
+    /// Show which releases are taken, available and on offer, and why something is not taken
+    #[command(after_help = releases::EXAMPLES)]
+    Releases(releases::ReleasesArgs),
+
+    /// Let a ClusterStack with `approval: manual` take a release
+    #[command(after_help = approve::EXAMPLES)]
+    Approve(approve::ApproveArgs),
 
     /// Render a chart as `helm template` does, without a cluster
     #[command(after_help = template::EXAMPLES)]
@@ -140,6 +151,8 @@ impl Cli {
             Command::Demo(args) => return demo::run(&args),
             Command::Crds(args) => crds::run(&args)?,
             Command::Tree(args) => tree::run(&args)?,
+            Command::Releases(args) => releases::run(&args)?,
+            Command::Approve(args) => approve::run(&args)?,
             Command::Template(args) => template::run(&args)?,
             Command::Lint(args) => return lint::run(&args),
             Command::Package(args) => package::run(&args)?,

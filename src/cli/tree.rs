@@ -2,22 +2,16 @@
 
 mod render;
 
-use std::path::PathBuf;
-use std::time::Duration;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use kube::api::ListParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config, ResourceExt};
+use kube::{Api, ResourceExt};
 
+use super::connection::{self, ConnectionArgs};
 use super::output::{self, Format};
 use super::report::Hinted;
 use crate::api::{ClusterStack, ClusterStackRelease};
 use crate::core::tree::{Node, tree};
-
-/// How long the API server may take.
-const ANSWER: Duration = Duration::from_secs(30);
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -41,13 +35,8 @@ pub struct TreeArgs {
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     all_namespaces: bool,
 
-    /// Kubeconfig to use instead of KUBECONFIG or ~/.kube/config
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-
-    /// Context of the kubeconfig
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
+    #[command(flatten)]
+    connection: ConnectionArgs,
 
     /// Form of the output; JSON and YAML are a list of trees with whole messages
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
@@ -74,8 +63,7 @@ enum TreeFormat {
 /// # Errors
 /// No way to the API server, no such ClusterStack, or nobody to print to.
 pub fn run(args: &TreeArgs) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-    let found = runtime.block_on(read(args))?;
+    let found = connection::block_on(read(args))?;
     let problems = |node: Node| if args.only_problems { node.only_problems() } else { node };
     let wanted = |node: &Node| !args.only_problems || node.has_problem();
     let nodes: Vec<Node> = found.nodes.into_iter().filter(wanted).map(problems).collect();
@@ -98,10 +86,9 @@ struct Found {
 }
 
 async fn read(args: &TreeArgs) -> Result<Found> {
-    let config = config(args).await?;
-    let server = config.cluster_url.clone();
-    let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-    let client = Client::try_from(config).context("the kubeconfig gives no client")?;
+    let connection = args.connection.connect().await?;
+    let namespace = args.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
+    let client = connection.client.clone();
     let all = args.all_namespaces.then_some(());
     let place = all.map_or_else(|| format!("in namespace {namespace}"), |()| "in any namespace".to_owned());
     let (stacks, releases): (Api<ClusterStack>, Api<ClusterStackRelease>) = match all {
@@ -109,10 +96,11 @@ async fn read(args: &TreeArgs) -> Result<Found> {
         None => (Api::namespaced(client.clone(), &namespace), Api::namespaced(client, &namespace)),
     };
     let list = ListParams::default();
-    let answers = tokio::time::timeout(ANSWER, async { tokio::join!(stacks.list(&list), releases.list(&list)) });
-    let (stacks, releases) = answers.await.with_context(|| format!("{server} does not answer"))?;
-    let mut stacks = stacks.map_err(|error| unlisted(error, &server))?.items;
-    let releases = releases.map_err(|error| unlisted(error, &server))?.items;
+    let answers = connection.answer(async { tokio::join!(stacks.list(&list), releases.list(&list)) });
+    let (stacks, releases) = answers.await?;
+    let unlisted = |error| connection.refused("listed", "ClusterStacks and ClusterStackReleases", error);
+    let mut stacks = stacks.map_err(unlisted)?.items;
+    let releases = releases.map_err(unlisted)?.items;
     stacks.sort_by_key(|stack| (stack.namespace(), stack.name_any()));
     if let Some(name) = &args.name {
         let there: Vec<String> = stacks.iter().map(ResourceExt::name_any).collect();
@@ -122,40 +110,6 @@ async fn read(args: &TreeArgs) -> Result<Found> {
         }
     }
     Ok(Found { nodes: stacks.iter().map(|stack| tree(stack, &releases)).collect(), place })
-}
-
-async fn config(args: &TreeArgs) -> Result<Config> {
-    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
-    let hint = "name one with --kubeconfig or KUBECONFIG, and its context with --context";
-    let config = if let Some(path) = &args.kubeconfig {
-        let file = Kubeconfig::read_from(path)
-            .map_err(|error| Hinted::new(format!("cannot use kubeconfig {}", path.display()), hint).because(error))?;
-        Config::from_custom_kubeconfig(file, &options).await.map_err(anyhow::Error::from)
-    } else if args.context.is_some() {
-        Config::from_kubeconfig(&options).await.map_err(anyhow::Error::from)
-    } else {
-        Config::infer().await.map_err(anyhow::Error::from)
-    };
-    let mut config = config.map_err(|error| Hinted::new("no way to the API server", hint).because(error))?;
-    config.connect_timeout = Some(Duration::from_secs(10));
-    Ok(config)
-}
-
-/// What a failed list means.
-fn unlisted(error: kube::Error, server: &http::Uri) -> Hinted {
-    match error {
-        kube::Error::Api(status) if status.code == 404 => Hinted::new(
-            format!("the API server {server} does not serve ClusterStacks"),
-            "install the CRDs with `clusterstack crds | kubectl apply --server-side -f -`",
-        ),
-        kube::Error::Api(status) if status.code == 401 || status.code == 403 => Hinted::new(
-            "ClusterStacks and ClusterStackReleases can't be listed",
-            "ask for the right to list them, or name a namespace of yours with -n",
-        )
-        .because(status.message),
-        error => Hinted::new(format!("{server} can't be asked for ClusterStacks"), "check --kubeconfig and --context")
-            .because(error),
-    }
 }
 
 fn unknown(name: &str, there: &[String], place: &str) -> Hinted {

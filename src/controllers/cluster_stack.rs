@@ -10,8 +10,9 @@ use kube::runtime::controller::Action;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 
+use super::origin::{Origin, Template};
+use super::subscription::{self, Subject};
 use super::{Context, Doing, Error, deletion, provider, reconcile_at, spread};
-use crate::api::cluster_stack::LastPoll;
 use crate::api::condition::{self, ConditionType, Reason};
 use crate::api::{
     CLUSTER_STACK_FINALIZER, CLUSTER_STACK_LABEL, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
@@ -21,11 +22,14 @@ use crate::core::in_use::{self, Usage};
 use crate::core::manifest::label_value;
 use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::retry::{self, ErrorClass};
-use crate::core::selection::{self, Existing, Kept, Offer, Selection, Wish};
+use crate::core::selection::{self, Existing, Kept, Selection, Wish};
 use crate::core::status::{self, ReleaseView, StackFacts, StepState, Trouble};
 use crate::io::report;
 use crate::io::usage;
 use crate::settings::interval;
+
+/// After a release's time has come it is taken with the next full second.
+const A_MOMENT: Duration = Duration::from_secs(1);
 
 /// One pass over a ClusterStack.
 ///
@@ -49,7 +53,7 @@ pub async fn reconcile(stack: Arc<ClusterStack>, ctx: Arc<Context>) -> Result<Ac
         Err(error) => {
             let trouble = Trouble::new(ErrorClass::Invalid, Reason::SpecInvalid, error.to_string());
             facts.releases_synced = StepState::Failed(trouble);
-            spread(retry::STALLED)
+            Action::requeue(spread(retry::STALLED))
         }
         Ok(wish) if stack.spec.suspend => {
             facts.releases = views(&wish, &ctx, &stack, &Selection::default());
@@ -63,9 +67,10 @@ pub async fn reconcile(stack: Arc<ClusterStack>, ctx: Arc<Context>) -> Result<Ac
 
 /// Observe, decide, act; what was found goes into `facts`.
 async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut StackFacts) -> Result<Action, Error> {
-    let offer = poll(stack, wish, ctx, facts).await;
     let existing = existing(stack, wish, ctx);
-    let found = offer.as_ref().map(|offer| offer.found.as_slice());
+    let origin = Origin::of(stack, ctx).await;
+    let reading = Subject { stack, wish, existing: &existing, ctx }.read(origin.as_ref(), facts).await;
+    let found = reading.open.as_deref();
     let mut selected = selection::select(wish, found, &existing, None);
     let undecided = |(_, kept): &(ReleaseName, Option<Kept>)| matches!(kept, Some(Kept::Undecided | Kept::Kept));
     if selected.keep.iter().any(undecided) {
@@ -74,7 +79,12 @@ async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut Stac
             Err(why) => facts.usage_unknown = Some(why),
         }
     }
-    facts.releases_synced = act(stack, &selected, ctx).await;
+    let refused = subscription::limit(&mut selected, origin.as_ref(), stack, facts);
+    let template = origin.ok().and_then(|origin| origin.template(stack).ok().flatten());
+    facts.releases_synced = match (act(stack, &selected, template.as_ref(), ctx).await, refused) {
+        (StepState::Done(_), Some(trouble)) => StepState::Failed(trouble),
+        (state, _) => state,
+    };
     facts.releases = views(wish, ctx, stack, &selected);
     let pause = interval(stack.spec.interval.as_deref());
     let uid = stack.uid().unwrap_or_default();
@@ -87,53 +97,11 @@ async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut Stac
         _ if facts.usage_unknown.is_some() => Action::requeue(ctx.after(ErrorClass::Transient, &uid).min(pause)),
         _ => {
             ctx.memory.succeeded(&uid);
-            spread(pause)
+            let left = reading.next.map(|at| at.duration_since(Timestamp::now()));
+            let due = left.map(|left| Duration::try_from(left).unwrap_or_default() + A_MOMENT);
+            Action::requeue(spread(pause).min(due.unwrap_or(pause)))
         }
     })
-}
-
-/// What the source offers; `None` where it is not asked or can't be read.
-async fn poll(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut StackFacts) -> Option<Offer> {
-    if !stack.spec.auto_subscribe {
-        return None;
-    }
-    let previous = stack.status.as_ref();
-    let asked = previous.map_or("", |status| &status.last_handled_reconcile_at) != facts.reconcile_at;
-    // A source that failed is asked again when this pass comes, not when the interval ends.
-    let max_age = if asked { Duration::ZERO } else { interval(stack.spec.interval.as_deref()).mul_f64(0.7) };
-    let namespace = stack.namespace().unwrap_or_default();
-    let listing =
-        ctx.releases.listing(&ctx.clients.own(), &namespace, stack.spec.source.as_ref(), max_age, &ctx.cancel).await;
-    match listing {
-        Ok(listing) => {
-            ctx.metrics.polls.inc();
-            let offer = selection::offer(wish, listing.tags.iter().map(|tag| tag.name.as_str()));
-            let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-            facts.poll = Some(LastPoll {
-                time: None,
-                revision: listing.revision.clone(),
-                found: count(offer.found.len()),
-                passed_over: count(offer.passed_over),
-            });
-            facts.source = Some(if offer.found.is_empty() {
-                let example = wish.release(&ReleaseVersion { number: 1, pre: None }).object_name();
-                let message = format!(
-                    "none of the {} tags of the source is a release of this stack in channel {}; one is called like {example}",
-                    listing.tags.len(),
-                    wish.channel
-                );
-                StepState::Failed(Trouble::new(ErrorClass::Waiting, Reason::NoReleaseFound, message))
-            } else {
-                StepState::Done(format!("{} releases found", offer.found.len()))
-            });
-            Some(offer)
-        }
-        Err(trouble) => {
-            ctx.metrics.poll_failures.inc();
-            facts.source = Some(StepState::Failed(trouble));
-            None
-        }
-    }
 }
 
 /// The releases of the stack that exist, as last seen.
@@ -194,10 +162,10 @@ async fn in_use(
 }
 
 /// Creates and deletes releases.
-async fn act(stack: &ClusterStack, selected: &Selection, ctx: &Context) -> StepState {
+async fn act(stack: &ClusterStack, selected: &Selection, template: Option<&Template>, ctx: &Context) -> StepState {
     let mut failed = Vec::new();
     for name in &selected.create {
-        if let Err(error) = create(stack, name, ctx).await {
+        if let Err(error) = create(stack, name, template, ctx).await {
             failed.push(format!("{name} can't be created: {error}"));
         }
     }
@@ -212,7 +180,12 @@ async fn act(stack: &ClusterStack, selected: &Selection, ctx: &Context) -> StepS
     StepState::Failed(Trouble::new(ErrorClass::Transient, Reason::FailedToCreateOrUpdate, failed.join("; ")))
 }
 
-async fn create(stack: &ClusterStack, name: &ReleaseName, ctx: &Context) -> Result<(), kube::Error> {
+async fn create(
+    stack: &ClusterStack,
+    name: &ReleaseName,
+    template: Option<&Template>,
+    ctx: &Context,
+) -> Result<(), kube::Error> {
     let namespace = stack.namespace().unwrap_or_default();
     let mut labels = json!({CLUSTER_STACK_LABEL: label_value(&stack.name_any())});
     if let Some(filter) = stack.labels().get(WATCH_LABEL) {
@@ -228,7 +201,7 @@ async fn create(stack: &ClusterStack, name: &ReleaseName, ctx: &Context) -> Resu
             "finalizers": [CLUSTER_STACK_RELEASE_FINALIZER],
             "ownerReferences": [stack.controller_owner_ref(&())],
         },
-        "spec": {"providerRef": provider::reference(&stack.spec, name, &namespace)},
+        "spec": {"providerRef": template.map(|template| provider::reference(template, name, &namespace))},
     }))
     .map_err(kube::Error::SerdeError)?;
     let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &namespace);

@@ -10,9 +10,10 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::Value;
 
+use super::origin::{Origin, own_demand};
 use super::rights::{self, Rights};
 use super::{Context, Doing, Error, cluster_stack, deletion, provider, reconcile_at, spread};
-use crate::api::cluster_stack_release::{Resource as Row, ResourceStatus};
+use crate::api::cluster_stack_release::{Artifact, Resource as Row, ResourceStatus};
 use crate::api::condition::{self, ConditionType, Reason};
 use crate::api::{ClusterStack, ClusterStackRelease};
 use crate::core::health;
@@ -22,13 +23,13 @@ use crate::core::ownership::Owner;
 use crate::core::plan::{self, Action as Act, Desired, Input, Plan, Sibling, Step, Why};
 use crate::core::retry::{self, ErrorClass};
 use crate::core::status::{self, ReleaseFacts, StepState, Trouble, row_class};
-use crate::core::verification;
 use crate::io::apply::{self, Outcome, Refusal, Send};
 use crate::io::kinds::Kind;
 use crate::io::lookup::Reader;
 use crate::io::observe::{self, Live, Target};
 use crate::io::release::{FetchedRelease, Job, Objects, Upstream, Wanted};
 use crate::io::report;
+use crate::io::source::trust::{Demand, asked_of};
 use crate::settings::interval;
 
 /// Shortest pause before a certificate that is due is made anew.
@@ -56,7 +57,7 @@ pub async fn reconcile(seen: Arc<ClusterStackRelease>, ctx: Arc<Context>) -> Res
         let message = "the ClusterStack that owns this release does not exist; what is applied stays. Delete the release, or create the ClusterStack again";
         facts.downloaded = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::OwnerMissing, message));
         write_status(&release, &ctx, facts).await?;
-        return Ok(spread(retry::WAITING));
+        return Ok(Action::requeue(spread(retry::WAITING)));
     };
     if stack.spec.suspend {
         return Ok(Action::await_change());
@@ -137,19 +138,9 @@ impl Pass<'_> {
             facts.downloaded = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::SpecInvalid, message));
             return None;
         };
-        let namespace = self.release.namespace().unwrap_or_default();
-        let client = self.ctx.clients.own();
-        facts.verify = self.stack.spec.verify.as_ref().map(verification::asked);
-        let wanted = Wanted {
-            namespace: &namespace,
-            source: self.stack.spec.source.as_ref(),
-            name: &name,
-            verify: self.stack.spec.verify.as_ref(),
-            pin: &self.stack.spec.pin,
-            had: facts.artifact.as_ref(),
-            max_age: interval(self.stack.spec.interval.as_deref()),
-        };
-        let fetched = match self.ctx.releases.fetch(&client, &wanted, &self.ctx.cancel).await {
+        let origin = Origin::of(self.stack, self.ctx).await;
+        facts.verify = asked_of(&self.demands(origin.as_ref().ok()));
+        let fetched = match self.fetch(&name, origin.as_ref(), facts.artifact.as_ref()).await {
             Ok(fetched) => fetched,
             Err(trouble) => {
                 // What was applied does not get worse because its source is away and the store was lost.
@@ -179,7 +170,8 @@ impl Pass<'_> {
         facts.kubernetes_version.clone_from(&fetched.bundle.kubernetes_version);
         facts.artifact = Some(fetched.artifact.clone());
         if let Some(reference) = &self.release.spec.provider_ref {
-            let state = provider::ensure(self.release, self.stack, reference, self.ctx).await;
+            let template = origin.and_then(|origin| origin.template(self.stack));
+            let state = provider::ensure(self.release, template, reference, self.ctx).await;
             let done = matches!(state, StepState::Done(_));
             facts.provider = Some(state);
             if !done {
@@ -206,6 +198,35 @@ impl Pass<'_> {
                 None
             }
         }
+    }
+
+    /// Signatures that are asked for; the ClusterStack's own where its source is not known.
+    fn demands(&self, origin: Option<&Origin>) -> Vec<Demand> {
+        origin.map_or_else(|| own_demand(self.stack).into_iter().collect(), |origin| origin.verify.clone())
+    }
+
+    /// The release's files: from the store if they were there before, whatever has become of the source.
+    async fn fetch(
+        &self,
+        name: &ReleaseName,
+        origin: Result<&Origin, &Trouble>,
+        had: Option<&Artifact>,
+    ) -> Result<FetchedRelease, Trouble> {
+        let client = self.ctx.clients.own();
+        let held = match origin {
+            Err(trouble) => Some(trouble.clone()),
+            // What was taken once may be fetched again: it may be in use.
+            Ok(origin) => origin.suspended().or_else(|| origin.refusal(name).filter(|_| had.is_none())),
+        };
+        let verify = self.demands(origin.ok());
+        let wanted = Wanted {
+            held: held.as_ref(),
+            had,
+            verify: &verify,
+            pin: &self.stack.spec.pin,
+            ..origin.map_or_else(|_| Wanted::of_nowhere(name), |origin| origin.wanted(name))
+        };
+        self.ctx.releases.fetch(&client, &wanted, &self.ctx.cancel).await
     }
 
     async fn render(&self, fetched: &FetchedRelease) -> Result<Objects, Trouble> {
@@ -553,13 +574,13 @@ fn next(facts: &ReleaseFacts, stack: &ClusterStack, release: &ClusterStackReleas
     let unseen = facts.unseen.then_some(ErrorClass::Transient);
     match trouble.or(unseen).or(rows) {
         Some(ErrorClass::Transient) => Action::requeue(ctx.after(ErrorClass::Transient, &uid)),
-        Some(ErrorClass::Waiting) => spread(retry::WAITING.min(pause)),
+        Some(ErrorClass::Waiting) => Action::requeue(spread(retry::WAITING.min(pause))),
         _ => {
             ctx.memory.succeeded(&uid);
             let due = facts.renew.map(|at| at.duration_since(Timestamp::now()));
             match due.map(|left| Duration::try_from(left).unwrap_or_default().max(SOONEST_RENEWAL)) {
                 Some(left) if left < pause => Action::requeue(left),
-                _ => spread(pause),
+                _ => Action::requeue(spread(pause)),
             }
         }
     }

@@ -2,13 +2,19 @@
 
 pub mod cluster_stack;
 pub mod cluster_stack_release;
+pub mod cluster_stack_source;
 mod deletion;
 mod memory;
+mod origin;
+mod pokes;
 mod provider;
+mod receiver;
 mod rights;
 mod run;
+mod subscription;
 
 pub use memory::Memory;
+pub use pokes::{Poked, Pokes};
 pub use run::{RunError, run};
 
 use std::sync::Arc;
@@ -21,7 +27,7 @@ use thiserror::Error;
 use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{ClusterStack, ClusterStackRelease, RECONCILE_AT, WATCH_LABEL};
+use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource, RECONCILE_AT, WATCH_LABEL};
 use crate::core::retry::{self, ErrorClass};
 use crate::io::client::{ClientError, Clients};
 use crate::io::kinds::Kinds;
@@ -51,27 +57,33 @@ pub struct Context {
     pub stacks: Store<ClusterStack>,
     /// ClusterStackReleases as last seen.
     pub stack_releases: Store<ClusterStackRelease>,
-    /// Whether both were read once.
+    /// ClusterStackSources as last seen.
+    pub sources: Store<ClusterStackSource>,
+    /// Whether all of them were read once.
     pub first_read: FirstRead,
+    /// Who was told to look at its source now.
+    pub pokes: Pokes,
     /// What is remembered between passes and may be lost.
     pub memory: Memory,
     /// Ends long reads when the process ends.
     pub cancel: CancellationToken,
 }
 
-/// Whether both kinds of ours were read once: a pass must not take for missing what was not read yet.
+/// Whether the kinds of ours were read once: a pass must not take for missing what was not read yet.
 ///
 /// `Store::wait_until_ready` wakes one of those who wait; here many do.
 #[derive(Default)]
 pub struct FirstRead {
     stacks: SetOnce<()>,
     releases: SetOnce<()>,
+    sources: SetOnce<()>,
 }
 
 impl FirstRead {
     async fn done(&self) {
         self.stacks.wait().await;
         self.releases.wait().await;
+        self.sources.wait().await;
     }
 }
 
@@ -142,6 +154,6 @@ fn reconcile_at<K: ResourceExt>(object: &K) -> String {
 }
 
 /// A pause spread over its upper half, so that many objects don't come back together.
-fn spread(pause: Duration) -> Action {
-    Action::requeue(pause.mul_f64(0.75 + 0.25 * rand::random::<f64>()))
+fn spread(pause: Duration) -> Duration {
+    pause.mul_f64(0.75 + 0.25 * rand::random::<f64>())
 }

@@ -6,8 +6,9 @@ use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::Context;
+use super::origin::Template;
 use crate::api::condition::Reason;
-use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSpec, FIELD_MANAGER};
+use crate::api::{ClusterStackRelease, FIELD_MANAGER};
 use crate::core::manifest::split_api_version;
 use crate::core::name::ReleaseName;
 use crate::core::retry::ErrorClass;
@@ -15,16 +16,15 @@ use crate::core::status::{StepState, Trouble};
 use crate::io::kinds::Kind;
 use crate::io::{apply, observe};
 
-/// The reference to the provider's object of a release; `None` with noProvider.
-pub(super) fn reference(spec: &ClusterStackSpec, name: &ReleaseName, namespace: &str) -> Option<ObjectReference> {
-    let template = spec.provider_ref.as_ref().filter(|_| !spec.no_provider)?;
-    Some(ObjectReference {
-        api_version: template.api_version.clone(),
-        kind: template.kind.as_deref().map(|kind| kind.trim_end_matches("Template").to_owned()),
+/// The reference to the provider's object of a release, made from this template.
+pub(super) fn reference(template: &Template, name: &ReleaseName, namespace: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: template.reference.api_version.clone(),
+        kind: template.reference.kind.as_deref().map(|kind| kind.trim_end_matches("Template").to_owned()),
         name: Some(name.object_name()),
         namespace: Some(namespace.to_owned()),
         ..ObjectReference::default()
-    })
+    }
 }
 
 /// The provider's object from its template (Cluster API's way: `spec.template` with another name), owned by the release.
@@ -66,11 +66,11 @@ fn judge(object: &Value, name: &str) -> StepState {
 /// Makes the provider's object if it is missing, and says how far it is.
 pub(super) async fn ensure(
     release: &ClusterStackRelease,
-    stack: &ClusterStack,
+    template: Result<Option<Template>, Trouble>,
     reference: &ObjectReference,
     ctx: &Context,
 ) -> StepState {
-    match try_ensure(release, stack, reference, ctx).await {
+    match try_ensure(release, template, reference, ctx).await {
         Ok(state) => state,
         Err(error) => {
             let refusal = apply::refusal(&error);
@@ -82,7 +82,7 @@ pub(super) async fn ensure(
 
 async fn try_ensure(
     release: &ClusterStackRelease,
-    stack: &ClusterStack,
+    template: Result<Option<Template>, Trouble>,
     reference: &ObjectReference,
     ctx: &Context,
 ) -> Result<StepState, kube::Error> {
@@ -101,18 +101,25 @@ async fn try_ensure(
     if let Some(object) = api.get_opt(&name).await? {
         return Ok(judge(&observe::plain(&object, &kind), &format!("{kind_name} {name}")));
     }
-    let template_name = stack.spec.provider_ref.as_ref().and_then(|r| r.name.clone()).unwrap_or_default();
+    let template = match template {
+        Ok(Some(template)) => template,
+        Ok(None) => {
+            return missing(format!("{kind_name} {name} is to be made of a template, and spec.providerRef names none"));
+        }
+        Err(trouble) => return Ok(StepState::Failed(trouble)),
+    };
+    let template_name = template.reference.name.clone().unwrap_or_default();
     let Some(template_kind) = find(ctx, &api_version, &format!("{kind_name}Template")).await? else {
         return missing(format!("the API server serves no {kind_name}Template in {api_version}: install the provider"));
     };
-    // Always of the release's own namespace: a reference never reaches into another one.
-    let Some(template) = observe::api(&client, &template_kind, &namespace).get_opt(&template_name).await? else {
-        return missing(format!(
-            "{kind_name}Template {namespace}/{template_name} does not exist: create it or correct spec.providerRef"
-        ));
+    // Of the namespace of the object that names it, whatever namespace its reference holds.
+    let place = format!("{kind_name}Template {}/{template_name}", template.namespace);
+    let there = observe::api(&client, &template_kind, &template.namespace).get_opt(&template_name).await?;
+    let Some(there) = there else {
+        return missing(format!("{place} does not exist: create it or correct the providerRef that names it"));
     };
-    let Some(object) = from_template(&observe::plain(&template, &template_kind), reference, release) else {
-        return missing(format!("{kind_name}Template {namespace}/{template_name} has no spec.template"));
+    let Some(object) = from_template(&observe::plain(&there, &template_kind), reference, release) else {
+        return missing(format!("{place} has no spec.template"));
     };
     let object: DynamicObject = serde_json::from_value(object).map_err(kube::Error::SerdeError)?;
     let params = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };

@@ -1,13 +1,15 @@
 //! Starts the controllers, connects their watches, and ends them in order.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::channel::mpsc::{self, UnboundedSender};
 use futures::future::ready;
-use futures::{StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
+use kube::api::DynamicObject;
 use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::{PredicateConfig, WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -15,8 +17,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Context, Error, FirstRead, Memory, PASS, cluster_stack, cluster_stack_release};
-use crate::api::{ClusterStack, ClusterStackRelease};
+use super::receiver::{self, Bucket, Hooks};
+use super::{
+    Context, Error, FirstRead, Memory, PASS, Pokes, cluster_stack, cluster_stack_release, cluster_stack_source, origin,
+};
+use crate::api::condition::{self, ConditionType};
+use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource};
 use crate::io::client::{ClientError, Clients};
 use crate::io::kinds::Kinds;
 use crate::io::lease;
@@ -38,7 +44,7 @@ pub enum RunError {
     /// An address can't be bound.
     #[error("{what} can't be served on {address}: {error}; choose another address with the flag of that name")]
     Serve {
-        /// Metrics or probes.
+        /// Metrics, probes or the receiver.
         what: &'static str,
         /// The address.
         address: std::net::SocketAddr,
@@ -72,7 +78,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), RunE
     serve("probes", settings.probes, telemetry::probe_routes(readiness.clone()), &servers).await?;
     let clients = Clients::infer(settings.rate).await?;
     let kinds = Arc::new(Kinds::default());
-    for kind in ["ClusterStack", "ClusterStackRelease"] {
+    for kind in ["ClusterStack", "ClusterStackRelease", "ClusterStackSource"] {
         wait_for_kind(&clients.own(), &kinds, kind, &stop).await?;
     }
     // A follower is ready too: it takes over when the leader goes.
@@ -86,7 +92,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), RunE
     let tasks = TaskTracker::new();
     let (notices, noticed) = unbounded_channel();
     let watches = Watches::new(clients.watching(), notices, work.clone(), tasks.clone());
-    let releases = Releases::open(&settings).await?;
+    let releases = Releases::open(&settings, &metrics).await?;
     // Passes under way may end by themselves for a while after the intake ended.
     let abort = CancellationToken::new();
     let (intake, cancel) = (work.clone(), abort.clone());
@@ -94,7 +100,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), RunE
     let drained = controllers(parts, noticed, &tasks);
     tokio::pin!(drained);
     let result = tokio::select! {
-        () = &mut drained => Ok(()),
+        result = &mut drained => result,
         () = lost.cancelled() => {
             tracing::error!("lease lost: stopping at once");
             work.cancel();
@@ -174,14 +180,16 @@ struct Parts {
     cancel: CancellationToken,
 }
 
-/// Runs both controllers until they have drained.
-async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &TaskTracker) {
+/// Runs the controllers until they have drained.
+async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &TaskTracker) -> Result<(), RunError> {
     let client = parts.clients.watching();
     let namespace = parts.settings.namespace.clone();
     let (stack_reader, stack_writer) = reflector::store();
     let (release_reader, release_writer) = reflector::store();
+    let (source_reader, source_writer) = reflector::store();
     let (to_stacks, stack_triggers) = mpsc::unbounded();
     let (to_releases, release_triggers) = mpsc::unbounded();
+    let (to_sources, source_triggers) = mpsc::unbounded();
     let context = Arc::new(Context {
         events: Events::new(parts.clients.own(), parts.instance),
         clients: parts.clients,
@@ -192,13 +200,26 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
         settings: parts.settings,
         stacks: stack_reader.clone(),
         stack_releases: release_reader.clone(),
+        sources: source_reader.clone(),
+        pokes: Pokes::default(),
         first_read: FirstRead::default(),
         memory: Memory::default(),
         cancel: parts.cancel.clone(),
     });
     parts.watches.watch_definitions(parts.kinds);
+    let hooks = Arc::new(Hooks {
+        ctx: Arc::clone(&context),
+        to_stacks: to_stacks.clone(),
+        to_sources,
+        tasks: tasks.clone(),
+        intake: parts.intake.clone(),
+        bucket: Bucket::full(),
+        told: Mutex::default(),
+    });
+    serve("receiver", context.settings.receiver, receiver::routes(hooks), &parts.intake).await?;
     tasks.spawn(route(noticed, Arc::clone(&context), parts.intake.clone(), to_stacks.clone(), to_releases.clone()));
 
+    let (to_stacks_of_source, to_releases_of_source) = (to_stacks.clone(), to_releases.clone());
     let mut edited = Edits::default();
     let of_stack = Arc::clone(&context);
     let stack_events =
@@ -212,7 +233,7 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
             .touched_objects()
             .inspect_ok(move |stack| {
                 // An edit of a ClusterStack concerns its releases too.
-                if edited.is_new(stack) {
+                if edited.is_new(ObjectRef::from_obj(stack).erase(), edit(stack, true)) {
                     for release in of_stack.stack_releases.state().iter().filter(|r| cluster_stack::is_owned(r, stack))
                     {
                         let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
@@ -236,6 +257,8 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
                 }
             });
 
+    let source_events = source_events(&client, &context, source_writer, to_stacks_of_source, to_releases_of_source);
+
     let once = PredicateConfig::default();
     let stacks = Controller::for_stream(stack_events.predicate_filter(stack_edit, once.clone()), stack_reader)
         .with_config(Config::default().concurrency(context.settings.stack_concurrency))
@@ -243,13 +266,68 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
         .graceful_shutdown_on(parts.intake.clone().cancelled_owned())
         .run(timed_stack, |object, error, ctx| ctx.on_error(&*object, error), Arc::clone(&context))
         .for_each(|_| ready(()));
-    let releases = Controller::for_stream(release_events.predicate_filter(release_edit, once), release_reader)
+    let releases = Controller::for_stream(release_events.predicate_filter(release_edit, once.clone()), release_reader)
         .with_config(Config::default().concurrency(context.settings.release_concurrency))
         .reconcile_on(release_triggers)
-        .graceful_shutdown_on(parts.intake.cancelled_owned())
-        .run(timed_release, |object, error, ctx| ctx.on_error(&*object, error), context)
+        .graceful_shutdown_on(parts.intake.clone().cancelled_owned())
+        .run(timed_release, |object, error, ctx| ctx.on_error(&*object, error), Arc::clone(&context))
         .for_each(|_| ready(()));
-    tokio::join!(stacks, releases);
+    let sources = Controller::for_stream(source_events.predicate_filter(source_edit, once), source_reader)
+        .with_config(Config::default().concurrency(context.settings.source_concurrency))
+        .reconcile_on(source_triggers)
+        .graceful_shutdown_on(parts.intake.cancelled_owned())
+        .run(timed_source, |object, error, ctx| ctx.on_error(&*object, error), context)
+        .for_each(|_| ready(()));
+    tokio::join!(stacks, releases, sources);
+    Ok(())
+}
+
+/// ClusterStackSources as they change. What changes of one concerns the ClusterStacks that name it, and an edit their
+/// releases too.
+fn source_events(
+    client: &Client,
+    context: &Arc<Context>,
+    writer: Writer<ClusterStackSource>,
+    to_stacks: UnboundedSender<ObjectRef<ClusterStack>>,
+    to_releases: UnboundedSender<ObjectRef<ClusterStackRelease>>,
+) -> impl Stream<Item = Result<ClusterStackSource, watcher::Error>> + Send + use<> {
+    let namespace = context.settings.namespace.as_deref();
+    let (mut edited, mut changed) = (Edits::default(), Edits::default());
+    let (ctx, context) = (Arc::clone(context), Arc::clone(context));
+    watcher::watcher(scoped::<ClusterStackSource>(client, namespace), watcher::Config::default())
+        .default_backoff()
+        .reflect(writer)
+        .inspect_ok(at_init_done(move || drop(context.first_read.sources.set(()))))
+        .touched_objects()
+        .inspect_ok(move |source| {
+            let place = ObjectRef::from_obj(source);
+            let is_edit = edited.is_new(place.clone().erase(), edit(source, true));
+            if !changed.is_new(place.clone().erase(), source_change(source)) {
+                return;
+            }
+            for stack in ctx.stacks.state() {
+                let own = stack.namespace().unwrap_or_default();
+                if stack.spec.source_ref.as_ref().is_none_or(|named| origin::place(named, &own) != place) {
+                    continue;
+                }
+                let _ = to_stacks.unbounded_send(ObjectRef::from_obj(&*stack));
+                let owned = |release: &&Arc<ClusterStackRelease>| cluster_stack::is_owned(release, &stack);
+                for release in ctx.stack_releases.state().iter().filter(|release| is_edit && owned(release)) {
+                    let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
+                }
+            }
+        })
+}
+
+/// What of a ClusterStackSource concerns those who use it.
+fn source_change(source: &ClusterStackSource) -> u64 {
+    let status = source.status.as_ref();
+    let ready = status.and_then(|status| condition::find(&status.conditions, ConditionType::Ready));
+    let poll = status.and_then(|status| status.last_poll.as_ref());
+    let mut hasher = DefaultHasher::new();
+    (source.uid(), edit(source, true), poll.map(|poll| &poll.revision)).hash(&mut hasher);
+    ready.map(|ready| (&ready.status, &ready.reason)).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Runs `then` when a watch has read all there is.
@@ -283,18 +361,22 @@ fn stack_edit(stack: &ClusterStack) -> Option<u64> {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
+fn source_edit(source: &ClusterStackSource) -> Option<u64> {
+    Some(edit(source, source.status.as_ref().is_some_and(|status| !status.conditions.is_empty())))
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
 fn release_edit(release: &ClusterStackRelease) -> Option<u64> {
     Some(edit(release, release.status.as_ref().is_some_and(|status| !status.conditions.is_empty())))
 }
 
-/// The last edit of each ClusterStack.
+/// The last edit of each object.
 #[derive(Default)]
-struct Edits(std::collections::HashMap<ObjectRef<ClusterStack>, u64>);
+struct Edits(std::collections::HashMap<ObjectRef<DynamicObject>, u64>);
 
 impl Edits {
-    fn is_new(&mut self, stack: &ClusterStack) -> bool {
-        let now = edit(stack, true);
-        self.0.insert(ObjectRef::from_obj(stack), now) != Some(now)
+    fn is_new(&mut self, object: ObjectRef<DynamicObject>, now: u64) -> bool {
+        self.0.insert(object, now) != Some(now)
     }
 }
 
@@ -345,19 +427,24 @@ async fn timed_stack(stack: Arc<ClusterStack>, ctx: Arc<Context>) -> Result<Acti
     if !has_read_all(&ctx).await {
         return Ok(Action::await_change());
     }
-    timed("ClusterStack", Arc::clone(&ctx), cluster_stack::reconcile(stack, ctx)).await
+    timed("ClusterStack", Arc::clone(&ctx), Box::pin(cluster_stack::reconcile(stack, ctx))).await
 }
 
 async fn timed_release(release: Arc<ClusterStackRelease>, ctx: Arc<Context>) -> Result<Action, Error> {
     if !has_read_all(&ctx).await {
         return Ok(Action::await_change());
     }
-    // Boxed, as it is large.
-    let pass = Box::pin(cluster_stack_release::reconcile(release, Arc::clone(&ctx)));
-    timed("ClusterStackRelease", ctx, pass).await
+    timed("ClusterStackRelease", Arc::clone(&ctx), Box::pin(cluster_stack_release::reconcile(release, ctx))).await
 }
 
-/// Waits for the first reading of both kinds; `false` if the process ends before.
+async fn timed_source(source: Arc<ClusterStackSource>, ctx: Arc<Context>) -> Result<Action, Error> {
+    if !has_read_all(&ctx).await {
+        return Ok(Action::await_change());
+    }
+    timed("ClusterStackSource", Arc::clone(&ctx), cluster_stack_source::reconcile(source, ctx)).await
+}
+
+/// Waits for the first reading of all kinds; `false` if the process ends before.
 async fn has_read_all(ctx: &Context) -> bool {
     tokio::select! {
         () = ctx.first_read.done() => true,

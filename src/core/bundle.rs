@@ -12,6 +12,7 @@
 //! - Names in `csctl.yaml` and in `Chart.yaml` need not be the tag's: stacks are copied and renamed, the directory says
 //!   which stack it is, and nothing is built from these names. It is remarked.
 
+mod contents;
 mod version;
 
 use std::collections::BTreeMap;

@@ -26,4 +26,5 @@ pub mod source;
 pub mod status;
 pub mod tree;
 pub mod verification;
+pub mod version_range;
 pub mod yaml;

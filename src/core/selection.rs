@@ -1,10 +1,21 @@
 //! Which releases a ClusterStack should have: subscription and collection in one table.
+//!
+//! ```text
+//! tags ─offer→ [Found] ─sift→ open, withheld ─select→ create, keep, delete
+//! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use thiserror::Error;
 
 use crate::api::ClusterStackSpec;
 use crate::api::cluster_stack::Channel;
 use crate::core::name::{KubernetesMinor, NameError, ReleaseName, ReleaseVersion};
+use crate::core::version_range::{RangeError, VersionRange};
+
+mod gate;
+
+pub use gate::{Gate, Sifted, Withheld, approved, approving, sift};
 
 /// What a ClusterStack asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +34,21 @@ pub struct Wish {
     pub auto_subscribe: bool,
     /// Unused ready releases that stay, the newest ready one counted.
     pub keep: usize,
+    /// Only versions in this range are subscribed.
+    pub range: Option<VersionRange>,
+    /// In channel `custom`: which pre-release channels are subscribed; `custom` alone where it is empty.
+    pub pre_releases: Vec<String>,
+}
+
+/// Why a spec can't be read. The API server refuses most of it; objects stored before may hold it.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum WishError {
+    /// A version.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// `versionRange`.
+    #[error("spec.versionRange: {0}")]
+    Range(#[from] RangeError),
 }
 
 /// Unused ready releases that stay when the spec does not say.
@@ -32,8 +58,8 @@ impl Wish {
     /// Reads a spec.
     ///
     /// # Errors
-    /// A version that does not parse; the API server refuses those, objects stored before may hold them.
-    pub fn of(spec: &ClusterStackSpec) -> Result<Self, NameError> {
+    /// A version or a range that does not parse.
+    pub fn of(spec: &ClusterStackSpec) -> Result<Self, WishError> {
         let channel = match spec.channel {
             Channel::Stable => "stable",
             Channel::Custom => "custom",
@@ -46,7 +72,19 @@ impl Wish {
             versions: spec.versions.iter().map(|version| version.parse()).collect::<Result<_, _>>()?,
             auto_subscribe: spec.auto_subscribe,
             keep: spec.keep.map_or(DEFAULT_KEEP, |keep| keep as usize),
+            range: spec.version_range.as_deref().map(VersionRange::parse).transpose()?,
+            pre_releases: spec.pre_releases.clone(),
         })
+    }
+
+    /// Whether a version is of a channel that is subscribed.
+    fn is_in_channel(&self, version: &ReleaseVersion) -> bool {
+        match &version.pre {
+            Some(pre) if self.channel != "stable" && !self.pre_releases.is_empty() => {
+                self.pre_releases.contains(&pre.channel)
+            }
+            _ => version.channel() == self.channel,
+        }
     }
 
     /// The release of a version.
@@ -60,29 +98,44 @@ impl Wish {
     }
 }
 
+/// A release that a source has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its name.
+    pub name: ReleaseName,
+    /// What its tag names; empty where the listing does not tell.
+    pub revision: String,
+}
+
 /// What the tags of a source are for a wish.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
-    /// Releases of the stack, Kubernetes minor and channel; newest first.
-    pub found: Vec<ReleaseName>,
+    /// Releases of the stack, Kubernetes minor, channel and range; newest first.
+    pub found: Vec<Found>,
+    /// Releases of the stack, Kubernetes minor and channel that are not in the range.
+    pub out_of_range: usize,
     /// Tags that are no release of anything.
     pub passed_over: usize,
 }
 
-/// Sorts the tags of a source: what matches, and how many are no releases at all.
-pub fn offer<'a>(wish: &Wish, tags: impl IntoIterator<Item = &'a str>) -> Offer {
+/// Sorts the tags of a source, names and revisions: what matches, and how many are no releases at all.
+pub fn offer<'a>(wish: &Wish, tags: impl IntoIterator<Item = (&'a str, &'a str)>) -> Offer {
     let mut found = BTreeMap::new();
-    let mut passed_over = 0;
-    for tag in tags {
+    let (mut out_of_range, mut passed_over) = (0, 0);
+    for (tag, revision) in tags {
         match ReleaseName::of_stack(tag, &wish.provider, &wish.stack) {
-            Some(name) if name.kubernetes == wish.kubernetes && name.version.channel() == wish.channel => {
-                found.insert(name.version.clone(), name);
+            Some(name) if name.kubernetes == wish.kubernetes && wish.is_in_channel(&name.version) => {
+                if wish.range.as_ref().is_some_and(|range| !range.holds(&name.version)) {
+                    out_of_range += 1;
+                    continue;
+                }
+                found.insert(name.version.clone(), Found { name, revision: revision.to_owned() });
             }
             None if tag.parse::<ReleaseName>().is_err() => passed_over += 1,
             _ => {}
         }
     }
-    Offer { found: found.into_values().rev().collect(), passed_over }
+    Offer { found: found.into_values().rev().collect(), out_of_range, passed_over }
 }
 
 /// A release that exists as an object.
@@ -138,17 +191,17 @@ pub struct Selection {
     pub delete: Vec<ReleaseName>,
 }
 
-/// Decides. `found` is what the source offers, `None` while it can't be read; `in_use` holds the releases in use, `None`
+/// Decides. `found` is what may be taken of the source, newest first, `None` while it can't be read; `in_use` holds the releases in use, `None`
 /// while that is not known. Nothing is deleted on half the knowledge.
 pub fn select(
     wish: &Wish,
-    found: Option<&[ReleaseName]>,
+    found: Option<&[Found]>,
     existing: &[Existing],
     in_use: Option<&BTreeSet<ReleaseVersion>>,
 ) -> Selection {
     let newest_found = if wish.auto_subscribe { found.and_then(<[_]>::first) } else { None };
     let wanted: BTreeSet<&ReleaseVersion> =
-        wish.versions.iter().chain(newest_found.map(|name| &name.version)).collect();
+        wish.versions.iter().chain(newest_found.map(|found| &found.name.version)).collect();
 
     let mut ordered: Vec<&Existing> = existing.iter().collect();
     ordered.sort_by(|a, b| b.name.version.cmp(&a.name.version));
@@ -164,7 +217,7 @@ pub fn select(
             Some(Kept::InUse)
         } else if wish.versions.contains(version) {
             Some(Kept::InVersions)
-        } else if newest_found.is_some_and(|newest| newest.version == *version) {
+        } else if newest_found.is_some_and(|newest| newest.name.version == *version) {
             Some(Kept::NewestFound)
         } else if newest_ready == Some(version) {
             Some(Kept::NewestReady)
@@ -205,6 +258,8 @@ mod tests {
             versions: vec![],
             auto_subscribe: true,
             keep: 1,
+            range: None,
+            pre_releases: vec![],
         }
     }
 
@@ -214,6 +269,10 @@ mod tests {
 
     fn names(list: &[&str]) -> Vec<ReleaseName> {
         versions(list).iter().map(|v| wish().release(v)).collect()
+    }
+
+    fn found(list: &[&str]) -> Vec<Found> {
+        names(list).into_iter().map(|name| Found { name, revision: "r".to_owned() }).collect()
     }
 
     /// `v2` is ready, `v2!` is not, `v2-` is being deleted.
@@ -390,7 +449,7 @@ mod tests {
         ];
         for case in cases {
             let wish = Wish { versions: versions(case.versions), auto_subscribe: case.auto, keep: case.keep, ..wish() };
-            let found = case.found.map(names);
+            let found = case.found.map(found);
             let used = case.used.map(|used| versions(used).into_iter().collect());
             let selection = select(&wish, found.as_deref(), &existing(case.existing), used.as_ref());
             assert_eq!(shown(&selection), case.expected, "{}", case.name);
@@ -410,8 +469,46 @@ mod tests {
             "openstack-csp-helper-v0.2.0",
             "openstack-scs-1-29-v2-test",
         ];
-        let stable = offer(&wish(), tags);
-        assert_eq!(stable, Offer { found: names(&["v10", "v2", "v1"]), passed_over: 3 });
+        let stable = offer(&wish(), tags.map(|tag| (tag, "r")));
+        assert_eq!(stable, Offer { found: found(&["v10", "v2", "v1"]), out_of_range: 0, passed_over: 3 });
+    }
+
+    #[test]
+    fn a_range_and_pre_release_channels_narrow_what_is_found() {
+        let tags = ["v1", "v2", "v3", "v2-beta.1", "v2-beta.10", "v3-rc.1", "v1-sha.abc", "v2-custom.1"]
+            .map(|version| format!("docker-scs-1-34-{version}"));
+        for (name, channel, pre_releases, range, expected, out_of_range) in [
+            ("all stable ones", "stable", &[][..], None, "v3 v2 v1", 0),
+            ("a range", "stable", &[], Some("<3"), "v2 v1", 1),
+            ("nothing in the range", "stable", &[], Some(">=7"), "", 3),
+            ("stable knows no pre-releases", "stable", &["beta"], None, "v3 v2 v1", 0),
+            ("custom alone", "custom", &[], None, "v2-custom.1", 0),
+            ("one channel", "custom", &["beta"], None, "v2-beta.10 v2-beta.1", 0),
+            ("two channels", "custom", &["rc", "beta"], None, "v3-rc.1 v2-beta.10 v2-beta.1", 0),
+            ("a hash", "custom", &["sha"], Some("<2"), "v1-sha.abc", 0),
+            ("channels and a range", "custom", &["rc", "beta"], Some(">=2-beta.2"), "v3-rc.1 v2-beta.10", 1),
+        ] {
+            let wish = Wish {
+                channel: channel.into(),
+                pre_releases: pre_releases.iter().map(|channel| (*channel).to_owned()).collect(),
+                range: range.map(|range| VersionRange::parse(range).unwrap()),
+                ..wish()
+            };
+            let offer = offer(&wish, tags.iter().map(|tag| (tag.as_str(), "r")));
+            let shown: Vec<String> = offer.found.iter().map(|found| found.name.version.to_string()).collect();
+            assert_eq!((shown.join(" ").as_str(), offer.out_of_range), (expected, out_of_range), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_range_that_can_not_be_read_is_the_specs_fault() {
+        let spec = ClusterStackSpec {
+            kubernetes_version: "1.34".into(),
+            version_range: Some("newest".into()),
+            ..ClusterStackSpec::default()
+        };
+        let error = Wish::of(&spec).unwrap_err().to_string();
+        assert!(error.starts_with("spec.versionRange: version range \"newest\""), "{error}");
     }
 
     #[test]

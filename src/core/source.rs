@@ -1,7 +1,9 @@
 //! Where releases may come from: URLs that are permitted, and the places of a stack in a repository's tree.
 
 mod allow;
+pub mod hook;
 mod known_hosts;
+pub mod offer;
 mod url;
 
 pub use allow::{AllowError, AllowList};
@@ -103,6 +105,28 @@ pub fn permitted_address(url: &SourceUrl, address: IpAddr, allow: &AllowList) ->
 /// URL with its port was looked at before.
 pub fn may_resolve_to(host: &str, address: IpAddr, allow: &AllowList) -> bool {
     !url::is_local_address(address) || allow.holds_name(host)
+}
+
+/// Where a source is, for people: a URL without user and password.
+pub fn place(source: &crate::api::source::Source) -> String {
+    let shown = |url: &str| SourceUrl::parse(url).map_or_else(|_| redact(url), |url| url.redacted());
+    if let Some(git) = &source.git {
+        shown(&git.url)
+    } else if let Some(github) = &source.github {
+        match (&github.url, &github.api_url) {
+            (Some(url), _) => shown(url),
+            (None, Some(api)) => format!("{} {}/{}", shown(api), github.owner, github.repo),
+            (None, None) => format!("https://github.com/{}/{}", github.owner, github.repo),
+        }
+    } else if let Some(gitlab) = &source.gitlab {
+        let server = gitlab.url.as_deref().map_or_else(|| "https://gitlab.com".to_owned(), shown);
+        format!("{}/{}", server.trim_end_matches('/'), gitlab.project)
+    } else if let Some(oci) = &source.oci {
+        let bare = oci.repository.strip_prefix("oci://").unwrap_or(&oci.repository);
+        format!("oci://{}", redact(bare))
+    } else {
+        source.directory.as_ref().map(|directory| directory.path.clone()).unwrap_or_default()
+    }
 }
 
 /// The directories of a tree in which the stack of a release may lie, the one to prefer first; the empty path is the
@@ -255,6 +279,30 @@ mod tests {
         ] {
             let message = permitted(url, &AllowList::default()).unwrap_err().to_string();
             assert!(!message.contains("hunter2"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_source_is_shown_as_a_url_without_secrets() {
+        for (source, expected) in [
+            (serde_json::json!({"git": {"url": "https://me:hunter2@git.example.com/x"}}), "https://git.example.com/x"),
+            (serde_json::json!({"git": {"url": "git@git.example.com:x"}}), "ssh://git@git.example.com/x"),
+            (serde_json::json!({"github": {"owner": "o", "repo": "r"}}), "https://github.com/o/r"),
+            (serde_json::json!({"github": {"url": "https://u:p@ghe.example.com/o/r"}}), "https://ghe.example.com/o/r"),
+            (serde_json::json!({"gitlab": {"project": "g/n"}}), "https://gitlab.com/g/n"),
+            (
+                serde_json::json!({"gitlab": {"url": "https://git.example.com/", "project": "g/n"}}),
+                "https://git.example.com/g/n",
+            ),
+            (
+                serde_json::json!({"oci": {"repository": "oci://r.example.com:5000/a/b"}}),
+                "oci://r.example.com:5000/a/b",
+            ),
+            (serde_json::json!({"oci": {"repository": "r.example.com/a"}}), "oci://r.example.com/a"),
+            (serde_json::json!({"directory": {"path": "/srv/releases"}}), "/srv/releases"),
+            (serde_json::json!({}), ""),
+        ] {
+            assert_eq!(place(&serde_json::from_value(source.clone()).unwrap()), expected, "{source}");
         }
     }
 

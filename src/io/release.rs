@@ -14,28 +14,30 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::cluster_stack_release::Artifact;
+use crate::api::cluster_stack_source::Quota;
 use crate::api::condition::{MAX_MESSAGE, Reason, cut};
-use crate::api::source::{Pin, Source as Spec, Verify};
+use crate::api::source::{Pin, Source as Spec};
 use crate::core::bundle::{Bundle, BundleError};
 use crate::core::chart::{Drawn, InputDigest, Kept, Lookup, Needs};
 use crate::core::limits::Limits;
 use crate::core::manifest::{Manifest, manifests};
 use crate::core::name::ReleaseName;
 use crate::core::ownership::Owner;
+use crate::core::pin;
 use crate::core::retry::ErrorClass;
 use crate::core::source::{AllowError, AllowList};
 use crate::core::status::Trouble;
-use crate::core::{pin, verification};
 use crate::io::lookup::Reader;
 use crate::io::render::{self, Subject};
 use crate::io::seed;
 use crate::io::source::open::Sources;
 use crate::io::source::poller::Poller;
-use crate::io::source::trust::trust;
+use crate::io::source::trust::{Demand, asked_of, trust};
 use crate::io::source::{self, Listing, Source, Tag, trouble};
 use crate::io::store::{Digest, Store, StoreError};
+use crate::io::telemetry::Metrics;
 use crate::io::unpack;
-use crate::settings::Settings;
+use crate::settings::{DefaultSource, Settings};
 
 /// Rendered releases that are remembered.
 const REMEMBERED: usize = 512;
@@ -61,20 +63,38 @@ pub enum ReleasesError {
 /// Which release is wanted, and what is known of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// Namespace of the ClusterStack, whose Secrets may be read.
+    /// Namespace whose Secrets may be read: that of the object that holds the source.
     pub namespace: &'a str,
-    /// Where it comes from.
+    /// Where it comes from; the operator's default without it.
     pub source: Option<&'a Spec>,
+    /// Why the source is not to be asked. What is in the store is there nonetheless.
+    pub held: Option<&'a Trouble>,
     /// Its name.
     pub name: &'a ReleaseName,
     /// Signatures that it must carry.
-    pub verify: Option<&'a Verify>,
+    pub verify: &'a [Demand],
     /// Digests that releases must have.
     pub pin: &'a [Pin],
     /// What was fetched before.
     pub had: Option<&'a Artifact>,
     /// How old the source's listing may be.
     pub max_age: Duration,
+}
+
+impl<'a> Wanted<'a> {
+    /// A release whose source can't be told: to be `held`.
+    pub fn of_nowhere(name: &'a ReleaseName) -> Self {
+        Self {
+            namespace: "",
+            source: None,
+            held: None,
+            name,
+            verify: &[],
+            pin: &[],
+            had: None,
+            max_age: Duration::ZERO,
+        }
+    }
 }
 
 /// A release that was fetched and understood.
@@ -165,7 +185,11 @@ type Input = ([u8; 32], Option<String>);
 /// Sources, the store and what was rendered.
 pub struct Releases {
     sources: Sources,
+    /// For those who name none.
+    default: Option<DefaultSource>,
     poller: Poller,
+    /// What releases contain that were looked into before they are taken, by source, tag and revision.
+    contents: Mutex<HashMap<Place, Result<String, Trouble>>>,
     /// By source and name, with the poll it belongs to.
     resolved: Mutex<HashMap<(String, String), (Instant, Tag)>>,
     store: Store,
@@ -180,12 +204,14 @@ impl Releases {
     ///
     /// # Errors
     /// The directory can't be used, or a flag is wrong.
-    pub async fn open(settings: &Settings) -> Result<Self, ReleasesError> {
+    pub async fn open(settings: &Settings, metrics: &Metrics) -> Result<Self, ReleasesError> {
         let allow = AllowList::parse(settings.allow_source.iter().map(String::as_str))?;
         let dir = &settings.release_dir;
         Ok(Self {
             sources: Sources::new(allow, &dir.join("scratch")),
-            poller: Poller::new(),
+            default: settings.default_source.clone(),
+            poller: Poller::counting(metrics.polls.clone(), metrics.poll_failures.clone()),
+            contents: Mutex::default(),
             resolved: Mutex::default(),
             store: Store::open(dir.join("sha256"), settings.release_dir_size).await?,
             bundles: Mutex::default(),
@@ -194,7 +220,7 @@ impl Releases {
         })
     }
 
-    /// The tags of a source, not older than `max_age`; one poll for all who name the source.
+    /// The tags of a source, not older than `max_age`, and what is left of its quota; one poll for all who name it.
     ///
     /// # Errors
     /// What stands in the way.
@@ -205,10 +231,40 @@ impl Releases {
         spec: Option<&Spec>,
         max_age: Duration,
         cancel: &CancellationToken,
-    ) -> Result<Arc<Listing>, Trouble> {
+    ) -> Result<(Arc<Listing>, Option<Quota>), Trouble> {
         let source = self.source(client, namespace, spec).await?;
         let polled = self.poller.poll(source.as_ref(), max_age, cancel).await.map_err(|error| trouble(&error))?;
-        Ok(polled.listing)
+        Ok((polled.listing, source.quota()))
+    }
+
+    /// What a release contains that is not taken yet. It is fetched for that, once for each revision.
+    ///
+    /// # Errors
+    /// What stands in the way; what is wrong with the release itself is remembered too.
+    pub async fn contents(
+        &self,
+        client: &Client,
+        wanted: &Wanted<'_>,
+        cancel: &CancellationToken,
+    ) -> Result<String, Trouble> {
+        let source = self.source(client, wanted.namespace, wanted.source).await?;
+        let Some(tag) = self.tag(source.as_ref(), wanted.name, wanted.max_age, cancel).await? else {
+            return Err(not_found(wanted.name));
+        };
+        let place = (source.key(), tag.name.clone(), tag.revision.clone());
+        if let Some(known) = lock(&self.contents).get(&place) {
+            return known.clone();
+        }
+        // As when it is taken: nothing is unpacked without the signatures that are asked for.
+        let trust = trust(client, wanted.verify, Timestamp::now()).await?;
+        let asked = asked_of(wanted.verify).unwrap_or_default();
+        let fetch = source::Wanted { tag: &tag, release: wanted.name, trust: trust.as_ref() };
+        let found = Box::pin(self.fetch_now(source.as_ref(), &fetch, wanted.pin, asked, cancel)).await;
+        let contents = found.map(|fetched| fetched.bundle.contents());
+        if contents.as_ref().err().is_none_or(|trouble| trouble.class == ErrorClass::Invalid) {
+            remember(&self.contents, place, contents.clone());
+        }
+        contents
     }
 
     /// The files of a release: from the store if `had` is still there, else from the source, whose listing is not older
@@ -223,9 +279,12 @@ impl Releases {
         wanted: &Wanted<'_>,
         cancel: &CancellationToken,
     ) -> Result<FetchedRelease, Trouble> {
-        let &Wanted { namespace, source, name, verify, pin, had, max_age } = wanted;
-        let asked = verify.map(verification::asked).unwrap_or_default();
-        let source = self.source(client, namespace, source).await;
+        let &Wanted { namespace, source, held, name, verify, pin, had, max_age } = wanted;
+        let asked = asked_of(verify).unwrap_or_default();
+        let source = match held {
+            Some(trouble) => Err(trouble.clone()),
+            None => self.source(client, namespace, source).await,
+        };
         let tag = match &source {
             Ok(source) => self.tag(source.as_ref(), name, max_age, cancel).await,
             Err(trouble) => Err(trouble.clone()),
@@ -242,9 +301,7 @@ impl Releases {
         }
         let source = source?;
         let Some(tag) = tag? else {
-            let message =
-                format!("the source has no tag of release {name}: publish it, or take it out of spec.versions");
-            return Err(Trouble::new(ErrorClass::Waiting, Reason::ReleaseNotFound, message));
+            return Err(not_found(name));
         };
         if let Some(had) = had.filter(|had| had.revision != tag.revision && !had.revision.is_empty()) {
             let why = if is_proved(&had) { "is in the store no more" } else { "was not verified as verify asks" };
@@ -255,7 +312,7 @@ impl Releases {
             );
             return Err(Trouble::new(ErrorClass::Invalid, Reason::ArtifactChanged, message));
         }
-        let trust = trust(client, namespace, verify, Timestamp::now()).await?;
+        let trust = trust(client, verify, Timestamp::now()).await?;
         let wanted = source::Wanted { tag: &tag, release: name, trust: trust.as_ref() };
         Box::pin(self.fetch_now(source.as_ref(), &wanted, pin, asked, cancel)).await
     }
@@ -481,12 +538,23 @@ impl Releases {
     }
 
     async fn source(&self, client: &Client, namespace: &str, spec: Option<&Spec>) -> Result<Arc<dyn Source>, Trouble> {
-        let Some(spec) = spec else {
-            let message = "spec.source is missing: say where releases come from, for example spec.source.git.url";
-            return Err(Trouble::new(ErrorClass::Invalid, Reason::SourceInvalid, message));
-        };
-        self.sources.from_spec(client, namespace, spec).await
+        match (spec, &self.default) {
+            (Some(spec), _) => self.sources.from_spec(client, namespace, spec).await,
+            (None, Some(default)) => {
+                self.sources.open(&default.spec, default.access.clone()).map_err(|error| trouble(&error))
+            }
+            (None, None) => {
+                let message = "spec.source is missing: say where releases come from, for example spec.source.git.url, \
+                               or name a ClusterStackSource in spec.sourceRef";
+                Err(Trouble::new(ErrorClass::Invalid, Reason::SourceInvalid, message))
+            }
+        }
     }
+}
+
+fn not_found(name: &ReleaseName) -> Trouble {
+    let message = format!("the source has no tag of release {name}: publish it, or take it out of spec.versions");
+    Trouble::new(ErrorClass::Waiting, Reason::ReleaseNotFound, message)
 }
 
 /// The tag of a release, in either spelling of a pre-release version.

@@ -77,6 +77,9 @@ impl Events {
             | Reason::ReleaseCollected
             | Reason::Pruned
             | Reason::Ready
+            | Reason::WaitsForApproval
+            | Reason::Baking
+            | Reason::Suspended
             | Reason::Progressing
             | Reason::SeedCreated
             | Reason::CertificateRenewed

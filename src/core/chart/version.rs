@@ -187,6 +187,11 @@ impl Constraint {
             (version.pre.is_empty() || pre) && group.iter().all(|comparison| comparison.allows(version))
         })
     }
+
+    /// Whether the version satisfies the constraint, a pre-release by its place in the order alone.
+    pub(crate) fn holds(&self, version: &Version) -> bool {
+        self.groups.iter().any(|group| group.iter().all(|comparison| comparison.allows(version)))
+    }
 }
 
 /// Whether `version` satisfies `constraint`; what can't be read does not.

@@ -1,8 +1,9 @@
 //! One poll per source and interval, however many ask.
 //!
 //! Guarantees: of callers that ask for the same source at the same time, one lists and all get its result; a listing
-//! that is young enough is given without asking; a failure is given for a few seconds, so that many who try again don't
-//! hammer what is down, and leaves the last good listing where it was.
+//! that is young enough is given without asking; a failure is given for a while that grows with each failure in a row,
+//! so that many who try again don't hammer what is down, and leaves the last good listing where it was. Nobody waits
+//! longer for a source that is back than its own interval.
 //!
 //! Caveats: a caller that is the one to list and is dropped or cancelled takes its list along; the next caller lists
 //! anew.
@@ -11,6 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -18,8 +20,10 @@ use super::{Listing, Source, SourceError};
 
 /// For how long a source that nobody asks for is remembered.
 const FORGET: Duration = Duration::from_hours(24);
-/// For how long a failure answers for the source, unless a caller insists.
+/// For how long the first failure answers for the source, unless a caller insists.
 const FAILED: Duration = Duration::from_secs(2);
+/// For how long a failure after many does.
+const FAILED_LONGEST: Duration = Duration::from_mins(5);
 
 /// A listing and when it was made.
 #[derive(Clone, Debug)]
@@ -30,12 +34,33 @@ pub struct Polled {
     pub at: Instant,
 }
 
+/// The last attempt, if it failed.
+#[derive(Debug)]
+struct Failed {
+    error: SourceError,
+    /// When it ended.
+    at: Instant,
+    /// How many there were in a row.
+    times: u32,
+    /// For how long it answers.
+    pause: Duration,
+}
+
+impl Failed {
+    fn after(before: Option<&Self>, error: SourceError) -> Self {
+        let times = before.map_or(0, |failed| failed.times).saturating_add(1);
+        let longest = FAILED.saturating_mul(2_u32.saturating_pow((times - 1).min(16))).min(FAILED_LONGEST);
+        // Spread, so that replicas and sources that failed together don't return together.
+        let pause = longest.mul_f64(0.75 + 0.25 * rand::random::<f64>());
+        Self { error, at: Instant::now(), times, pause }
+    }
+}
+
 /// What is known of one source.
 #[derive(Debug, Default)]
 struct Known {
     good: Option<Polled>,
-    /// The last attempt, if it failed, and when it ended.
-    failed: Option<(SourceError, Instant)>,
+    failed: Option<Failed>,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +76,8 @@ struct Entry {
 #[derive(Clone, Debug, Default)]
 pub struct Poller {
     entries: Arc<Mutex<Entries>>,
+    listed: Counter,
+    failed: Counter,
 }
 
 /// By the source's key, with when it was last asked for.
@@ -65,6 +92,11 @@ impl Poller {
     /// A poller that knows nothing yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// One that counts its lists: those that the source answered, and those that failed.
+    pub fn counting(listed: Counter, failed: Counter) -> Self {
+        Self { entries: Arc::default(), listed, failed }
     }
 
     /// What `source` offers, not older than `max_age`; zero asks it in any case, and shares a list only with those that
@@ -103,12 +135,14 @@ impl Poller {
                 };
                 let polled = Polled { listing, at };
                 *known = Known { good: Some(polled.clone()), failed: None };
+                self.listed.inc();
                 Ok(polled)
             }
             // Called off by the one who asked: nothing is known by it.
             Err(error @ SourceError::Cancelled { .. }) => Err(error),
             Err(error) => {
-                known.failed = Some((error.clone(), Instant::now()));
+                known.failed = Some(Failed::after(known.failed.as_ref(), error.clone()));
+                self.failed.inc();
                 Err(error)
             }
         }
@@ -139,9 +173,9 @@ impl Poller {
 impl Entry {
     fn young(&self, now: Instant, max_age: Duration) -> Option<Result<Polled, SourceError>> {
         let known = lock(&self.known);
-        if let Some((error, at)) = &known.failed {
-            let young = now.saturating_duration_since(*at) < max_age.min(FAILED);
-            return young.then(|| Err(error.clone()));
+        if let Some(failed) = &known.failed {
+            let young = now.saturating_duration_since(failed.at) < max_age.min(failed.pause);
+            return young.then(|| Err(failed.error.clone()));
         }
         known.good.clone().filter(|polled| now.saturating_duration_since(polled.at) < max_age).map(Ok)
     }
@@ -149,8 +183,8 @@ impl Entry {
     /// What was found out by a list that started at `asked` or later, or failed since then.
     fn since(&self, asked: Instant) -> Option<Result<Polled, SourceError>> {
         let known = lock(&self.known);
-        if let Some((error, _)) = known.failed.as_ref().filter(|(_, at)| *at >= asked) {
-            return Some(Err(error.clone()));
+        if let Some(failed) = known.failed.as_ref().filter(|failed| failed.at >= asked) {
+            return Some(Err(failed.error.clone()));
         }
         known.good.clone().filter(|polled| polled.at >= asked).map(Ok)
     }
@@ -247,6 +281,39 @@ mod tests {
         tokio::time::advance(FAILED).await;
         source.down.store(false, Ordering::SeqCst);
         assert_eq!(revision(&poller.poll(&source, AGE, &cancel).await.unwrap()), "2");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_tries_again_and_again_asks_less_and_less_often() {
+        let (poller, source, cancel) = (Poller::new(), Slow::default(), CancellationToken::new());
+        source.down.store(true, Ordering::SeqCst);
+        let mut per_hour = Vec::new();
+        for _ in 0..2 {
+            let before = poller.polls(&source);
+            let end = Instant::now() + Duration::from_hours(1);
+            while Instant::now() < end {
+                poller.poll(&source, Duration::from_hours(1), &cancel).await.unwrap_err();
+                tokio::time::advance(Duration::from_millis(500)).await;
+            }
+            per_hour.push(poller.polls(&source) - before);
+        }
+        // Eight on the way to five minutes, then one in at most five and at least four minutes less a bit.
+        assert!((17..=24).contains(&per_hour[0]) && (11..=16).contains(&per_hour[1]), "{per_hour:?}");
+        // A source with a short interval is not left for longer than that.
+        let before = poller.polls(&source);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        poller.poll(&source, Duration::from_secs(10), &cancel).await.unwrap_err();
+        assert_eq!(poller.polls(&source), before + 1);
+        // And forgets its failures when it is back.
+        for down in [false, true] {
+            source.down.store(down, Ordering::SeqCst);
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert_eq!(poller.poll(&source, Duration::ZERO, &cancel).await.is_err(), down);
+        }
+        tokio::time::advance(FAILED).await;
+        let before = poller.polls(&source);
+        poller.poll(&source, AGE, &cancel).await.unwrap_err();
+        assert_eq!(poller.polls(&source), before + 1);
     }
 
     #[tokio::test(start_paused = true)]

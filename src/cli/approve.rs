@@ -1,0 +1,169 @@
+//! `clusterstack approve`: a human says that a release may be taken.
+
+use anyhow::Result;
+use clap::Args;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use super::connection::{self, Connection, ConnectionArgs};
+use super::output;
+use super::report::Hinted;
+use crate::api::cluster_stack::AvailableRelease;
+use crate::api::condition::Reason;
+use crate::api::{APPROVED, ClusterStack};
+use crate::core::name::{ReleaseName, ReleaseVersion};
+use crate::core::selection::{approved, approving};
+
+/// How often somebody else may change the ClusterStack first.
+const CONFLICTS: usize = 8;
+
+/// Examples in the help.
+pub const EXAMPLES: &str = "\
+Examples:
+  clusterstack approve scs              # what waits for approval, and what it contains
+  clusterstack approve scs v3 -n team-a # v3 may be taken
+
+The versions stand in the annotation clusterstack.x-k8s.io/approved of the ClusterStack.";
+
+/// Flags of `clusterstack approve`.
+#[derive(Args, Clone, Debug)]
+pub struct ApproveArgs {
+    /// Name of a ClusterStack
+    name: String,
+
+    /// Versions that may be taken, for example `v3`; without them what waits is shown
+    versions: Vec<ReleaseVersion>,
+
+    /// Namespace; that of the kubeconfig's context by default
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+
+    #[command(flatten)]
+    connection: ConnectionArgs,
+}
+
+/// Approves, or shows what there is to approve.
+///
+/// # Errors
+/// No such ClusterStack, no such release, or no right to change it.
+pub fn run(args: &ApproveArgs) -> Result<()> {
+    connection::block_on(approve(args))
+}
+
+async fn approve(args: &ApproveArgs) -> Result<()> {
+    let connection = args.connection.connect().await?;
+    let namespace = args.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
+    let api: Api<ClusterStack> = Api::namespaced(connection.client.clone(), &namespace);
+    for _ in 0..CONFLICTS {
+        let stack = read(&connection, &api, &args.name, &namespace).await?;
+        if args.versions.is_empty() {
+            return show(&stack);
+        }
+        check(&stack, &args.versions)?;
+        let before = stack.annotations().get(APPROVED).map_or("", String::as_str);
+        let after = approving(before, &args.versions);
+        if approved(before) == approved(&after) {
+            anstream::eprintln!("approved already: {after}");
+            return Ok(());
+        }
+        let patch = json!({"metadata": {
+            "resourceVersion": stack.resource_version(),
+            "annotations": {APPROVED: after},
+        }});
+        let params = PatchParams { field_manager: Some("clusterstack-approve".to_owned()), ..PatchParams::default() };
+        match connection.answer(api.patch(&args.name, &params, &Patch::Merge(patch))).await? {
+            Ok(_) => return output::print(&format!("approved for ClusterStack {namespace}/{}: {after}\n", args.name)),
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => return Err(connection.refused("changed", "ClusterStacks", error).into()),
+        }
+    }
+    let hint = "try again, and find out who changes it";
+    Err(Hinted::new(format!("ClusterStack {} was changed by others again and again", args.name), hint).into())
+}
+
+async fn read(connection: &Connection, api: &Api<ClusterStack>, name: &str, namespace: &str) -> Result<ClusterStack> {
+    let found = connection.answer(api.get_opt(name)).await?;
+    let found = found.map_err(|error| connection.refused("read", "ClusterStacks", error))?;
+    let missing = || {
+        let hint = "see what there is with `clusterstack releases -A`";
+        Hinted::new(format!("no ClusterStack {name:?} in namespace {namespace}"), hint)
+    };
+    Ok(found.ok_or_else(missing)?)
+}
+
+fn available(stack: &ClusterStack) -> &[AvailableRelease] {
+    stack.status.as_ref().map_or(&[], |status| &status.available)
+}
+
+fn version_of(stack: &ClusterStack, name: &str) -> Option<ReleaseVersion> {
+    ReleaseName::of_stack(name, &stack.spec.provider, &stack.spec.name).map(|name| name.version)
+}
+
+fn show(stack: &ClusterStack) -> Result<()> {
+    let waits = |release: &&AvailableRelease| release.reason == Reason::WaitsForApproval.as_str();
+    let rows = available(stack).iter().filter(waits).map(|release| format!("{}  {}\n", release.name, release.message));
+    let text: String = rows.collect();
+    if text.is_empty() {
+        anstream::eprintln!("nothing waits for approval in ClusterStack {}", stack.name_any());
+        return Ok(());
+    }
+    output::print(&text)
+}
+
+/// That each version is one that the operator has seen: a slip would otherwise wait for a release that never comes.
+fn check(stack: &ClusterStack, versions: &[ReleaseVersion]) -> Result<(), Hinted> {
+    let summary = stack.status.as_ref().map_or(&[][..], |status| &status.summary);
+    let listed = available(stack).iter().map(|release| &release.name);
+    let known: Vec<ReleaseVersion> =
+        listed.chain(summary.iter().map(|release| &release.name)).filter_map(|name| version_of(stack, name)).collect();
+    let Some(unknown) = versions.iter().find(|version| !known.contains(version)) else { return Ok(()) };
+    let waiting: Vec<String> = available(stack)
+        .iter()
+        .filter_map(|release| version_of(stack, &release.name))
+        .map(|version| version.to_string())
+        .collect();
+    let hint = if waiting.is_empty() {
+        "nothing is available beyond what is taken; have the source read again with the annotation \
+         clusterstack.x-k8s.io/reconcile-at"
+            .to_owned()
+    } else {
+        format!("available are: {}", waiting.join(", "))
+    };
+    Err(Hinted::new(format!("version {unknown} is not available to ClusterStack {}", stack.name_any()), hint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack() -> ClusterStack {
+        serde_json::from_value(json!({
+            "metadata": {"name": "scs"},
+            "spec": {"provider": "docker", "name": "scs", "kubernetesVersion": "1.34"},
+            "status": {
+                "summary": [{"name": "docker-scs-1-34-v1", "ready": true, "phase": "done"}],
+                "available": [{"name": "docker-scs-1-34-v3"}, {"name": "docker-scs-1-34-v2"}],
+            },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn only_what_was_seen_can_be_approved() {
+        for (versions, refused) in [(vec!["v3"], None), (vec!["v1", "v2"], None), (vec!["v2", "v4"], Some("v4"))] {
+            let parsed: Vec<ReleaseVersion> = versions.iter().map(|version| version.parse().unwrap()).collect();
+            let result = check(&stack(), &parsed);
+            assert_eq!(
+                result.err().map(|error| error.to_string().contains(refused.unwrap_or("?"))),
+                refused.map(|_| true)
+            );
+        }
+        let error = anyhow::Error::new(check(&stack(), &["v9".parse().unwrap()]).unwrap_err());
+        let text = anstream::adapter::strip_str(&super::super::report::text(&error)).to_string();
+        insta::assert_snapshot!(text, @r"
+        error: version v9 is not available to ClusterStack scs
+        hint: available are: v3, v2
+        ");
+    }
+}

@@ -1,0 +1,230 @@
+//! What a ClusterStack may take: the source is read, and what is found is held against the spec.
+
+use std::cmp::Reverse;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+
+use super::origin::Origin;
+use super::{Context, pokes};
+use crate::api::cluster_stack::{AvailableRelease, LastPoll};
+use crate::api::condition::{self, Reason};
+use crate::api::{APPROVED, ClusterStack};
+use crate::core::name::{ReleaseName, ReleaseVersion};
+use crate::core::retry::ErrorClass;
+use crate::core::selection::{self, Existing, Found, Gate, Offer, Selection, Wish, Withheld};
+use crate::core::status::{StackFacts, StepState, Trouble};
+use crate::settings::go_duration;
+
+/// Releases that are looked into in one pass before they are taken, the newest ones.
+const LOOKED_INTO: usize = 3;
+/// Releases that a status lists as available.
+const LISTED: usize = 200;
+
+/// What a reading of the source gave.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    /// What may be taken, newest first; `None` where the source is not asked or can't be read.
+    pub(super) open: Option<Vec<Found>>,
+    /// When the next release will have been on offer for long enough.
+    pub(super) next: Option<Timestamp>,
+}
+
+/// The pass so far.
+pub(super) struct Subject<'a> {
+    pub(super) stack: &'a ClusterStack,
+    pub(super) wish: &'a Wish,
+    pub(super) existing: &'a [Existing],
+    pub(super) ctx: &'a Context,
+}
+
+impl Subject<'_> {
+    /// Reads the source; what was found goes into `facts`.
+    pub(super) async fn read(&self, origin: Result<&Origin, &Trouble>, facts: &mut StackFacts) -> Reading {
+        let origin = match origin {
+            Ok(origin) => origin,
+            Err(trouble) => {
+                facts.source = Some(StepState::Failed(trouble.clone()));
+                return Reading::default();
+            }
+        };
+        if let Some(suspended) = origin.suspended() {
+            facts.source = Some(StepState::Remarked(suspended.reason, suspended.message));
+            return Reading::default();
+        }
+        if !self.stack.spec.auto_subscribe {
+            facts.available = Some(Vec::new());
+            return Reading::default();
+        }
+        match self.poll(origin, facts).await {
+            Ok(offer) => self.sift(origin, offer, facts).await,
+            Err(trouble) => {
+                facts.source = Some(StepState::Failed(trouble));
+                Reading::default()
+            }
+        }
+    }
+
+    /// What the source has and offers.
+    async fn poll(&self, origin: &Origin, facts: &mut StackFacts) -> Result<Offer, Trouble> {
+        let (stack, wish, ctx) = (self.stack, self.wish, self.ctx);
+        let previous = stack.status.as_ref();
+        let asked = previous.map_or("", |status| &status.last_handled_reconcile_at) != facts.reconcile_at;
+        let poked = ctx.pokes.take(&pokes::of(stack));
+        // A source that failed is asked again when this pass comes, not when the interval ends.
+        let max_age = if asked || poked { origin.least_age } else { origin.max_age };
+        let (client, source) = (ctx.clients.own(), origin.source.as_ref());
+        let (listing, _) = ctx.releases.listing(&client, &origin.namespace, source, max_age, &ctx.cancel).await?;
+        let tags = listing.tags.iter().map(|tag| (tag.name.as_str(), tag.revision.as_str()));
+        let mut offer = selection::offer(wish, tags);
+        let newest = offer.found.first().map(|found| found.name.clone());
+        offer.found.retain(|found| origin.refusal(&found.name).is_none());
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        facts.poll = Some(LastPoll {
+            time: None,
+            revision: listing.revision.clone(),
+            found: count(offer.found.len()),
+            passed_over: count(offer.passed_over),
+        });
+        if !offer.found.is_empty() {
+            return Ok(offer);
+        }
+        facts.source = Some(StepState::Failed(match newest.and_then(|newest| origin.refusal(&newest)) {
+            Some(refusal) => refusal,
+            None => nothing_found(wish, &offer, listing.tags.len()),
+        }));
+        Ok(offer)
+    }
+
+    async fn sift(&self, origin: &Origin, offer: Offer, facts: &mut StackFacts) -> Reading {
+        let stack = self.stack;
+        let seen = stack.status.as_ref().map_or(&[][..], |status| &status.available);
+        let bake = stack.spec.bake_time.as_deref().and_then(go_duration);
+        let gate = Gate::of(&stack.spec, stack.annotations().get(APPROVED).map(String::as_str), bake);
+        let found = offer.found.len();
+        let sifted = selection::sift(&gate, self.wish, offer.found, self.existing, seen, Timestamp::now());
+        if found > 0 {
+            let withheld = match sifted.withheld.len() {
+                0 => String::new(),
+                n => format!(", {n} not taken yet"),
+            };
+            facts.source = Some(StepState::Done(format!("{found} releases found{withheld}")));
+        }
+        let mut available = Vec::new();
+        for (place, release) in sifted.withheld.iter().take(LISTED).enumerate() {
+            let row = self.available(origin, release, seen, place < LOOKED_INTO).await;
+            if !seen.iter().any(|seen| (&seen.name, &seen.reason) == (&row.name, &row.reason)) && place < LOOKED_INTO {
+                self.ctx.events.say(stack, release.reason, &format!("{}: {}", row.name, row.message)).await;
+            }
+            available.push(row);
+        }
+        facts.available = Some(available);
+        let next = sifted.next_baked();
+        Reading { open: Some(sifted.open), next }
+    }
+
+    /// A withheld release as the status shows it, with what it contains.
+    async fn available(
+        &self,
+        origin: &Origin,
+        release: &Withheld,
+        seen: &[AvailableRelease],
+        look_into: bool,
+    ) -> AvailableRelease {
+        let object_name = release.name.object_name();
+        let why = match (release.reason, release.baked) {
+            (Reason::Baking, Some(baked)) => format!("taken at {baked}, when it was on offer for spec.bakeTime"),
+            _ => format!(
+                "approve it with `clusterstack approve {} -n {} {}`",
+                self.stack.name_any(),
+                self.stack.namespace().unwrap_or_default(),
+                release.name.version
+            ),
+        };
+        let contents = if look_into {
+            let (client, wanted) = (self.ctx.clients.own(), origin.wanted(&release.name));
+            Some(self.ctx.releases.contents(&client, &wanted, &self.ctx.cancel).await)
+        } else {
+            None
+        };
+        let before = seen.iter().find(|seen| {
+            (&seen.name, &seen.revision) == (&object_name, &release.revision) && seen.reason == release.reason.as_str()
+        });
+        let message = match contents {
+            Some(Ok(contents)) => format!("{contents}; {why}"),
+            Some(Err(trouble)) if trouble.class == ErrorClass::Invalid => {
+                format!("it can't be used: {}", trouble.message)
+            }
+            // What was known stays: that it can't be looked into now says nothing about the release.
+            _ => before.map(|seen| seen.message.clone()).filter(|message| !message.is_empty()).unwrap_or(why),
+        };
+        AvailableRelease {
+            name: object_name,
+            revision: release.revision.clone(),
+            first_seen: Some(Time(release.first_seen)),
+            reason: release.reason.as_str().to_owned(),
+            message: condition::cut(&message, condition::MAX_MESSAGE),
+        }
+    }
+}
+
+fn nothing_found(wish: &Wish, offer: &Offer, tags: usize) -> Trouble {
+    let message = if let (Some(range), 1..) = (&wish.range, offer.out_of_range) {
+        format!("{} releases of this stack, none of them in versionRange {}", offer.out_of_range, range.as_str())
+    } else {
+        let example = wish.release(&ReleaseVersion { number: 1, pre: None }).object_name();
+        format!(
+            "none of the {tags} tags of the source is a release of this stack in channel {}; one is called like {example}",
+            wish.channel
+        )
+    };
+    Trouble::new(ErrorClass::Waiting, Reason::NoReleaseFound, message)
+}
+
+/// Takes out of a selection what may not be created: what is not offered, or anything while the source can't be told.
+/// What stands in the way, if it is not the source itself.
+pub(super) fn limit(
+    selected: &mut Selection,
+    origin: Result<&Origin, &Trouble>,
+    stack: &ClusterStack,
+    facts: &mut StackFacts,
+) -> Option<Trouble> {
+    let origin = match origin {
+        Ok(origin) if origin.suspended().is_none() => origin,
+        _ => {
+            selected.create.clear();
+            return None;
+        }
+    };
+    let mut refused: Vec<(ReleaseName, Trouble)> = Vec::new();
+    selected.create.retain(|name| match origin.refusal(name) {
+        Some(trouble) => {
+            refused.push((name.clone(), trouble));
+            false
+        }
+        None => true,
+    });
+    if !refused.is_empty() {
+        let rows = refused.iter().map(|(name, trouble)| AvailableRelease {
+            name: name.object_name(),
+            reason: trouble.reason.as_str().to_owned(),
+            message: condition::cut(&trouble.message, condition::MAX_MESSAGE),
+            ..AvailableRelease::default()
+        });
+        if let Some(available) = &mut facts.available {
+            available.extend(rows);
+            available.sort_by_cached_key(|row| Reverse(row.name.parse::<ReleaseName>().ok().map(|name| name.version)));
+            available.truncate(LISTED);
+        }
+    }
+    if !selected.create.is_empty()
+        && let Err(trouble) = origin.template(stack)
+    {
+        selected.create.clear();
+        return Some(trouble);
+    }
+    let first = refused.into_iter().next()?.1;
+    let message = format!("{}; take it out of spec.versions, or ask who runs the source", first.message);
+    Some(Trouble { message, ..first })
+}

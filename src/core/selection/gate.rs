@@ -1,0 +1,355 @@
+//! What is withheld although the source has it: releases that wait for a human, or that are too new.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Existing, Found, Wish};
+use crate::api::ClusterStackSpec;
+use crate::api::cluster_stack::AvailableRelease;
+use crate::api::condition::{Reason, whole_seconds};
+use crate::api::source::Approval;
+use crate::core::name::{ReleaseName, ReleaseVersion};
+
+/// What a release has to pass before it is taken. Each rule that is given must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gate {
+    /// A human decides.
+    pub manual: bool,
+    /// Versions of which one did.
+    pub approved: BTreeSet<ReleaseVersion>,
+    /// How long a release must have been on offer.
+    pub bake: Option<Duration>,
+}
+
+impl Gate {
+    /// The gate of a spec; `annotation` holds the versions that were approved.
+    pub fn of(spec: &ClusterStackSpec, annotation: Option<&str>, bake: Option<Duration>) -> Self {
+        Self {
+            manual: spec.approval == Some(Approval::Manual),
+            approved: approved(annotation.unwrap_or_default()),
+            bake: bake.filter(|time| !time.is_zero()),
+        }
+    }
+}
+
+/// The versions that an annotation approves. What is no version approves nothing.
+pub fn approved(annotation: &str) -> BTreeSet<ReleaseVersion> {
+    annotation.split(',').filter_map(|version| version.trim().parse().ok()).collect()
+}
+
+/// An annotation that approves more than `annotation` does.
+pub fn approving<'a>(annotation: &str, more: impl IntoIterator<Item = &'a ReleaseVersion>) -> String {
+    let mut all = approved(annotation);
+    all.extend(more.into_iter().cloned());
+    all.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// A release that is not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Withheld {
+    /// Its name.
+    pub name: ReleaseName,
+    /// What its tag names.
+    pub revision: String,
+    /// When it was first seen with this revision.
+    pub first_seen: Timestamp,
+    /// Why it is not taken.
+    pub reason: Reason,
+    /// When it will have been on offer for long enough, if that is still to come.
+    pub baked: Option<Timestamp>,
+}
+
+/// What was found, sorted by what may be done with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sifted {
+    /// The newest one that may be taken, and everything older; newest first.
+    pub open: Vec<Found>,
+    /// What is newer than that, newest first.
+    pub withheld: Vec<Withheld>,
+}
+
+impl Sifted {
+    /// When the first of the withheld ones will have been on offer for long enough.
+    pub fn next_baked(&self) -> Option<Timestamp> {
+        self.withheld.iter().filter(|release| release.reason == Reason::Baking).filter_map(|r| r.baked).min()
+    }
+}
+
+/// Sorts what was found, newest first. What exists was taken before and is not asked about again; what `spec.versions`
+/// names was chosen by a human. `seen` is what the last pass withheld: it knows since when.
+///
+/// A tag that moved is another release: it has to be on offer for the whole time again.
+pub fn sift(
+    gate: &Gate,
+    wish: &Wish,
+    found: Vec<Found>,
+    existing: &[Existing],
+    seen: &[AvailableRelease],
+    now: Timestamp,
+) -> Sifted {
+    let now = whole_seconds(now);
+    let mut sifted = Sifted::default();
+    for release in found {
+        let version = &release.name.version;
+        let is_taken = existing.iter().any(|e| !e.deleting && e.name.version == *version);
+        let is_open = !sifted.open.is_empty() || is_taken || wish.versions.contains(version);
+        match if is_open { None } else { withheld(gate, &release, seen, now) } {
+            None => sifted.open.push(release),
+            Some(withheld) => sifted.withheld.push(withheld),
+        }
+    }
+    sifted
+}
+
+/// Why a release is not taken; `None` if it may be.
+fn withheld(gate: &Gate, release: &Found, seen: &[AvailableRelease], now: Timestamp) -> Option<Withheld> {
+    let object_name = release.name.object_name();
+    let is_same = |revision: &str| revision.is_empty() || release.revision.is_empty() || revision == release.revision;
+    let before = seen.iter().find(|seen| seen.name == object_name && is_same(&seen.revision));
+    let first_seen = before.and_then(|seen| seen.first_seen.as_ref()).map_or(now, |time| time.0);
+    let baked = gate.bake.and_then(|time| first_seen.checked_add(time).ok()).filter(|baked| *baked > now);
+    let reason = if gate.manual && !gate.approved.contains(&release.name.version) {
+        Reason::WaitsForApproval
+    } else if baked.is_some() {
+        Reason::Baking
+    } else {
+        return None;
+    };
+    Some(Withheld { name: release.name.clone(), revision: release.revision.clone(), first_seen, reason, baked })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    fn at(hour: i64) -> Timestamp {
+        Timestamp::from_second(hour * 3600).unwrap()
+    }
+
+    fn wish(versions: &[&str]) -> Wish {
+        Wish::of(&ClusterStackSpec {
+            provider: "docker".into(),
+            name: "scs".into(),
+            kubernetes_version: "1.34".into(),
+            versions: versions.iter().map(|version| (*version).to_owned()).collect(),
+            auto_subscribe: true,
+            ..ClusterStackSpec::default()
+        })
+        .unwrap()
+    }
+
+    fn name(version: &str) -> ReleaseName {
+        wish(&[]).release(&version.parse().unwrap())
+    }
+
+    /// `v2@5` was first seen at hour 5, `v2#x@5` with revision `x`.
+    fn seen(text: &str) -> AvailableRelease {
+        let (release, hour) = text.split_once('@').unwrap();
+        let (version, revision) = release.split_once('#').unwrap_or((release, "r"));
+        AvailableRelease {
+            name: name(version).object_name(),
+            revision: revision.to_owned(),
+            first_seen: Some(Time(at(hour.parse().unwrap()))),
+            ..AvailableRelease::default()
+        }
+    }
+
+    fn shown(sifted: &Sifted) -> String {
+        let open: Vec<String> = sifted.open.iter().map(|found| found.name.version.to_string()).collect();
+        let withheld = sifted.withheld.iter().map(|release| {
+            let until = release.baked.map(|at| format!("<{}", at.as_second() / 3600)).unwrap_or_default();
+            format!("{}:{}@{}{until}", release.name.version, release.reason, release.first_seen.as_second() / 3600)
+        });
+        format!("[{}] [{}]", open.join(" "), withheld.collect::<Vec<_>>().join(" "))
+    }
+
+    struct Case {
+        name: &'static str,
+        manual: bool,
+        approved: &'static str,
+        bake: u64,
+        versions: &'static [&'static str],
+        found: &'static [&'static str],
+        existing: &'static [&'static str],
+        seen: &'static [&'static str],
+        now: i64,
+        expected: &'static str,
+    }
+
+    const PLAIN: Case = Case {
+        name: "",
+        manual: false,
+        approved: "",
+        bake: 0,
+        versions: &[],
+        found: &["v3", "v2", "v1"],
+        existing: &[],
+        seen: &[],
+        now: 10,
+        expected: "",
+    };
+
+    #[test]
+    #[expect(clippy::too_many_lines, reason = "one table")]
+    fn releases_wait_for_a_human_and_for_their_time() {
+        let cases = [
+            Case { name: "no gate", expected: "[v3 v2 v1] []", ..PLAIN },
+            Case {
+                name: "approval without manual changes nothing",
+                approved: "v1",
+                expected: "[v3 v2 v1] []",
+                ..PLAIN
+            },
+            Case {
+                name: "manual: everything waits",
+                manual: true,
+                expected: "[] [v3:WaitsForApproval@10 v2:WaitsForApproval@10 v1:WaitsForApproval@10]",
+                ..PLAIN
+            },
+            Case {
+                name: "manual: what is newer than the approved one waits",
+                manual: true,
+                approved: "v2",
+                expected: "[v2 v1] [v3:WaitsForApproval@10]",
+                ..PLAIN
+            },
+            Case { name: "manual: the newest", manual: true, approved: "v1, v3", expected: "[v3 v2 v1] []", ..PLAIN },
+            Case {
+                name: "manual: what exists was taken before",
+                manual: true,
+                existing: &["v2"],
+                expected: "[v2 v1] [v3:WaitsForApproval@10]",
+                ..PLAIN
+            },
+            Case {
+                name: "manual: what is being deleted waits again",
+                manual: true,
+                existing: &["v3/", "v2"],
+                expected: "[v2 v1] [v3:WaitsForApproval@10]",
+                ..PLAIN
+            },
+            Case {
+                name: "manual: spec.versions counts as approved",
+                manual: true,
+                versions: &["v2"],
+                expected: "[v2 v1] [v3:WaitsForApproval@10]",
+                ..PLAIN
+            },
+            Case {
+                name: "baking: the first release ever too",
+                bake: 24,
+                found: &["v1"],
+                expected: "[] [v1:Baking@10<34]",
+                ..PLAIN
+            },
+            Case {
+                name: "baking: since it was first seen",
+                bake: 24,
+                found: &["v2", "v1"],
+                existing: &["v1"],
+                seen: &["v2@3"],
+                expected: "[v1] [v2:Baking@3<27]",
+                ..PLAIN
+            },
+            Case {
+                name: "baked",
+                bake: 24,
+                found: &["v2", "v1"],
+                existing: &["v1"],
+                seen: &["v2@3"],
+                now: 27,
+                expected: "[v2 v1] []",
+                ..PLAIN
+            },
+            Case {
+                name: "an older one is baked first",
+                bake: 24,
+                seen: &["v3@20", "v2@3"],
+                now: 30,
+                expected: "[v2 v1] [v3:Baking@20<44]",
+                ..PLAIN
+            },
+            Case {
+                name: "a tag that moved bakes anew",
+                bake: 24,
+                found: &["v2"],
+                seen: &["v2#other@3"],
+                now: 26,
+                expected: "[] [v2:Baking@26<50]",
+                ..PLAIN
+            },
+            Case {
+                name: "a listing without revisions",
+                bake: 24,
+                found: &["v2"],
+                seen: &["v2#@3"],
+                now: 26,
+                expected: "[] [v2:Baking@3<27]",
+                ..PLAIN
+            },
+            Case {
+                name: "both: approved, still baking",
+                manual: true,
+                approved: "v3",
+                bake: 24,
+                found: &["v3"],
+                seen: &["v3@5"],
+                expected: "[] [v3:Baking@5<29]",
+                ..PLAIN
+            },
+            Case {
+                name: "both: baked, not approved",
+                manual: true,
+                bake: 24,
+                found: &["v3"],
+                seen: &["v3@5"],
+                now: 40,
+                expected: "[] [v3:WaitsForApproval@5]",
+                ..PLAIN
+            },
+            Case {
+                name: "versions neither bake nor wait",
+                manual: true,
+                bake: 24,
+                versions: &["v3"],
+                expected: "[v3 v2 v1] []",
+                ..PLAIN
+            },
+        ];
+        for case in cases {
+            let gate = Gate {
+                manual: case.manual,
+                approved: approved(case.approved),
+                bake: Some(Duration::from_hours(case.bake)).filter(|time| !time.is_zero()),
+            };
+            let found = case.found.iter().map(|v| Found { name: name(v), revision: "r".to_owned() }).collect();
+            let existing: Vec<Existing> = case
+                .existing
+                .iter()
+                .map(|v| Existing { name: name(v.trim_end_matches('/')), ready: true, deleting: v.ends_with('/') })
+                .collect();
+            let seen: Vec<AvailableRelease> = case.seen.iter().map(|text| seen(text)).collect();
+            let sifted = sift(&gate, &wish(case.versions), found, &existing, &seen, at(case.now));
+            assert_eq!(shown(&sifted), case.expected, "{}", case.name);
+        }
+    }
+
+    #[test]
+    fn the_next_pass_comes_when_the_first_one_is_baked() {
+        let gate = Gate { bake: Some(Duration::from_hours(24)), ..Gate::default() };
+        let found = ["v3", "v2"].map(|v| Found { name: name(v), revision: "r".to_owned() }).to_vec();
+        let sifted = sift(&gate, &wish(&[]), found, &[], &[seen("v3@8"), seen("v2@2")], at(10));
+        assert_eq!(sifted.next_baked(), Some(at(26)));
+    }
+
+    #[test]
+    fn approvals_are_added_in_either_spelling_and_in_order() {
+        assert_eq!(approving(" v2,nonsense , v0-sha-abc", &["v10".parse().unwrap()]), "v0-sha.abc,v2,v10");
+        assert_eq!(approving("", &["v1".parse().unwrap()]), "v1");
+        assert_eq!(approving("v1", &["v1".parse().unwrap()]), "v1");
+    }
+}
