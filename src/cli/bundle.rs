@@ -9,6 +9,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 use super::output::{self, Format};
+use super::registry::RegistryArgs;
 use super::report::Hinted;
 use crate::core::artifact::Artifact;
 use crate::io::publish::registry::{self, Registry};
@@ -21,7 +22,7 @@ Examples:
   clusterstack bundle docker-hello-1-34-v1 docker-hello-1-34-v2 --source .release -f releases.tar
   clusterstack bundle inspect releases.tar
   clusterstack bundle import releases.tar /srv/releases
-  clusterstack bundle import releases.tar layout:./layout
+  clusterstack bundle import releases.tar oci://registry.example.com/platform/cluster-stacks
 
 The archive is an OCI image layout. Manifests go through it byte by byte, so that their digests and signatures hold;
 what is signed by a file beside it (SHA256SUMS.asc) keeps that file.";
@@ -37,13 +38,16 @@ pub struct BundleArgs {
     #[arg(value_name = "RELEASE", required = true)]
     releases: Vec<String>,
 
-    /// Where the releases are: a directory of packaged releases, or layout:path
+    /// Where the releases are: a directory of packaged releases, layout:path or oci://host/repository
     #[arg(long, value_name = "SOURCE", default_value = ".release")]
     source: String,
 
     /// The archive to write
     #[arg(short, long, value_name = "FILE", required = true)]
     file: Option<PathBuf>,
+
+    #[command(flatten)]
+    registry: RegistryArgs,
 }
 
 #[derive(Subcommand, Clone, Debug)]
@@ -54,6 +58,8 @@ enum BundleCommand {
         file: PathBuf,
         /// Where to, as in `clusterstack push`
         target: String,
+        #[command(flatten)]
+        registry: RegistryArgs,
     },
     /// List the releases of an archive
     Inspect {
@@ -93,7 +99,7 @@ struct Row {
 /// A release that is not there, an archive that is not what its digests say, a target that refuses.
 pub fn run(args: &BundleArgs) -> Result<()> {
     match &args.command {
-        Some(BundleCommand::Import { file, target }) => import(file, target),
+        Some(BundleCommand::Import { file, target, registry }) => import(file, target, registry),
         Some(BundleCommand::Inspect { file, output }) => inspect(file, *output),
         None => create(args),
     }
@@ -108,7 +114,8 @@ fn wait<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 fn create(args: &BundleArgs) -> Result<()> {
     let file = args.file.as_ref().context("-f is missing")?;
     let source: Target = args.source.parse()?;
-    let artifacts = match (&source, target::open(&source)?) {
+    let opened = args.registry.open(&source)?;
+    let artifacts = match (&source, &opened.registry) {
         (_, Some(registry)) => wait(pulled(registry.as_ref(), &args.releases))?,
         (Target::Directory(path), None) => of_directory(path, &args.releases)?,
         _ => {
@@ -148,11 +155,11 @@ fn of_directory(path: &Path, wanted: &[String]) -> Result<Vec<Artifact>> {
     Ok(artifacts)
 }
 
-fn import(file: &Path, target: &str) -> Result<()> {
+fn import(file: &Path, target: &str, registry: &RegistryArgs) -> Result<()> {
     let target: Target = target.parse()?;
     // Every digest is checked in here, before anything is written.
     let artifacts = registry::read_archive(file)?;
-    let registry = target::open(&target)?;
+    let opened = registry.open(&target)?;
     let releases: Vec<&Artifact> = artifacts.iter().filter(|artifact| artifact.release().is_some()).collect();
     if releases.is_empty() {
         let hint = "`clusterstack bundle` writes such archives";
@@ -166,7 +173,7 @@ fn import(file: &Path, target: &str) -> Result<()> {
         };
         _ = writeln!(lines, "{name} {state} {revision}");
     };
-    if let Some(registry) = registry {
+    if let Some(registry) = &opened.registry {
         let progress = Progress::new("importing", artifacts.len());
         wait(async {
             for artifact in &artifacts {

@@ -12,6 +12,7 @@ pub mod output;
 pub mod package;
 pub mod push;
 pub mod reference;
+pub mod registry;
 pub mod releases;
 pub mod report;
 pub mod template;

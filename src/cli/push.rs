@@ -7,7 +7,9 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::output::{self, Format};
+use super::registry::RegistryArgs;
 use super::report::Hinted;
+use crate::io::publish::registry::Registry;
 use crate::io::publish::target::{self, Target};
 use crate::io::publish::{PublishError, Published, Release, directory};
 
@@ -15,6 +17,7 @@ use crate::io::publish::{PublishError, Published, Release, directory};
 pub const EXAMPLES: &str = "\
 Examples:
   clusterstack push .release/docker-hello-1-34-v1 /srv/releases
+  clusterstack push .release oci://registry.example.com/platform/cluster-stacks
   clusterstack push .release git+https://git.example.com/platform/releases.git --branch main
   clusterstack push .release layout:./layout dir:///srv/releases     # several at once
 
@@ -22,8 +25,7 @@ A release that is there with other content stays as it is, and the command fails
 does: an SSH agent, or your credential helpers.";
 
 /// What a target is.
-const TARGETS: &str =
-    "Where to: dir:///path or a path, layout:path (an OCI image layout), git+https://…, git+ssh://…, git+file:///…";
+const TARGETS: &str = "Where to: oci://host/repository, dir:///path or a path, layout:path (an OCI image layout), git+https://…, git+ssh://…, git+file:///…";
 
 /// Flags of `clusterstack push`.
 #[derive(Args, Clone, Debug)]
@@ -43,6 +45,9 @@ pub struct PushArgs {
     #[arg(long, value_name = "PATH")]
     path: Option<String>,
 
+    #[command(flatten)]
+    registry: RegistryArgs,
+
     /// Form of the output: JSON or YAML with a row for each release and target; lines for people without it
     #[arg(short, long, value_name = "FORMAT")]
     output: Option<Format>,
@@ -60,7 +65,8 @@ pub fn run(args: &PushArgs) -> Result<()> {
     let (mut rows, mut failures) = (Vec::new(), Vec::new());
     for (text, target) in &targets {
         let shown = crate::core::source::redact(text);
-        let results = runtime.block_on(to_one(target, &releases))?;
+        let opened = args.registry.open(target)?;
+        let results = runtime.block_on(to_one(target, opened.registry.as_deref(), &releases));
         for (release, result) in releases.iter().zip(results) {
             let name = release.name.object_name();
             rows.push(row(&name, &shown, &result));
@@ -90,13 +96,16 @@ fn parsed(args: &PushArgs, text: &str) -> Result<Target> {
     Ok(target)
 }
 
-async fn to_one(target: &Target, releases: &[Release]) -> Result<Vec<Result<Published, PublishError>>> {
-    let registry = target::open(target)?;
+async fn to_one(
+    target: &Target,
+    registry: Option<&dyn Registry>,
+    releases: &[Release],
+) -> Vec<Result<Published, PublishError>> {
     let mut results = Vec::new();
     for release in releases {
-        results.push(target::publish(target, registry.as_deref(), release).await);
+        results.push(target::publish(target, registry, release).await);
     }
-    Ok(results)
+    results
 }
 
 fn row(release: &str, target: &str, result: &Result<Published, PublishError>) -> Value {

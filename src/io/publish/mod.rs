@@ -6,6 +6,7 @@
 pub mod directory;
 pub mod git;
 pub mod registry;
+pub mod remote;
 pub mod target;
 
 use std::collections::BTreeMap;

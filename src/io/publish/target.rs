@@ -1,10 +1,11 @@
 //! Where releases are published to, as a user writes it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::git::Git;
 use super::registry::{Layout, Registry, push};
+use super::remote::{Reach, Remote};
 use super::{PublishError, Published, Release, directory};
 use crate::core::source::SourceUrl;
 
@@ -58,15 +59,12 @@ fn redacted(text: &str) -> String {
     crate::core::source::redact(text)
 }
 
-/// Opens the repository of a registry, or the one on disk.
-pub fn open(target: &Target) -> Result<Option<Box<dyn Registry>>, PublishError> {
+/// Opens the repository of a registry, reached as `reach` says, or the one on disk; `scratch` is a directory for what is
+/// downloaded.
+pub fn open(target: &Target, reach: &Reach, scratch: &Path) -> Result<Option<Box<dyn Registry>>, PublishError> {
     match target {
         Target::Layout(path) => Ok(Some(Box::new(Layout::open(path)?))),
-        Target::Oci(repository) => Err(PublishError::Target {
-            target: format!("oci://{repository}"),
-            problem: "registries are not reached from here yet: write a layout and copy it with `oras` or `skopeo`"
-                .to_owned(),
-        }),
+        Target::Oci(repository) => Ok(Some(Box::new(Remote::open(repository, reach, scratch)?))),
         Target::Directory(_) | Target::Git(_) => Ok(None),
     }
 }

@@ -206,7 +206,7 @@ impl Registry {
     }
 
     /// Whether the registry has the blob, for pushing.
-    pub(super) async fn has_blob(&self, action: &'static str, digest: &Digest) -> Result<bool, SourceError> {
+    pub async fn has_blob(&self, action: &'static str, digest: &Digest) -> Result<bool, SourceError> {
         let url = self.url(&format!("blobs/{digest}"))?;
         let response = self.ask(&Ask::write(action, Method::HEAD, url, None)).await?;
         Ok(response.status() == StatusCode::OK)

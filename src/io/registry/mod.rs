@@ -10,7 +10,7 @@
 mod answer;
 mod blob;
 mod login;
-mod manifest;
+pub mod manifest;
 mod push;
 mod repository;
 
@@ -185,6 +185,17 @@ impl Registry {
     /// # Errors
     /// It has another digest, is no manifest, or the registry does not answer as it should.
     pub async fn manifest(&self, reference: &str) -> Result<Option<Found>, SourceError> {
+        let Some(body) = self.manifest_bytes(reference).await? else { return Ok(None) };
+        let damaged = |problem: String| self.damaged(&format!("manifest {reference}"), problem);
+        let document = Document::parse(&body).map_err(damaged)?;
+        Ok(Some(Found { digest: Digest::of(&body), document }))
+    }
+
+    /// The bytes of the manifest that `reference` names, a tag or a digest; `None` if there is no such thing.
+    ///
+    /// # Errors
+    /// It has another digest than asked for or told, or the registry does not answer as it should.
+    pub async fn manifest_bytes(&self, reference: &str) -> Result<Option<Bytes>, SourceError> {
         let mut ask = Ask::get(READING, self.manifest_url(reference)?);
         ask.accept(manifest::ACCEPT);
         let response = self.ask(&ask).await?;
@@ -200,8 +211,7 @@ impl Registry {
         if let Some(expected) = expected.filter(|expected| *expected != digest) {
             return Err(damaged(format!("its digest is {digest}, not {expected}")));
         }
-        let document = Document::parse(&body).map_err(damaged)?;
-        Ok(Some(Found { digest, document }))
+        Ok(Some(body))
     }
 
     /// What refers to the manifest `digest`, such as its signatures: by the registry's list, or where it has none by the

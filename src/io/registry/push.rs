@@ -103,12 +103,13 @@ impl Registry {
     pub async fn push_manifest(
         &self,
         reference: &str,
-        media_type: &'static str,
+        media_type: &str,
         manifest: Bytes,
     ) -> Result<Digest, SourceError> {
         let digest = Digest::of(&manifest);
         let mut send = Ask::write(ACTION, Method::PUT, self.manifest_url(reference)?, Some(&manifest));
-        send.headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+        let no_type = |_| self.nonsense(ACTION, &format!("{media_type:?} is no media type"));
+        send.headers.insert(CONTENT_TYPE, HeaderValue::from_str(media_type).map_err(no_type)?);
         let response = self.success(ACTION, self.ask(&send).await?).await?;
         match told(response.headers()) {
             Some(other) if other != digest => {

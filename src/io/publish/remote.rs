@@ -1,0 +1,117 @@
+//! A repository of a registry on the network, to publish to and to bundle from.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::PublishError;
+use super::registry::Registry as Repository;
+use crate::core::source::AllowList;
+use crate::io::registry::Registry;
+use crate::io::registry::manifest::MANIFEST;
+use crate::io::source::access::Tls;
+use crate::io::source::{Access, Credentials, SourceError};
+use crate::io::store::Digest;
+
+/// How a registry is reached from the command line.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    /// A Docker configuration with logins, as `docker login` writes it.
+    pub docker_config: Option<Vec<u8>>,
+    /// Authorities beside the system's, PEM.
+    pub authorities: Option<String>,
+    /// Speak plain http.
+    pub plain_http: bool,
+}
+
+/// The repository `host/path` of a registry.
+pub struct Remote {
+    name: String,
+    registry: Registry,
+}
+
+impl Remote {
+    /// Opens it; `scratch` is a directory for what is downloaded.
+    ///
+    /// # Errors
+    /// The name is none, or what it is reached by can't be used.
+    pub fn open(repository: &str, reach: &Reach, scratch: &Path) -> Result<Self, PublishError> {
+        let name = format!("oci://{repository}");
+        let failed = |problem: String| PublishError::Target { target: name.clone(), problem };
+        let logins = reach.docker_config.as_ref().map(|config| {
+            Credentials::from_secret(&BTreeMap::from([(".dockerconfigjson".to_owned(), config.clone())]))
+        });
+        let access = Access {
+            credentials: logins.transpose().map_err(|error| failed(format!("the Docker configuration: {error}")))?,
+            tls: Tls { authorities: reach.authorities.clone(), identity: None },
+            proxy: None,
+            insecure: reach.plain_http,
+        };
+        // Who types the command may reach what they can reach.
+        let host = repository.split('/').next().unwrap_or_default();
+        let allow = AllowList::parse([host]).map_err(|error| failed(error.to_string()))?;
+        let registry =
+            Registry::new(repository, &access, &allow, scratch).map_err(|error| failed(error.to_string()))?;
+        Ok(Self { name, registry })
+    }
+
+    fn failed(&self, action: &'static str) -> impl Fn(SourceError) -> PublishError {
+        let target = self.name.clone();
+        move |error| PublishError::Remote { action, target: target.clone(), problem: error.to_string() }
+    }
+
+    fn digest(&self, digest: &str) -> Result<Digest, PublishError> {
+        let bad = |problem: String| PublishError::Remote { action: "reading from", target: self.name.clone(), problem };
+        digest.parse().map_err(|error: crate::io::store::DigestError| bad(error.to_string()))
+    }
+}
+
+#[async_trait]
+impl Repository for Remote {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    async fn tags(&self) -> Result<Vec<String>, PublishError> {
+        match self.registry.tags().await {
+            // Nothing was pushed to it yet.
+            Err(SourceError::NoRepository { .. }) => Ok(Vec::new()),
+            other => other.map_err(self.failed("listing the tags of")),
+        }
+    }
+
+    async fn get_manifest(&self, reference: &str) -> Result<Option<Bytes>, PublishError> {
+        self.registry.manifest_bytes(reference).await.map_err(self.failed("reading from"))
+    }
+
+    async fn put_manifest(&self, tag: Option<&str>, manifest: &Bytes) -> Result<(), PublishError> {
+        let read: Option<Value> = serde_json::from_slice(manifest).ok();
+        let media_type = read.as_ref().and_then(|read| read.get("mediaType")?.as_str()).unwrap_or(MANIFEST);
+        let digest = Digest::of(manifest).to_string();
+        let pushed = self.registry.push_manifest(tag.unwrap_or(&digest), media_type, manifest.clone()).await;
+        pushed.map(drop).map_err(self.failed("pushing to"))
+    }
+
+    async fn blob_exists(&self, digest: &str) -> Result<bool, PublishError> {
+        let digest = self.digest(digest)?;
+        self.registry.has_blob("asking", &digest).await.map_err(self.failed("asking"))
+    }
+
+    async fn get_blob(&self, digest: &str, size: u64) -> Result<Bytes, PublishError> {
+        let digest = self.digest(digest)?;
+        self.registry.blob(&digest, size, size).await.map_err(self.failed("reading from"))
+    }
+
+    async fn put_blob(&self, _digest: &str, content: &Bytes) -> Result<(), PublishError> {
+        self.registry.push_blob(content).await.map(drop).map_err(self.failed("pushing to"))
+    }
+
+    async fn referrers(&self, digest: &str) -> Result<Vec<String>, PublishError> {
+        let digest = self.digest(digest)?;
+        let found = self.registry.referrers(&digest).await.map_err(self.failed("reading from"))?;
+        Ok(found.into_iter().map(|descriptor| descriptor.digest).collect())
+    }
+}
