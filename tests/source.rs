@@ -1,5 +1,8 @@
 //! Releases from real Git repositories: on the disk, and behind a real server on loopback.
 
+mod forge;
+mod github;
+mod gitlab;
 mod local;
 mod remote;
 mod repository;

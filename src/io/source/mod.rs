@@ -5,8 +5,12 @@ pub mod assets;
 mod credentials;
 pub mod directory;
 mod error;
+mod forge;
 pub mod git;
+pub mod github;
+pub mod gitlab;
 pub mod http;
+pub mod meter;
 pub mod open;
 pub mod poller;
 
@@ -23,7 +27,7 @@ use crate::core::name::ReleaseName;
 use crate::core::verification::{Signer, Trust};
 
 pub use access::Access;
-pub use credentials::{CredentialError, Credentials, SshIdentity};
+pub use credentials::{CredentialError, Credentials, GithubApp, SshIdentity};
 pub use error::{SourceError, trouble};
 
 /// Lists releases and fetches them.

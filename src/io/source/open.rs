@@ -11,6 +11,9 @@ use sha2::{Digest, Sha256};
 use super::access::{Access, Proxy, Tls};
 use super::directory::DirectorySource;
 use super::git::Git;
+use super::github::GithubSource;
+use super::gitlab::GitlabSource;
+use super::meter::SourceMetrics;
 use super::{Credentials, Source, SourceError};
 use crate::api::condition::Reason;
 use crate::api::source::{SecretReference, Source as Spec};
@@ -30,6 +33,7 @@ pub struct Sources {
     allow: AllowList,
     git: Git,
     limits: Limits,
+    metrics: SourceMetrics,
     open: Mutex<HashMap<String, Arc<dyn Source>>>,
 }
 
@@ -37,7 +41,14 @@ impl Sources {
     /// Sources within what the flags allow; `scratch` is a directory for repositories that are thrown away.
     pub fn new(allow: AllowList, scratch: &Path) -> Self {
         let git = Git::new(allow.clone(), scratch.to_owned(), GIT_THREADS);
-        Self { allow, git, limits: Limits::default(), open: Mutex::default() }
+        let (limits, metrics) = (Limits::default(), SourceMetrics::default());
+        Self { allow, git, limits, metrics, open: Mutex::default() }
+    }
+
+    /// The same, whose requests are counted in `metrics`.
+    #[must_use]
+    pub fn counted_in(self, metrics: SourceMetrics) -> Self {
+        Self { metrics, ..self }
     }
 
     /// The source that `spec` names, its Secrets read from `namespace`.
@@ -61,6 +72,14 @@ impl Sources {
         let source: Arc<dyn Source> = match spec {
             Spec { git: Some(git), github: None, gitlab: None, oci: None, directory: None } => {
                 Arc::new(self.git.source(&git.url, git.path.clone(), access)?)
+            }
+            Spec { git: None, github: Some(github), gitlab: None, oci: None, directory: None } => {
+                let metrics = self.metrics.clone();
+                Arc::new(GithubSource::new(github, &access, &self.allow, self.limits, metrics)?)
+            }
+            Spec { git: None, github: None, gitlab: Some(gitlab), oci: None, directory: None } => {
+                let metrics = self.metrics.clone();
+                Arc::new(GitlabSource::new(gitlab, &access, &self.allow, self.limits, metrics)?)
             }
             Spec { git: None, github: None, gitlab: None, oci: None, directory: Some(directory) } => {
                 Arc::new(DirectorySource::new(&directory.path, &self.allow, self.limits)?)
