@@ -1,6 +1,9 @@
 //! Releases from real Git repositories and registries: on the disk, and behind real servers on loopback.
 
 mod directory;
+mod forge;
+mod github;
+mod gitlab;
 mod http;
 mod local;
 mod oci;

@@ -38,7 +38,7 @@ pub struct BundleArgs {
     #[arg(value_name = "RELEASE", required = true)]
     releases: Vec<String>,
 
-    /// Where the releases are: a directory of packaged releases, layout:path or oci://host/repository
+    /// Where the releases are: a directory of packaged releases, layout:path, or a registry as in push
     #[arg(long, value_name = "SOURCE", default_value = ".release")]
     source: String,
 

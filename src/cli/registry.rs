@@ -13,7 +13,7 @@ use crate::io::publish::target::{self, Target};
 /// its file named by `--registry-config`; credential helpers are not asked.
 #[derive(Args, Clone, Debug)]
 pub struct RegistryArgs {
-    /// File with logins of registries [default: $DOCKER_CONFIG/config.json, else ~/.docker/config.json]
+    /// File with logins of registries; Docker's own config.json without it
     #[arg(long, value_name = "FILE")]
     registry_config: Option<PathBuf>,
 

@@ -92,7 +92,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), RunE
     let tasks = TaskTracker::new();
     let (notices, noticed) = unbounded_channel();
     let watches = Watches::new(clients.watching(), notices, work.clone(), tasks.clone());
-    let releases = Releases::open(&settings, &metrics).await?;
+    let releases = Releases::open(&settings, &metrics).await?.counted_in(metrics.sources.clone());
     // Passes under way may end by themselves for a while after the intake ended.
     let abort = CancellationToken::new();
     let (intake, cancel) = (work.clone(), abort.clone());

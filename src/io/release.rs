@@ -30,6 +30,7 @@ use crate::core::status::Trouble;
 use crate::io::lookup::Reader;
 use crate::io::render::{self, Subject};
 use crate::io::seed;
+use crate::io::source::meter::SourceMetrics;
 use crate::io::source::open::Sources;
 use crate::io::source::poller::Poller;
 use crate::io::source::trust::{Demand, asked_of, trust};
@@ -218,6 +219,12 @@ impl Releases {
             needs: Mutex::default(),
             rendered: Mutex::default(),
         })
+    }
+
+    /// The same, whose requests to sources are counted in `metrics`.
+    #[must_use]
+    pub fn counted_in(self, metrics: SourceMetrics) -> Self {
+        Self { sources: self.sources.counted_in(metrics), ..self }
     }
 
     /// The tags of a source, not older than `max_age`, and what is left of its quota; one poll for all who name it.

@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
+use crate::io::source::meter::SourceMetrics;
 use crate::settings::{LogFormat, LogLevel};
 
 /// Starts logging to standard error. `RUST_LOG` overrides the level.
@@ -75,6 +76,8 @@ pub struct Metrics {
     pub polls: Counter,
     /// Polls that failed.
     pub poll_failures: Counter,
+    /// Requests to sources and their quotas.
+    pub sources: SourceMetrics,
     /// 1 while this replica works.
     pub leader: Gauge,
 }
@@ -91,6 +94,7 @@ impl Default for Metrics {
             objects: Family::default(),
             polls: Counter::default(),
             poll_failures: Counter::default(),
+            sources: SourceMetrics::default(),
             leader: Gauge::default(),
         };
         registry.register("reconciles", "Passes of the controllers", metrics.reconciles.clone());
@@ -98,6 +102,7 @@ impl Default for Metrics {
         registry.register("objects", "Objects of releases by what was done with them", metrics.objects.clone());
         registry.register("source_polls", "Successful polls of sources", metrics.polls.clone());
         registry.register("source_poll_failures", "Failed polls of sources", metrics.poll_failures.clone());
+        metrics.sources.register(&mut registry);
         registry.register("leader", "Whether this replica is the active one", metrics.leader.clone());
         Self { registry: Arc::new(registry), ..metrics }
     }

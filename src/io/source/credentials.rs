@@ -22,8 +22,21 @@ pub struct Credentials {
     pub ssh: Option<SshIdentity>,
     /// Keys of hosts of SSH.
     pub known_hosts: KnownHosts,
+    /// A GitHub App.
+    pub github_app: Option<GithubApp>,
     /// Logins of registries, from Docker's configuration: by `host[:port]` or `host[:port]/path`.
     pub registries: BTreeMap<String, Login>,
+}
+
+/// A GitHub App and its installation. Debug shows nothing of it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct GithubApp {
+    /// Its number or client id.
+    pub id: String,
+    /// Number of the installation.
+    pub installation_id: String,
+    /// Its private key, PEM.
+    pub private_key: String,
 }
 
 /// How a registry is logged in to. Debug shows nothing of it.
@@ -63,6 +76,12 @@ impl fmt::Debug for Login {
     }
 }
 
+impl fmt::Debug for GithubApp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GithubApp").finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for SshIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SshIdentity").finish_non_exhaustive()
@@ -74,7 +93,7 @@ impl fmt::Debug for SshIdentity {
 pub enum CredentialError {
     /// No key of ours is in it.
     #[error(
-        "it has none of the keys username, password, token and identity: add username and password (or token), or identity and known_hosts"
+        "it has none of the keys username, password, token and identity: add username and password (or token), identity and known_hosts, or githubAppID, githubAppInstallationID and githubAppPrivateKey"
     )]
     Empty,
     /// A value is no text.
@@ -83,6 +102,11 @@ pub enum CredentialError {
     /// A private key without known hosts: it would be offered to anybody.
     #[error("it has identity but no usable known_hosts: add known_hosts, for example from ssh-keyscan <host>")]
     NoKnownHosts,
+    /// A GitHub App is half there.
+    #[error(
+        "githubAppID, githubAppInstallationID and githubAppPrivateKey belong together: add the missing ones, the first two as plain words"
+    )]
+    HalfApp,
     /// Docker's configuration is no JSON of its kind.
     #[error("its key .dockerconfigjson can't be read: write it as kubectl create secret docker-registry does")]
     NoDockerConfig,
@@ -138,7 +162,7 @@ fn registry_name(key: &str) -> String {
 
 impl Credentials {
     /// Reads the data of a Secret: `username` and `password` (or `token`, `bearerToken`), or `identity`,
-    /// `known_hosts` and the identity's passphrase as `password`: Flux's keys. `ssh-privatekey`, of Kubernetes' own Secrets
+    /// `known_hosts` and the identity's passphrase as `password`, or a GitHub App: Flux's keys. `ssh-privatekey`, of Kubernetes' own Secrets
     /// for SSH, is an `identity`.
     /// `.dockerconfigjson` is Docker's configuration, with a login for each registry.
     pub fn from_secret<V: AsRef<[u8]>>(data: &BTreeMap<String, V>) -> Result<Self, CredentialError> {
@@ -163,14 +187,16 @@ impl Credentials {
         let password = line(get("password")?.or(get("token")?).or(get("bearerToken")?));
         let username = line(get("username")?);
         let known_hosts = KnownHosts::parse(&get("known_hosts")?.unwrap_or_default());
+        let app = [get("githubAppID")?, get("githubAppInstallationID")?, get("githubAppPrivateKey")?];
+        let github_app = GithubApp::of(app)?;
         let credentials = match get("identity")?.or(get("ssh-privatekey")?) {
             Some(private_key) => {
                 let ssh = Some(SshIdentity { private_key, passphrase: password });
-                Self { username, password: None, ssh, known_hosts, registries: BTreeMap::new() }
+                Self { username, password: None, ssh, known_hosts, github_app, registries: BTreeMap::new() }
             }
-            None => Self { username, password, known_hosts, ..Self::default() },
+            None => Self { username, password, known_hosts, github_app, ..Self::default() },
         };
-        if credentials.password.is_none() && credentials.ssh.is_none() {
+        if credentials.password.is_none() && credentials.ssh.is_none() && credentials.github_app.is_none() {
             return Err(CredentialError::Empty);
         }
         if credentials.ssh.is_some() && credentials.known_hosts.is_empty() {
@@ -198,12 +224,15 @@ impl Credentials {
 
     /// Feeds everything to a digest, so that two sources with other credentials are other sources.
     pub(super) fn digest(&self, digest: &mut Sha256) {
-        let identity = self.ssh.as_ref();
+        let (identity, app) = (self.ssh.as_ref(), self.github_app.as_ref());
         let fields = [
             self.username.as_deref(),
             self.password.as_deref(),
             identity.map(|ssh| ssh.private_key.as_str()),
             identity.and_then(|ssh| ssh.passphrase.as_deref()),
+            app.map(|app| app.id.as_str()),
+            app.map(|app| app.installation_id.as_str()),
+            app.map(|app| app.private_key.as_str()),
         ];
         for field in fields {
             let field = field.unwrap_or_default();
@@ -230,8 +259,30 @@ impl Credentials {
         let registries = self.registries.values().map(|login| match login {
             Login::Basic { password: secret, .. } | Login::Identity(secret) | Login::Bearer(secret) => secret.as_str(),
         });
-        let own = [self.password.as_deref(), passphrase].into_iter().flatten();
+        let app = self.github_app.as_ref().map(|app| app.private_key.as_str());
+        let own = [self.password.as_deref(), passphrase, app].into_iter().flatten();
         own.chain(registries).filter(|text| !text.is_empty()).collect()
+    }
+}
+
+impl GithubApp {
+    /// All of id, installation and key, or nothing.
+    fn of(parts: [Option<String>; 3]) -> Result<Option<Self>, CredentialError> {
+        let [id, installation_id, private_key] = parts;
+        let (id, installation_id, private_key) = match (id, installation_id, private_key) {
+            (None, None, None) => return Ok(None),
+            (Some(id), Some(installation_id), Some(key)) => {
+                (id.trim().to_owned(), installation_id.trim().to_owned(), key)
+            }
+            _ => return Err(CredentialError::HalfApp),
+        };
+        // They become part of a URL.
+        let is_word =
+            |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+        if !is_word(&id) || !is_word(&installation_id) {
+            return Err(CredentialError::HalfApp);
+        }
+        Ok(Some(Self { id, installation_id, private_key }))
     }
 }
 
@@ -288,6 +339,25 @@ mod tests {
         for broken in ["", "{}", "{\"auths\": {}}", "hunter2"] {
             assert_eq!(read(&[(".dockerconfigjson", broken)]), Err(CredentialError::NoDockerConfig));
         }
+    }
+
+    #[test]
+    fn a_github_app_is_read_whole() {
+        let all = [("githubAppID", "12\n"), ("githubAppInstallationID", "34"), ("githubAppPrivateKey", "hunter3")];
+        let credentials = read(&all).unwrap();
+        let app = credentials.github_app.as_ref().unwrap();
+        assert_eq!((app.id.as_str(), app.installation_id.as_str()), ("12", "34"));
+        assert_eq!(credentials.secrets(), ["hunter3"]);
+        assert!(!format!("{credentials:?} {app:?}").contains("hunter"));
+        let digest = |credentials: &Credentials| {
+            let mut digest = Sha256::new();
+            credentials.digest(&mut digest);
+            digest.finalize()
+        };
+        let other = read(&[all[0], all[1], ("githubAppPrivateKey", "other")]).unwrap();
+        assert_ne!(digest(&credentials), digest(&other));
+        assert_eq!(read(&all[..2]), Err(CredentialError::HalfApp));
+        assert_eq!(read(&[("githubAppID", "1/2"), all[1], all[2]]), Err(CredentialError::HalfApp));
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub enum SourceError {
         problem: String,
     },
     /// The quota of requests is used up.
-    #[error("{url} answers no more requests for now: {problem}; it is asked again in {} s", .after.as_secs())]
+    #[error("{url} answers no more requests for now: {problem}; it is asked again when that is over")]
     RateLimited {
         /// The source.
         url: String,

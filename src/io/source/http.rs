@@ -140,7 +140,9 @@ impl Http {
                 for header in [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION] {
                     following.headers_mut().remove(header);
                 }
-                following.headers_mut().remove("private-token");
+                for header in ["private-token", "job-token", "deploy-token"] {
+                    following.headers_mut().remove(header);
+                }
             }
             *following.url_mut() = next;
             request = following;

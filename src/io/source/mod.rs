@@ -5,8 +5,12 @@ pub mod assets;
 mod credentials;
 pub mod directory;
 mod error;
+mod forge;
 pub mod git;
+pub mod github;
+pub mod gitlab;
 pub mod http;
+pub mod meter;
 pub mod oci;
 pub mod open;
 pub mod poller;
@@ -25,7 +29,7 @@ use crate::core::name::ReleaseName;
 use crate::core::verification::{Signer, Trust};
 
 pub use access::Access;
-pub use credentials::{CredentialError, Credentials, Login, SshIdentity};
+pub use credentials::{CredentialError, Credentials, GithubApp, Login, SshIdentity};
 pub use error::{SourceError, trouble};
 
 /// Lists releases and fetches them.

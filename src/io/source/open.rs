@@ -11,6 +11,9 @@ use sha2::{Digest, Sha256};
 use super::access::{Access, Proxy, Tls};
 use super::directory::DirectorySource;
 use super::git::Git;
+use super::github::GithubSource;
+use super::gitlab::GitlabSource;
+use super::meter::SourceMetrics;
 use super::oci::OciSource;
 use super::{Credentials, Source, SourceError};
 use crate::api::condition::Reason;
@@ -33,6 +36,7 @@ pub struct Sources {
     limits: Limits,
     /// Where blobs lie that are not whole yet.
     blobs: PathBuf,
+    metrics: SourceMetrics,
     open: Mutex<HashMap<String, Arc<dyn Source>>>,
 }
 
@@ -40,7 +44,14 @@ impl Sources {
     /// Sources within what the flags allow; `scratch` is a directory for repositories that are thrown away.
     pub fn new(allow: AllowList, scratch: &Path) -> Self {
         let git = Git::new(allow.clone(), scratch.to_owned(), GIT_THREADS);
-        Self { allow, git, limits: Limits::default(), blobs: scratch.join("blobs"), open: Mutex::default() }
+        let (limits, metrics) = (Limits::default(), SourceMetrics::default());
+        Self { allow, git, limits, blobs: scratch.join("blobs"), metrics, open: Mutex::default() }
+    }
+
+    /// The same, whose requests are counted in `metrics`.
+    #[must_use]
+    pub fn counted_in(self, metrics: SourceMetrics) -> Self {
+        Self { metrics, ..self }
     }
 
     /// The source that `spec` names, its Secrets read from `namespace`.
@@ -64,6 +75,14 @@ impl Sources {
         let source: Arc<dyn Source> = match spec {
             Spec { git: Some(git), github: None, gitlab: None, oci: None, directory: None } => {
                 Arc::new(self.git.source(&git.url, git.path.clone(), access)?)
+            }
+            Spec { git: None, github: Some(github), gitlab: None, oci: None, directory: None } => {
+                let metrics = self.metrics.clone();
+                Arc::new(GithubSource::new(github, &access, &self.allow, self.limits, metrics)?)
+            }
+            Spec { git: None, github: None, gitlab: Some(gitlab), oci: None, directory: None } => {
+                let metrics = self.metrics.clone();
+                Arc::new(GitlabSource::new(gitlab, &access, &self.allow, self.limits, metrics)?)
             }
             Spec { git: None, github: None, gitlab: None, oci: None, directory: Some(directory) } => {
                 Arc::new(DirectorySource::new(&directory.path, &self.allow, self.limits)?)

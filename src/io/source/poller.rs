@@ -3,7 +3,8 @@
 //! Guarantees: of callers that ask for the same source at the same time, one lists and all get its result; a listing
 //! that is young enough is given without asking; a failure is given for a while that grows with each failure in a row,
 //! so that many who try again don't hammer what is down, and leaves the last good listing where it was. Nobody waits
-//! longer for a source that is back than its own interval.
+//! longer for a source that is back than its own interval; but a server that says when it may be asked again is not asked
+//! before, whoever insists.
 //!
 //! Caveats: a caller that is the one to list and is dropped or cancelled takes its list along; the next caller lists
 //! anew.
@@ -173,11 +174,17 @@ impl Poller {
 impl Entry {
     fn young(&self, now: Instant, max_age: Duration) -> Option<Result<Polled, SourceError>> {
         let known = lock(&self.known);
-        if let Some(failed) = &known.failed {
-            let young = now.saturating_duration_since(failed.at) < max_age.min(failed.pause);
-            return young.then(|| Err(failed.error.clone()));
+        let good = known.good.clone().filter(|polled| now.saturating_duration_since(polled.at) < max_age);
+        let Some(failed) = &known.failed else { return good.map(Ok) };
+        let since = now.saturating_duration_since(failed.at);
+        if let SourceError::RateLimited { url, problem, after } = &failed.error
+            && let Some(after) = after.checked_sub(since).filter(|left| !left.is_zero())
+        {
+            // What is young enough needs no asking.
+            let limited = SourceError::RateLimited { url: url.clone(), problem: problem.clone(), after };
+            return Some(good.ok_or(limited));
         }
-        known.good.clone().filter(|polled| now.saturating_duration_since(polled.at) < max_age).map(Ok)
+        (since < max_age.min(failed.pause)).then(|| Err(failed.error.clone()))
     }
 
     /// What was found out by a list that started at `asked` or later, or failed since then.
@@ -204,6 +211,11 @@ mod tests {
     struct Slow {
         lists: AtomicU64,
         down: AtomicBool,
+        limited: AtomicBool,
+    }
+
+    fn limited(after: Duration) -> SourceError {
+        SourceError::RateLimited { url: "x".into(), problem: "enough".into(), after }
     }
 
     fn down() -> SourceError {
@@ -221,6 +233,9 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
             if self.down.load(Ordering::SeqCst) {
                 return Err(down());
+            }
+            if self.limited.load(Ordering::SeqCst) {
+                return Err(limited(Duration::from_mins(10)));
             }
             Ok(Listing::new(vec![Tag { name: "v".to_owned(), revision }]))
         }
@@ -314,6 +329,31 @@ mod tests {
         let before = poller.polls(&source);
         poller.poll(&source, AGE, &cancel).await.unwrap_err();
         assert_eq!(poller.polls(&source), before + 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_wants_to_be_left_alone_is_not_asked_by_anybody() {
+        let (poller, source, cancel) = (Poller::new(), Slow::default(), CancellationToken::new());
+        source.limited.store(true, Ordering::SeqCst);
+        poller.poll(&source, AGE, &cancel).await.unwrap_err();
+        source.limited.store(false, Ordering::SeqCst);
+        for max_age in [AGE, Duration::ZERO, AGE] {
+            tokio::time::advance(Duration::from_mins(3)).await;
+            let error = poller.poll(&source, max_age, &cancel).await.unwrap_err();
+            assert!(
+                matches!(error, SourceError::RateLimited { after, .. } if after < Duration::from_mins(8)),
+                "{error:?}"
+            );
+        }
+        assert_eq!(poller.polls(&source), 1);
+        tokio::time::advance(Duration::from_mins(1)).await;
+        assert_eq!(revision(&poller.poll(&source, Duration::ZERO, &cancel).await.unwrap()), "1");
+
+        // Who asks for no more than what is known gets it in the meantime.
+        source.limited.store(true, Ordering::SeqCst);
+        poller.poll(&source, Duration::ZERO, &cancel).await.unwrap_err();
+        assert_eq!(revision(&poller.poll(&source, AGE, &cancel).await.unwrap()), "1");
+        assert_eq!(poller.polls(&source), 3);
     }
 
     #[tokio::test(start_paused = true)]
