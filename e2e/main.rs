@@ -13,6 +13,7 @@ mod broken;
 mod delete;
 mod drift;
 mod flaky;
+mod forge;
 mod install;
 mod migration;
 mod provider;
