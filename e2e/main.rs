@@ -14,6 +14,7 @@ mod delete;
 mod directory;
 mod drift;
 mod flaky;
+mod forge;
 mod install;
 mod migration;
 mod oci;
