@@ -405,8 +405,12 @@ async fn a_silent_server_is_given_up_when_it_is_called_off() {
 
 fn trust(git: bool) -> Trust {
     let keys = Keys::default();
-    let git = git.then(|| GitTrust { mode: Default::default(), keys: keys.clone() });
-    Trust { git, cosign: None, checksums: Some(ChecksumTrust { file: "SHA256SUMS".into(), keys }) }
+    let git = git.then(|| GitTrust { mode: Default::default(), keys: keys.clone(), ..GitTrust::default() });
+    Trust {
+        git,
+        cosign: None,
+        checksums: Some(ChecksumTrust { file: "SHA256SUMS".into(), keys, ..ChecksumTrust::default() }),
+    }
 }
 
 #[tokio::test]
