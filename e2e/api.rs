@@ -57,6 +57,13 @@ async fn specs_that_can_never_work_are_refused_with_the_reason() {
         (json!({"versions": ["v0-sha.abc"]}), "belong to channel custom"),
         (json!({"channel": "custom", "versions": ["v2"]}), "belong to the stable channel"),
         (json!({"source": {"oci": {"repository": "r"}}}), "exactly one source"),
+        (json!({"verify": {"cosign": {"secretRef": {"name": "k"}}}}), "verify.cosign is for source oci"),
+        (json!({"verify": {"checksums": {"secretRef": {"name": "k"}}}}), "verify.checksums is for sources github"),
+        (
+            json!({"source": {"git": null, "oci": {"repository": "r"}}, "verify": {"git": {"secretRef": {"name": "k"}}}}),
+            "verify.git is for source git",
+        ),
+        (json!({"preReleases": ["beta"]}), "preReleases is for channel custom"),
         (json!({"source": {"git": null}}), "exactly one source"),
         (json!({"interval": "5 minutes"}), "spec.interval"),
         (json!({"interval": "1s"}), "interval must be at least 10s"),
@@ -76,8 +83,10 @@ async fn specs_that_can_never_work_are_refused_with_the_reason() {
         json!({}),
         json!({"noProvider": false, "providerRef": template}),
         json!({"versions": ["v1", "v12"], "keep": 0, "interval": "1h30m", "driftMode": "warn"}),
-        json!({"channel": "custom", "versions": ["v0-sha.abc", "v1-beta.2"]}),
+        json!({"channel": "custom", "versions": ["v0-sha.abc", "v1-beta.2"], "preReleases": ["beta"]}),
         json!({"source": null}),
+        json!({"verify": {"git": {"secretRef": {"name": "k"}}}}),
+        json!({"source": null, "verify": {"checksums": {"secretRef": {"name": "k"}}}}),
     ]
     .into_iter()
     .enumerate()
@@ -102,6 +111,28 @@ async fn what_names_a_stack_can_not_be_changed() {
         json!({"spec": {"versions": ["v1"], "autoSubscribe": false, "source": {"git": {"url": "https://other"}}}}),
     );
     t.stacks().patch("x", &PatchParams::default(), &patch).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_release_and_an_addon_are_about_can_not_be_changed() {
+    let t = World::new("about").await;
+    let reference = |name: &str| json!({"apiVersion": "a/v1", "kind": "X", "name": name, "namespace": t.namespace});
+    for (kind, field, message) in [
+        ("ClusterStackRelease", "providerRef", "providerRef can't be changed: delete the release"),
+        ("ClusterAddon", "clusterRef", "clusterRef can't be changed: each Cluster has a ClusterAddon of its own"),
+    ] {
+        let object = |to: &str| json!({"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": "x"}, "spec": {field: reference(to)}});
+        t.apply(&object("one")).await;
+        t.apply(&object("one")).await;
+        let patch = Patch::Merge(object("other"));
+        let changed = t.api(API_VERSION, kind).patch("x", &PatchParams::default(), &patch).await;
+        let said = changed.expect_err(kind).to_string();
+        assert!(said.contains(message), "{said}");
+    }
+    let bare = json!({"apiVersion": API_VERSION, "kind": "ClusterStackRelease", "metadata": {"name": "y"}, "spec": {}});
+    t.apply(&bare).await;
+    let given = json!({"spec": {"providerRef": reference("one")}});
+    t.change("user", (API_VERSION, "ClusterStackRelease", "y"), given).await;
 }
 
 #[tokio::test]

@@ -105,6 +105,7 @@ async fn a_definition_of_the_release_itself_is_waited_for() {
     let t = World::new("owncrd").await;
     let _operator = t.operator(&["--allow-cluster-scope"]);
     let group = format!("{}.example.com", t.namespace);
+    t.add_rights(&group, &["widgets"]).await;
     let definition = serde_json::to_string(&small_kind(&group, "Widget")).unwrap();
     let widget = format!("apiVersion: {group}/v1\nkind: Widget\nmetadata: {{name: w}}\n");
     t.remove_at_end("apiextensions.k8s.io/v1", "CustomResourceDefinition", &format!("widgets.{group}"));

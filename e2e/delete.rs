@@ -56,6 +56,22 @@ async fn a_stack_in_use_waits_names_the_cluster_and_goes_on_by_itself() {
 }
 
 #[tokio::test]
+async fn of_two_stacks_that_are_the_same_the_second_waits_until_the_first_is_gone() {
+    let t = World::new("twice").await;
+    let _operator = t.operator(&[]);
+    let repo = ready(&t).await;
+    t.create_stack("again", &repo.url(), json!({})).await;
+    let message = t.stack_says("again", ConditionType::Ready, "False", "FailedToCreateOrUpdate").await;
+    assert!(message.contains(&format!("{V1} is there already and belongs to ClusterStack x")), "{message}");
+    assert!(!message.contains("Status"), "{message}");
+    are_there(&t, true).await;
+    t.delete_stack("x").await;
+    t.stack_gone("x").await;
+    t.ready("again", "v1").await;
+    are_there(&t, true).await;
+}
+
+#[tokio::test]
 async fn a_release_in_use_that_is_deleted_by_hand_waits_too() {
     let t = World::new("relinuse").await;
     let _operator = t.operator(&[]);

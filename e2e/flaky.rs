@@ -13,7 +13,7 @@ async fn in_a_storm_everything_is_reached_all_the_same() {
     let t = World::new("storm").await;
     let repo = t.repo();
     repo.release(V1, &format!("{CLASS}{SETTINGS}"));
-    let proxy = Proxy::start(t.client.clone(), t.dir()).await;
+    let proxy = Proxy::start(t.operator_client().await, t.dir()).await;
     proxy.set(Weather::Storm);
     let _operator = Operator::start(&t, proxy.kubeconfig(), &[]);
     t.create_stack("x", &repo.url(), json!({})).await;
@@ -33,7 +33,7 @@ async fn an_api_server_that_is_gone_for_a_while_is_waited_for() {
     let t = World::new("gone").await;
     let repo = t.repo();
     repo.release(V1, SETTINGS);
-    let proxy = Proxy::start(t.client.clone(), t.dir()).await;
+    let proxy = Proxy::start(t.operator_client().await, t.dir()).await;
     proxy.set(Weather::Down);
     let operator = Operator::start(&t, proxy.kubeconfig(), &[]);
     operator.address("probes").await;
@@ -56,7 +56,7 @@ async fn while_clusters_can_not_be_listed_nothing_is_collected_or_deleted() {
     let t = World::new("blind").await;
     let repo = t.repo();
     repo.release(V1, &format!("{CLASS}{SETTINGS}"));
-    let proxy = Proxy::start(t.client.clone(), t.dir()).await;
+    let proxy = Proxy::start(t.operator_client().await, t.dir()).await;
     let _operator = Operator::start(&t, proxy.kubeconfig(), &[]);
     t.create_stack("x", &repo.url(), json!({})).await;
     t.ready("x", "v1").await;

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::harness::{CLUSTER_API, World};
+use crate::harness::{CLUSTER_API, RegistryServer, World};
 
 /// A copy of a stack that may be changed.
 fn copy(t: &World) -> PathBuf {
@@ -24,6 +24,69 @@ fn run(args: &[&str]) -> (Option<i32>, Value) {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     (output.status.code(), serde_json::from_str(&text).unwrap_or_else(|_| panic!("{args:?}: {text}{error}")))
+}
+
+/// Runs the command line, which must go well; what it prints.
+fn done(args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_clusterstack")).args(args).output().unwrap();
+    let (text, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{args:?}: {text}{error}");
+    text.into_owned()
+}
+
+#[tokio::test]
+async fn a_release_is_pushed_bundled_over_an_air_gap_and_subscribed_from_a_registry() {
+    const V1: &str = "docker-hello-1-34-v1";
+    let t = World::new("pushed").await;
+    let place = |name: &str| t.dir().join(name).to_str().unwrap().to_owned();
+    let Some(outside) = RegistryServer::start(&t.dir().join("outside"), &[]) else { return };
+    let login = ["-login", "basic", "-user", "robot", "-password", "hunter2"];
+    let Some(inside) = RegistryServer::start(&t.dir().join("inside"), &login) else { return };
+    let (there, here) = (format!("oci://{}/platform/stacks", outside.host), format!("oci://{}/mirror", inside.host));
+    let (releases, archive, config) = (place("releases"), place("releases.tar"), place("config.json"));
+    let docker = json!({"auths": {&inside.host: {"username": "robot", "password": "hunter2"}}}).to_string();
+    std::fs::write(&config, &docker).unwrap();
+    let stack = copy(&t);
+    done(&["package", stack.to_str().unwrap(), "--out", &releases]);
+
+    let push = |target: &str, state: &str| {
+        let (code, rows) = run(&["push", &releases, target, "--plain-http", "--registry-config", &config]);
+        assert_eq!((code, rows[0]["state"].as_str()), (Some(0), Some(state)), "{rows}");
+        rows[0]["revision"].as_str().unwrap().to_owned()
+    };
+    let digest = push(&there, "pushed");
+    assert_eq!(push(&there, "unchanged"), digest);
+    done(&["bundle", V1, "--source", &there, "--plain-http", "-f", &archive]);
+    drop(outside);
+    std::fs::remove_dir_all(&releases).unwrap();
+    let import = ["bundle", "import", &archive, &here, "--plain-http", "--registry-config", &config];
+    assert_eq!(done(&import), format!("{V1} imported {digest}\n"));
+    assert_eq!(done(&import), format!("{V1} unchanged {digest}\n"));
+    let refused =
+        Command::new(env!("CARGO_BIN_EXE_clusterstack")).args(&import[..5]).env("HOME", "/nonexistent").output();
+    let error = String::from_utf8(refused.unwrap().stderr).unwrap();
+    assert!(error.contains("401") && error.contains("there is no login for"), "{error}");
+
+    t.apply(&json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "registry"},
+        "type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": docker},
+    }))
+    .await;
+    let _operator = t.operator(&["--allow-source", &inside.host]);
+    let repository = format!("{}/mirror", inside.host);
+    let source =
+        json!({"git": null, "oci": {"repository": repository, "insecure": true, "secretRef": {"name": "registry"}}});
+    t.create_stack("hello", "", json!({"name": "hello", "source": source})).await;
+    t.ready("hello", "v1").await;
+    assert!(t.get(CLUSTER_API, "ClusterClass", V1).await.is_some());
+    let artifact = t.release_ready(V1).await.status.unwrap().artifact.unwrap();
+    assert_eq!((artifact.revision, artifact.url), (digest, here.clone()));
+
+    // The next one is pushed to where the first is.
+    done(&["package", stack.to_str().unwrap(), "--out", &releases, "--version", "v2"]);
+    push(&here, "pushed");
+    t.look_again("hello").await;
+    t.ready("hello", "v2").await;
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use clusterstack::api::ConditionType;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::harness::{CLASS, World, check, wait_for};
+use crate::harness::{CLASS, World, check, install_small_kind, wait_for};
 
 const V1: &str = "docker-x-1-34-v1";
 const V2: &str = "docker-x-1-34-v2";
@@ -174,16 +174,18 @@ async fn a_seed_that_can_not_be_read_is_said_and_never_replaced() {
     t.apply(&json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET}})).await;
     let repo = t.repo();
     repo.release(V1, CREDENTIALS);
-    let _operator = t.operator(&[]);
+    let operator = t.operator(&[]);
     t.create_stack("x", &repo.url(), json!({})).await;
     let message = t.release_says(V1, ConditionType::HelmChartTemplated, "False", "SecretInvalid").await;
     assert!(message.contains(SECRET) && message.contains("not of type"), "{message}");
     t.delete("v1", "Secret", SECRET).await;
     t.look_again("x").await;
     t.ready("x", "v1").await;
-    // One that is not ours outlives the stack.
+    // One that is not ours outlives the stack. A pass in between would make one of ours.
+    operator.kill();
     t.delete("v1", "Secret", SECRET).await;
     t.apply(&json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET}})).await;
+    let _operator = t.operator(&[]);
     t.delete_stack("x").await;
     t.stack_gone("x").await;
     assert!(t.get("v1", "Secret", SECRET).await.is_some());
@@ -245,4 +247,24 @@ data:
     let message = t.release_says(v4, ConditionType::HelmChartTemplated, "False", "RenderFailed").await;
     assert!(message.contains("kube-system/first") && message.contains("serviceAccountName"), "{message}");
     t.release_ready("docker-x-1-34-v3").await;
+}
+
+#[tokio::test]
+async fn a_chart_that_looks_up_a_kind_that_comes_later_is_rendered_then() {
+    let t = World::new("laterkind").await;
+    let group = format!("{}.example.com", t.namespace);
+    let repo = t.repo();
+    repo.release(
+        V1,
+        &format!(
+            "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: found}}\ndata:\n  many: {{{{ len (lookup \"{group}/v1\" \"Gadget\" .Release.Namespace \"\").items | quote }}}}\n"
+        ),
+    );
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    let message = t.release_says(V1, ConditionType::HelmChartTemplated, "False", "RenderFailed").await;
+    assert!(message.contains("Gadget") && message.contains("CustomResourceDefinition"), "{message}");
+    install_small_kind(&t, &group, "Gadget").await;
+    t.ready("x", "v1").await;
+    assert_eq!(t.in_config_map("found", "/data/many").await, "0");
 }

@@ -330,8 +330,11 @@ async fn a_hook_that_is_signed_has_the_source_read_at_once() {
         (&path, vec![("X-Hub-Signature-256", "sha256=00")]),
         (&unknown, vec![("X-Gitlab-Token", "swordfish")]),
     ] {
+        let asked = Instant::now();
         let answer = operator.post("receiver", path, &headers, body).await;
         assert!(answer.contains(" 401 "), "{path} {headers:?}: {answer}");
+        // The time tells nothing: no answer comes before a Secret could have been read.
+        assert!(asked.elapsed() >= Duration::from_millis(200), "{path} {headers:?}: {:?}", asked.elapsed());
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(server.requests(), before);
@@ -344,6 +347,32 @@ async fn a_hook_that_is_signed_has_the_source_read_at_once() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     t.ready("x", "v2").await;
+
+    // What other senders show of the token counts as well.
+    let generic = [("X-Signature", signature.as_str())];
+    for headers in [&generic[..], &[("X-Gitlab-Token", "swordfish")], &[("Authorization", "Bearer swordfish")]] {
+        let answer = operator.post("receiver", &path, headers, body).await;
+        assert!(answer.contains(" 202 "), "{headers:?}: {answer}");
+    }
+
+    // Strangers keep nobody out, however many they are.
+    let stranger = async || {
+        let mut answers = Vec::new();
+        for _ in 0..3 {
+            answers.push(operator.post("receiver", &path, &[("X-Gitlab-Token", "guessed")], body).await);
+        }
+        answers
+    };
+    let strangers = futures::future::join_all((0..100).map(|_| stranger()));
+    let known = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        operator.post("receiver", &path, &[("X-Hub-Signature-256", &signature)], body).await
+    };
+    let (refused, answer) = tokio::join!(strangers, known);
+    assert!(answer.contains(" 202 "), "{answer}");
+    let refused = refused.concat();
+    assert!(refused.iter().all(|answer| answer.contains(" 401 ") || answer.contains(" 429 ")), "{refused:?}");
+    assert!(refused.iter().any(|answer| answer.contains(" 429 ")), "{refused:?}");
 
     let large = "x".repeat(2 * 1024 * 1024);
     let answer = operator.post("receiver", &path, &[("X-Gitlab-Token", "swordfish")], &large).await;

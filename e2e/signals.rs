@@ -43,6 +43,20 @@ async fn sigterm_ends_it_with_success() {
 }
 
 #[tokio::test]
+async fn sigterm_at_the_start_ends_it_with_success_and_at_once() {
+    let t = World::new("termstart").await;
+    for _ in 0..5 {
+        let operator = t.operator(&[]);
+        operator.address("probes").await;
+        let log = operator.log_file();
+        let status = operator.terminate().await;
+        assert!(status.success(), "{status}");
+        let log = std::fs::read_to_string(log).unwrap();
+        assert!(!log.contains("still under way"), "{log}");
+    }
+}
+
+#[tokio::test]
 async fn sigterm_in_the_middle_of_work_ends_it_with_success() {
     let t = World::new("termwork").await;
     let repo = t.repo();

@@ -6,7 +6,7 @@ use clusterstack::api::ConditionType;
 use clusterstack::api::condition;
 use serde_json::json;
 
-use crate::harness::{GitServer, Mood, Operator, Repo, SETTINGS, SshServer, World, check};
+use crate::harness::{GitServer, Mood, Operator, Repo, SETTINGS, SshServer, World, check, wait_for};
 
 const V1: &str = "docker-x-1-34-v1";
 const V2: &str = "docker-x-1-34-v2";
@@ -45,7 +45,7 @@ async fn releases_come_over_https_from_a_host_whose_certificate_is_trusted() {
     let message = t.stack_says("x", ConditionType::Ready, "False", "SourceUnauthorized").await;
     assert!(message.contains("certificate"), "{message}");
     operator.terminate().await;
-    let _operator = Operator::start_with(&t, &t.plane.kubeconfig, &flags, &[("SSL_CERT_FILE", &authority)]);
+    let _operator = Operator::start_with(&t, t.plane.operator_kubeconfig(), &flags, &[("SSL_CERT_FILE", &authority)]);
     t.look_again("x").await;
     t.ready("x", "v1").await;
 }
@@ -205,6 +205,22 @@ async fn a_password_in_the_url_is_shown_nowhere() {
 }
 
 #[tokio::test]
+async fn a_release_that_is_refused_is_downloaded_again_when_somebody_asks_and_not_before() {
+    let t = World::new("refused").await;
+    let repo = t.repo();
+    repo.write("README.md", "there is no stack in here");
+    repo.tag(V1);
+    let operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({"interval": "10s"})).await;
+    t.release_says(V1, ConditionType::Stalled, "True", "ReleaseInvalid").await;
+    let downloads = || operator.log().matches("fetching").count();
+    operator.passes("ClusterStackRelease", 2).await;
+    assert_eq!(downloads(), 1);
+    t.look_again("x").await;
+    wait_for("another download", || async { check(downloads() == 2, operator.log()) }).await;
+}
+
+#[tokio::test]
 async fn a_tag_that_moved_is_told_and_not_followed() {
     let t = World::new("moved").await;
     let repo = t.repo();
@@ -223,11 +239,26 @@ async fn a_tag_that_moved_is_told_and_not_followed() {
     assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
     assert_eq!(t.release_ready(V1).await.status.unwrap().artifact.unwrap(), before);
 
-    // Without the store there is no way back to what was applied: it stays, and says so.
+    // Without the store what was applied comes by its commit, and is watched over as before.
     operator.kill();
     std::fs::remove_dir_all(t.store()).unwrap();
+    let operator = t.operator(&[]);
+    t.change("vandal", ("v1", "ConfigMap", V1), json!({"data": {"size": "spoilt"}})).await;
+    wait_for("the field to be put back", || async {
+        let size = t.in_config_map(V1, "/data/size").await;
+        check(size == "large", size)
+    })
+    .await;
+    t.release_says(V1, ConditionType::ArtifactChanged, "True", "ArtifactChanged").await;
+    assert_eq!(t.release_ready(V1).await.status.unwrap().artifact.unwrap(), before);
+
+    // Where the commit is gone too there is no way back: what is applied stays, and says so.
+    operator.kill();
+    std::fs::remove_dir_all(t.store()).unwrap();
+    repo.forget();
     let _operator = t.operator(&[]);
-    t.release_says(V1, ConditionType::Stalled, "True", "ArtifactChanged").await;
+    let message = t.release_says(V1, ConditionType::Stalled, "True", "ArtifactChanged").await;
+    assert!(message.contains("has no such commit"), "{message}");
     t.stack_says("x", ConditionType::Stalled, "True", "ArtifactChanged").await;
     assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
 }

@@ -1,12 +1,16 @@
 //! Signatures and pins: what is not signed by somebody who is trusted is not applied, and what was stays.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use bytes::Bytes;
 use clusterstack::api::ConditionType;
+use clusterstack::core::digest::hex;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
-use crate::harness::{Repo, SETTINGS, World, skipped};
+use crate::harness::{GitHub, Repo, SETTINGS, World, assets, skipped};
 
 const V1: &str = "docker-x-1-34-v1";
 const V2: &str = "docker-x-1-34-v2";
@@ -123,6 +127,69 @@ async fn a_release_that_is_there_is_verified_when_signatures_are_asked_for_later
     t.look_again("x").await;
     t.ready("x", "v1").await;
     t.release_says(V1, ConditionType::SourceVerified, "True", "Verified").await;
+}
+
+/// Assets with their sums, signed by `key`.
+fn summed(t: &World, mut files: BTreeMap<String, Bytes>, key: &Path) -> BTreeMap<String, Bytes> {
+    let line = |(name, content): (&String, &Bytes)| format!("{}  {name}\n", hex(&Sha256::digest(content)));
+    let sums = files.iter().map(line).collect::<String>();
+    let (path, signature) = (t.dir().join("SHA256SUMS"), t.dir().join("SHA256SUMS.sig"));
+    std::fs::write(&path, &sums).unwrap();
+    let _ = std::fs::remove_file(&signature);
+    let signed = Command::new("ssh-keygen").args(["-q", "-Y", "sign", "-n", "file", "-f"]).arg(key).arg(&path).output();
+    assert!(signed.unwrap().status.success());
+    files.insert("SHA256SUMS".into(), sums.into());
+    files.insert("SHA256SUMS.sig".into(), std::fs::read(&signature).unwrap().into());
+    files
+}
+
+#[tokio::test]
+async fn assets_of_github_count_when_a_trusted_key_signed_their_checksums() {
+    let t = World::new("sums").await;
+    let Some((ours, theirs)) = key(&t, "ours").zip(key(&t, "theirs")) else { return };
+    let server = GitHub::start().await;
+    let files = assets(V1, SETTINGS);
+    server.publish(V1, &files);
+    trust(&t, &[&ours]).await;
+    let _operator = t.operator(&["--allow-source", server.host()]);
+    let verify = json!({"checksums": {"secretRef": {"name": "keys"}}});
+    t.create_stack("x", "", json!({"source": server.source(), "verify": verify})).await;
+    let refused = async |release: &str, part: &str| {
+        t.release(release, &format!("to say {part:?}"), |found| {
+            let conditions = found.status.clone().unwrap_or_default().conditions;
+            let said = clusterstack::api::condition::find(&conditions, ConditionType::SourceVerified).cloned();
+            said.filter(|c| c.reason == "NotVerified" && c.message.contains(part)).ok_or(format!("{conditions:#?}"))
+        })
+        .await;
+        t.release_says(release, ConditionType::Ready, "False", "NotVerified").await;
+        assert!(t.config_map(release).await.is_none(), "what nobody trusted signed was applied");
+    };
+    refused(V1, "SHA256SUMS is not signed").await;
+    assert_eq!(server.downloads(), 0, "what nobody signed was downloaded");
+
+    server.publish(V1, &summed(&t, files.clone(), &theirs));
+    t.look_again("x").await;
+    refused(V1, "is signed by SSH key SHA256:").await;
+    // The sums are ours, and the chart is another than was summed.
+    let mut changed = summed(&t, files.clone(), &ours);
+    let class = files.keys().find(|name| name.ends_with(".tgz")).unwrap();
+    changed.insert(class.clone(), assets(V1, &SETTINGS.replace("large", "small"))[class].clone());
+    server.publish(V1, &changed);
+    t.look_again("x").await;
+    refused(V1, "it has another SHA-256 than the signed file says").await;
+
+    server.publish(V1, &summed(&t, files, &ours));
+    t.look_again("x").await;
+    t.ready("x", "v1").await;
+    let message = t.release_says(V1, ConditionType::SourceVerified, "True", "Verified").await;
+    assert!(message.contains("SSH key SHA256:") && message.contains("ours@example.com"), "{message}");
+    assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
+
+    // A newer one that nobody signed leaves it alone.
+    server.release(V2, SETTINGS);
+    t.look_again("x").await;
+    refused(V2, "is not signed").await;
+    t.release_ready(V1).await;
 }
 
 #[tokio::test]

@@ -7,9 +7,10 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use thiserror::Error;
 
+use crate::core::duration::go_duration;
 use crate::io::client::Rate;
 
-mod environment;
+pub mod environment;
 
 pub use environment::{DefaultSource, EnvironmentError, SourceKind};
 
@@ -29,13 +30,51 @@ pub struct Flags {
     #[arg(long, value_name = "ADDRESS", default_value = "0")]
     pub receiver_bind_address: String,
 
-    /// Work only while holding a Lease, so that one of several replicas is active.
+    /// Where Cluster API's runtime hooks are served, by TLS: `[host]:port`, `0` to serve none.
+    #[arg(long, value_name = "ADDRESS", default_value = "0")]
+    pub hook_bind_address: String,
+
+    /// The Go operator's name for it: a port of all interfaces.
+    #[arg(long, value_name = "PORT", conflicts_with = "hook_bind_address")]
+    pub hook_port: Option<u16>,
+
+    /// Where Cluster API reaches the hooks: a Service in front of the operator, of its own namespace.
+    #[arg(long, value_name = "NAME[:PORT]", default_value = "clusterstack-hooks:443")]
+    pub hook_service: String,
+
+    /// Where Cluster API reaches the hooks if there is no Service: `https://host:port[/path]`.
+    #[arg(long, value_name = "URL", conflicts_with = "hook_service")]
+    pub hook_url: Option<url::Url>,
+
+    /// How long the deletion of a Cluster waits for the stages of BeforeClusterDelete at most; then it goes on.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
+    pub hook_deletion_deadline: Duration,
+
+    /// Where the admission webhook is served, by TLS: `[host]:port`, `0` to serve none and to withdraw its configuration.
+    #[arg(long, value_name = "ADDRESS", default_value = "0")]
+    pub webhook_bind_address: String,
+
+    /// Where the API server reaches the webhook: a Service in front of the operator, of its own namespace.
+    #[arg(long, value_name = "NAME[:PORT]", default_value = "clusterstack-webhook:443")]
+    pub webhook_service: String,
+
+    /// Where the API server reaches the webhook if there is no Service: `https://host:port[/path]`.
+    #[arg(long, value_name = "URL", conflicts_with = "webhook_service")]
+    pub webhook_url: Option<url::Url>,
+
+    /// Keep a Lease, so that several replicas share the work. Without, a process takes itself for the only one.
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub leader_elect: bool,
 
-    /// Namespace of the Lease; the pod's own by default.
+    /// Namespace of the Leases of the replicas, which share the work among them, and of the Secrets with the certificates
+    /// of hooks and webhook; the pod's own by default.
     #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", default_value = "default")]
     pub leader_elect_namespace: String,
+
+    /// Work only on objects with the label `clusterstack.x-k8s.io/shard-class` of this value; without, on those that have no
+    /// such label. May be given several times.
+    #[arg(long, value_name = "NAME", env = "CLUSTERSTACK_SHARD_CLASS", value_delimiter = ',', value_parser = shard_class)]
+    pub shard_class: Vec<String>,
 
     /// Only objects of this namespace are worked on; all without it.
     #[arg(long, value_name = "NAMESPACE")]
@@ -77,10 +116,36 @@ pub struct Flags {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     pub clusterstackrelease_concurrency: u16,
 
+    /// ClusterAddons worked on at once.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
+    pub clusteraddon_concurrency: u16,
+
+    /// Kubeconfigs of workload clusters may make the operator run programs and read its files.
+    #[arg(long)]
+    pub allow_any_kubeconfig: bool,
+
     /// A local source that ClusterStacks may use: the root of a `file://` source, or a `host[:port]` on a loopback or
     /// link-local address. May be given several times.
     #[arg(long, value_name = "ROOT|HOST", env = "CLUSTERSTACK_ALLOW_SOURCE", value_delimiter = ',')]
     pub allow_source: Vec<String>,
+
+    /// Where node images are built: a directory for each build, and their logs. It should outlive the process, so that a
+    /// build goes on where it was; what is lost is made anew.
+    #[arg(long, value_name = "DIR", default_value = "/tmp/images/")]
+    pub image_dir: PathBuf,
+
+    /// A directory below which templates of node images may name one as destination. May be given several times.
+    #[arg(long, value_name = "ROOT", env = "CLUSTERSTACK_ALLOW_IMAGE_DIRECTORY", value_delimiter = ',')]
+    pub allow_image_directory: Vec<PathBuf>,
+
+    /// Node images built at once by this replica; 0 is no limit. Each template has a limit of its own beside it.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub image_build_concurrency: u16,
+
+    /// What Jobs of node images run whose template brings no pod: an image that holds `clusterstack`, as a rule the
+    /// operator's own.
+    #[arg(long, value_name = "IMAGE", env = "CLUSTERSTACK_IMAGE_JOB_IMAGE", default_value = "")]
+    pub image_job_image: String,
 
     /// Which of the environment's sources ClusterStacks get that name none: `GIT_PROVIDER=github`, `GIT_ORG_NAME`,
     /// `GIT_REPOSITORY_NAME`, `GIT_ACCESS_TOKEN`; or `OCI_REGISTRY`, `OCI_REPOSITORY`, and `OCI_ACCESS_TOKEN` or
@@ -133,8 +198,14 @@ pub struct Settings {
     pub probes: Option<SocketAddr>,
     /// Where hooks are received.
     pub receiver: Option<SocketAddr>,
-    /// Namespace of the leader's Lease; `None` without election.
+    /// Cluster API's runtime hooks.
+    pub hooks: Option<HookSettings>,
+    /// The admission webhook.
+    pub webhook: Option<WebhookSettings>,
+    /// Namespace of the replicas' Leases; `None` for a process that is alone.
     pub lease_namespace: Option<String>,
+    /// The only shard classes worked on; none for objects without.
+    pub shard_classes: Vec<String>,
     /// The only namespace worked on.
     pub namespace: Option<String>,
     /// The only value of the watch filter's label worked on.
@@ -149,8 +220,20 @@ pub struct Settings {
     pub stack_concurrency: u16,
     /// ClusterStackReleases at once.
     pub release_concurrency: u16,
+    /// ClusterAddons at once.
+    pub addon_concurrency: u16,
+    /// Whether kubeconfigs of workload clusters may run programs and read files.
+    pub allow_any_kubeconfig: bool,
     /// Local sources that are allowed.
     pub allow_source: Vec<String>,
+    /// Where node images are built.
+    pub image_dir: PathBuf,
+    /// Below which directories images may be brought.
+    pub allow_image_directory: Vec<PathBuf>,
+    /// Node images built at once; 0 is no limit.
+    pub image_build_concurrency: u16,
+    /// Image of the pods of Jobs whose template brings none; empty for none.
+    pub image_job_image: String,
     /// The source of ClusterStacks that name none.
     pub default_source: Option<DefaultSource>,
     /// ClusterStackSources at once.
@@ -159,6 +242,44 @@ pub struct Settings {
     pub default_service_account: Option<String>,
     /// Whether ClusterStacks without one may apply everywhere.
     pub allow_cluster_scope: bool,
+}
+
+/// Where runtime hooks are served and reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookSettings {
+    /// Where they are served.
+    pub address: SocketAddr,
+    /// Where Cluster API reaches them.
+    pub place: HookPlace,
+    /// Namespace of the operator.
+    pub namespace: String,
+    /// How long a deletion waits at most.
+    pub deletion_deadline: Duration,
+}
+
+/// Where the admission webhook is served and reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebhookSettings {
+    /// Where it is served.
+    pub address: SocketAddr,
+    /// Where the API server reaches it.
+    pub place: HookPlace,
+    /// Namespace of the operator.
+    pub namespace: String,
+}
+
+/// Where runtime hooks, or the admission webhook, are reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HookPlace {
+    /// A Service of the operator's namespace.
+    Service {
+        /// Its name.
+        name: String,
+        /// Its port.
+        port: u16,
+    },
+    /// An `https` URL.
+    Url(url::Url),
 }
 
 /// How often a source is polled when the ClusterStack does not say.
@@ -175,6 +296,16 @@ pub enum SettingsError {
         /// What was given.
         value: String,
     },
+    /// No place of the hooks.
+    #[error("--{flag} {value:?} can't be called: write {form}")]
+    HookPlace {
+        /// The flag.
+        flag: &'static str,
+        /// What was given.
+        value: String,
+        /// What to give.
+        form: &'static str,
+    },
     /// The environment names half a source.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
@@ -183,11 +314,16 @@ pub enum SettingsError {
 impl Flags {
     /// Validates them.
     pub fn settings(self) -> Result<Settings, SettingsError> {
+        let hooks = self.hooks()?;
+        let webhook = self.webhook()?;
         Ok(Settings {
+            hooks,
+            webhook,
             metrics: address("metrics-bind-address", &self.metrics_bind_address)?,
             probes: address("health-probe-bind-address", &self.health_probe_bind_address)?,
             receiver: address("receiver-bind-address", &self.receiver_bind_address)?,
             lease_namespace: self.leader_elect.then_some(self.leader_elect_namespace),
+            shard_classes: self.shard_class,
             namespace: self.namespace.filter(|namespace| !namespace.is_empty()),
             watch_filter: self.watch_filter.filter(|value| !value.is_empty()),
             release_dir: self.release_dir,
@@ -195,12 +331,84 @@ impl Flags {
             rate: Rate { qps: self.qps, burst: self.burst },
             stack_concurrency: self.clusterstack_concurrency,
             release_concurrency: self.clusterstackrelease_concurrency,
+            addon_concurrency: self.clusteraddon_concurrency,
+            allow_any_kubeconfig: self.allow_any_kubeconfig,
             allow_source: self.allow_source,
+            image_dir: self.image_dir,
+            allow_image_directory: self.allow_image_directory,
+            image_build_concurrency: self.image_build_concurrency,
+            image_job_image: self.image_job_image,
             default_source: DefaultSource::read(self.source, |name| std::env::var(name).ok())?,
             source_concurrency: self.clusterstacksource_concurrency,
             default_service_account: self.default_service_account,
             allow_cluster_scope: self.allow_cluster_scope,
         })
+    }
+}
+
+impl Flags {
+    fn hooks(&self) -> Result<Option<HookSettings>, SettingsError> {
+        let bound = match self.hook_port {
+            Some(port) => format!(":{port}"),
+            None => self.hook_bind_address.clone(),
+        };
+        let Some(address) = address("hook-bind-address", &bound)? else { return Ok(None) };
+        let place = match &self.hook_url {
+            Some(url) => hook_url("hook-url", url)?,
+            None => hook_service("hook-service", &self.hook_service)?,
+        };
+        let (namespace, deletion_deadline) = (self.leader_elect_namespace.clone(), self.hook_deletion_deadline);
+        Ok(Some(HookSettings { address, place, namespace, deletion_deadline }))
+    }
+
+    fn webhook(&self) -> Result<Option<WebhookSettings>, SettingsError> {
+        let Some(address) = address("webhook-bind-address", &self.webhook_bind_address)? else { return Ok(None) };
+        let place = match &self.webhook_url {
+            Some(url) => hook_url("webhook-url", url)?,
+            None => hook_service("webhook-service", &self.webhook_service)?,
+        };
+        Ok(Some(WebhookSettings { address, place, namespace: self.leader_elect_namespace.clone() }))
+    }
+}
+
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    go_duration(text).ok_or_else(|| "no duration: write 10m or 1h30m".to_owned())
+}
+
+/// As values of labels are.
+fn shard_class(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let is_bounded =
+        text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.ends_with(|c: char| c.is_ascii_alphanumeric());
+    if text.len() <= 63 && is_bounded && text.chars().all(is_plain) {
+        return Ok(text.to_owned());
+    }
+    Err("no value of a label: letters, digits, -, _ and ., at most 63".to_owned())
+}
+
+fn hook_url(flag: &'static str, url: &url::Url) -> Result<HookPlace, SettingsError> {
+    let is_plain = url.username().is_empty() && url.password().is_none();
+    let is_whole = url.scheme() == "https" && url.has_host() && url.query().is_none() && url.fragment().is_none();
+    if is_plain && is_whole {
+        return Ok(HookPlace::Url(url.clone()));
+    }
+    let form = "https://host:port or https://host:port/path, with no user, query or fragment";
+    // It may hold a password.
+    Err(SettingsError::HookPlace { flag, value: url.host_str().unwrap_or_default().to_owned(), form })
+}
+
+fn hook_service(flag: &'static str, text: &str) -> Result<HookPlace, SettingsError> {
+    let (name, port) = text.split_once(':').unwrap_or((text, "443"));
+    let is_label = |name: &str| {
+        let plain = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        plain && name.len() <= 63 && name.starts_with(|c: char| c.is_ascii_lowercase()) && !name.ends_with('-')
+    };
+    match port.parse() {
+        Ok(port) if port > 0 && is_label(name) => Ok(HookPlace::Service { name: name.to_owned(), port }),
+        _ => {
+            let form = "the name of a Service, or name:port";
+            Err(SettingsError::HookPlace { flag, value: text.to_owned(), form })
+        }
     }
 }
 
@@ -219,23 +427,6 @@ pub fn interval(text: Option<&str>) -> Duration {
     text.and_then(go_duration).map_or(DEFAULT_INTERVAL, |given| given.max(Duration::from_secs(10)))
 }
 
-/// `1h30m`, `500ms`, `1.5s` as Go's `time.ParseDuration` reads them.
-pub fn go_duration(text: &str) -> Option<Duration> {
-    let mut rest = text;
-    let mut total = 0.0_f64;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let number: f64 = rest[..digits].parse().ok()?;
-        rest = &rest[digits..];
-        let (seconds, unit) = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)]
-            .into_iter()
-            .find_map(|(unit, seconds)| rest.starts_with(unit).then_some((seconds, unit)))?;
-        total += number * seconds;
-        rest = &rest[unit.len()..];
-    }
-    (!text.is_empty()).then(|| Duration::try_from_secs_f64(total).ok())?
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,6 +438,32 @@ mod tests {
         assert_eq!(address("f", "localhost:1").unwrap().unwrap().to_string(), "127.0.0.1:1");
         assert_eq!(address("f", "0").unwrap(), None);
         assert!(address("f", "nonsense").unwrap_err().to_string().contains("--f \"nonsense\""));
+    }
+
+    #[test]
+    fn hooks_are_reached_by_a_service_or_a_url() {
+        let service = |name: &str, port| Some(HookPlace::Service { name: name.into(), port });
+        for (text, expected) in [
+            ("hooks", service("hooks", 443)),
+            ("hooks:9442", service("hooks", 9442)),
+            ("hooks:0", None),
+            ("Hooks", None),
+            ("hooks.system", None),
+            ("", None),
+        ] {
+            assert_eq!(hook_service("hook-service", text).ok(), expected, "{text}");
+        }
+        for (text, is_taken) in [
+            ("https://127.0.0.1:9442", true),
+            ("https://hooks.example.com/clusterstack", true),
+            ("http://127.0.0.1:9442", false),
+            ("https://me:swordfish@hooks.example.com", false),
+            ("https://hooks.example.com?a=b", false),
+        ] {
+            let place = hook_url("hook-url", &text.parse().unwrap());
+            assert_eq!(place.is_ok(), is_taken, "{text}");
+            assert!(!format!("{place:?}").contains("swordfish"));
+        }
     }
 
     #[test]

@@ -4,11 +4,15 @@
 mod architecture;
 mod cli;
 mod crds;
+mod destination;
 mod differential;
 mod golden;
+mod image;
+mod images;
 mod lint;
 mod publish;
 mod source;
 mod spec_edits;
 mod stacks;
 mod templates_page;
+mod threats;

@@ -52,7 +52,7 @@ async fn subscribed(source: &dyn Source, release: &ReleaseName) -> BTreeMap<Stri
     let listing = source.list(&stop).await.unwrap();
     let tag = listing.tags.iter().find(|tag| tag.name == release.object_name()).unwrap().clone();
     let tag: Tag = source.resolve(&tag, &stop).await.unwrap();
-    source.fetch(&Wanted { tag: &tag, release, trust: None }, &stop).await.unwrap().files
+    source.fetch(&Wanted { tag: &tag, release, trust: None, by_revision: false }, &stop).await.unwrap().files
 }
 
 #[tokio::test]

@@ -1,10 +1,13 @@
 //! Releases from real Git repositories and registries: on the disk, and behind real servers on loopback.
 
+mod certificates;
+mod connect_proxy;
 mod directory;
 mod forge;
 mod github;
 mod gitlab;
 mod http;
+mod https;
 mod local;
 mod oci;
 mod oci_lies;
@@ -15,7 +18,6 @@ mod repository;
 mod server;
 mod signed;
 mod tags;
-mod tls;
 
 use std::path::{Path, PathBuf};
 
@@ -41,5 +43,5 @@ fn shared() -> Option<PathBuf> {
 }
 
 fn wanted<'a>(tag: &'a Tag, release: &'a ReleaseName) -> Wanted<'a> {
-    Wanted { tag, release, trust: None }
+    Wanted { tag, release, trust: None, by_revision: false }
 }

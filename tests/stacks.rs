@@ -9,6 +9,7 @@ use clusterstack::core::addon_config::AddonConfig;
 use clusterstack::core::bundle::Bundle;
 use clusterstack::core::chart::{Capabilities, Chart, Release, RenderInput, render, render_text};
 use clusterstack::core::files::{FileTree, below};
+use clusterstack::core::image::pipeline::Pipeline;
 use clusterstack::core::name::ReleaseName;
 use clusterstack::core::node_images::NodeImages;
 use clusterstack::core::yaml;
@@ -85,10 +86,8 @@ fn addons(stack_name: &str) -> Vec<(String, Vec<Value>)> {
     let stage = |stage: &Value| {
         let name = stage["name"].as_str().unwrap();
         let chart = below(&files, &format!("cluster-addon/{name}"));
-        let mut all = values(&files, "cluster-addon-values.yaml");
         let own = values(&chart, "overwrite.yaml");
-        all.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
-        (name.to_owned(), objects(&Chart::load(&chart).unwrap(), "cluster-addon", all))
+        (name.to_owned(), objects(&Chart::load(&chart).unwrap(), "cluster-addon", own))
     };
     stages.iter().map(stage).collect()
 }
@@ -171,8 +170,10 @@ fn the_files_beside_the_charts_are_understood() {
         let text = |path: &str| std::str::from_utf8(&files[path]).unwrap().to_owned();
         let images = NodeImages::parse(&text("node-images.yaml")).unwrap().images;
         let [image] = &images[..] else { panic!("{images:?}") };
-        assert!(image.url.is_some());
-        assert_eq!(image.options.keys().collect::<Vec<_>>(), ["checksum", "format"]);
+        // Each kind of step, once.
+        let steps = Pipeline::of(image).unwrap().unwrap().steps;
+        let kinds: Vec<&str> = steps.iter().map(|step| step.work.kind()).collect();
+        assert_eq!(kinds, ["download", "verify", "build", "convert", "compress", "upload", "register"]);
         let stages = AddonConfig::parse(&text("clusteraddon.yaml")).unwrap().stages;
         assert_eq!(stages.values().map(Vec::len).collect::<Vec<_>>(), [2, 2]);
     }

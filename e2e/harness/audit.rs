@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use jiff::Timestamp;
 use kube::api::{Api, DynamicObject};
 use serde_json::Value;
 
@@ -14,12 +15,23 @@ pub(crate) struct Request {
     pub(crate) verb: String,
     pub(crate) resource: String,
     pub(crate) name: String,
+    /// Name of the pod that sent it.
+    pub(crate) by: String,
+    /// When the API server got it.
+    pub(crate) received: Timestamp,
+    /// What it answered.
+    pub(crate) code: u64,
 }
 
 impl Request {
     /// Whether it changes anything.
     pub(crate) fn is_write(&self) -> bool {
         !matches!(self.verb.as_str(), "get" | "list" | "watch")
+    }
+
+    /// Whether it was done.
+    pub(crate) fn is_done(&self) -> bool {
+        (200..300).contains(&self.code)
     }
 }
 
@@ -38,6 +50,11 @@ impl World {
                 .ok_or("not there yet".to_owned())
         });
         Some(at.await)
+    }
+
+    /// Where the audit log ends now: a namespace that is gone takes no mark.
+    pub(crate) fn audit_end(&self) -> usize {
+        self.plane.audit_log.as_deref().map_or(0, |path| read(path).len())
     }
 
     /// The requests of operators about this test's namespace between two marks.
@@ -59,5 +76,14 @@ fn request(event: &Value, namespace: &str) -> Option<Request> {
         "" => text("/objectRef/resource"),
         sub => format!("{}/{sub}", text("/objectRef/resource")),
     };
-    ours.then(|| Request { verb: text("/verb"), resource, name: text("/objectRef/name") })
+    let agent = text("/userAgent");
+    let instance = agent.split_once('(').and_then(|(_, rest)| rest.rsplit_once('_')).map_or("", |(pod, _)| pod);
+    ours.then(|| Request {
+        verb: text("/verb"),
+        resource,
+        name: text("/objectRef/name"),
+        by: instance.to_owned(),
+        received: text("/requestReceivedTimestamp").parse().expect("no time"),
+        code: event.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or_default(),
+    })
 }

@@ -10,6 +10,7 @@ use kube::runtime::wait::{await_condition, conditions::is_crd_established};
 use kube::{Api, Client, Config, ResourceExt};
 use tokio::sync::OnceCell;
 
+use super::rights;
 use super::wait::{LONG, wait_for};
 
 /// The root of the repository.
@@ -22,6 +23,8 @@ pub(crate) struct ControlPlane {
     pub(crate) audit_log: Option<PathBuf>,
     /// Whether Kubernetes' controllers run: envtest has none.
     controllers: bool,
+    /// Of the operator's ServiceAccount, with the rights that are shipped.
+    operator: PathBuf,
 }
 
 static PLANE: OnceCell<ControlPlane> = OnceCell::const_new();
@@ -31,14 +34,23 @@ pub(crate) async fn get() -> &'static ControlPlane {
     PLANE.get_or_init(start).await
 }
 
+fn use_kubeconfig() -> bool {
+    std::env::var("CLUSTERSTACK_USE_KUBECONFIG").is_ok_and(|v| v == "1")
+}
+
+/// Whether the environment names another control plane than that of `hack/controlplane`.
+pub(super) fn is_given() -> bool {
+    use_kubeconfig() || std::env::var_os("KUBEBUILDER_ASSETS").is_some()
+}
+
 async fn start() -> ControlPlane {
-    let plane = if std::env::var("CLUSTERSTACK_USE_KUBECONFIG").is_ok_and(|v| v == "1") {
+    let mut plane = if use_kubeconfig() {
         let kubeconfig = std::env::var_os("KUBECONFIG").expect("CLUSTERSTACK_USE_KUBECONFIG=1 needs KUBECONFIG");
-        ControlPlane { kubeconfig: kubeconfig.into(), audit_log: None, controllers: true }
+        ControlPlane { kubeconfig: kubeconfig.into(), audit_log: None, controllers: true, operator: PathBuf::new() }
     } else if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") {
         envtest(Path::new(&assets))
     } else {
-        ours()
+        ours(&directory())
     };
     let client = plane.client().await;
     wait_for("the API server", || async {
@@ -46,11 +58,12 @@ async fn start() -> ControlPlane {
     })
     .await;
     install_definitions(&client).await;
+    plane.ship_rights(&client).await;
     plane
 }
 
 /// A directory of this process, away from the source tree; those of processes that are gone are removed.
-fn directory() -> PathBuf {
+pub(super) fn directory() -> PathBuf {
     let parent = std::env::temp_dir().join("clusterstack-e2e");
     std::fs::create_dir_all(&parent).expect("no temporary directory");
     for entry in std::fs::read_dir(&parent).expect("no temporary directory").flatten() {
@@ -61,13 +74,18 @@ fn directory() -> PathBuf {
     parent.join(std::process::id().to_string())
 }
 
-fn ours() -> ControlPlane {
-    let dir = directory();
+/// The one of `hack/controlplane`, empty.
+pub(super) fn ours(dir: &Path) -> ControlPlane {
     // It ends with the process of the tests.
     run(Command::new(format!("{ROOT}/hack/controlplane/up"))
         .args(["--owner", &std::process::id().to_string()])
-        .arg(&dir));
-    ControlPlane { kubeconfig: dir.join("kubeconfig"), audit_log: Some(dir.join("audit.log")), controllers: true }
+        .arg(dir));
+    ControlPlane {
+        kubeconfig: dir.join("kubeconfig"),
+        audit_log: Some(dir.join("audit.log")),
+        controllers: true,
+        operator: PathBuf::new(),
+    }
 }
 
 /// etcd and kube-apiserver as envtest has them; they end with the process of the tests.
@@ -77,13 +95,40 @@ fn envtest(assets: &Path) -> ControlPlane {
         .args(["--owner", &std::process::id().to_string()])
         .arg(assets)
         .arg(&dir));
-    ControlPlane { kubeconfig: dir.join("kubeconfig"), audit_log: None, controllers: false }
+    ControlPlane { kubeconfig: dir.join("kubeconfig"), audit_log: None, controllers: false, operator: PathBuf::new() }
 }
 
-fn run(command: &mut Command) {
+pub(super) fn run(command: &mut Command) {
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
     let status = status.unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(status.success(), "{command:?}: {status}");
+}
+
+static WORKLOAD: OnceCell<Option<ControlPlane>> = OnceCell::const_new();
+
+/// The API server of a workload cluster, started by the first test that asks; `None`, and a visible word, where it can't be
+/// built.
+pub(crate) async fn workload() -> Option<&'static ControlPlane> {
+    let start = || async {
+        let dir = directory().join("workload");
+        let up = Command::new(format!("{ROOT}/hack/controlplane/up"))
+            .args(["--owner", &std::process::id().to_string()])
+            .arg(&dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .status();
+        if !up.is_ok_and(|status| status.success()) {
+            super::wait::skipped("addons: no second control plane can be started");
+            return None;
+        }
+        Some(ControlPlane {
+            kubeconfig: dir.join("kubeconfig"),
+            audit_log: Some(dir.join("audit.log")),
+            controllers: true,
+            operator: PathBuf::new(),
+        })
+    };
+    WORKLOAD.get_or_init(start).await.as_ref()
 }
 
 /// Real input that is too large for the repository; `None` where it is missing.
@@ -128,6 +173,20 @@ impl ControlPlane {
     /// Whether objects go with their owners.
     pub(crate) fn collects_garbage(&self) -> bool {
         self.controllers
+    }
+
+    /// What operators of tests reach it by: the operator's own ServiceAccount.
+    pub(crate) fn operator_kubeconfig(&self) -> &Path {
+        &self.operator
+    }
+
+    /// Gives the operator's ServiceAccount the rights that are shipped, once.
+    pub(super) async fn ship_rights(&mut self, client: &Client) {
+        let directory = directory();
+        std::fs::create_dir_all(&directory).expect("no directory");
+        let directory =
+            if self.audit_log.is_some() { self.kubeconfig.parent().expect("no directory") } else { &directory };
+        self.operator = rights::ship(client, &self.kubeconfig, directory, self.controllers).await;
     }
 
     /// A client of the administrator; one per test, since it lives in the test's runtime.

@@ -84,6 +84,18 @@ impl Repo {
         self.git(&["tag", "--delete", tag]);
     }
 
+    /// Throws away what no branch and no tag leads to: all but the newest commit.
+    pub(crate) fn forget(&self) {
+        self.git(&["checkout", "--quiet", "--orphan", "anew"]);
+        self.git(&["commit", "--quiet", "--allow-empty", "--message", "anew"]);
+        for tag in self.tags() {
+            self.git(&["tag", "--force", &tag, "anew"]);
+        }
+        self.git(&["branch", "--delete", "--force", "main"]);
+        self.git(&["reflog", "expire", "--expire=now", "--all"]);
+        self.git(&["gc", "--quiet", "--prune=now"]);
+    }
+
     /// A tag on the commit of another one.
     pub(crate) fn tag_as(&self, tag: &str, commit: &str) {
         self.git(&["tag", "--force", tag, commit]);

@@ -34,6 +34,8 @@ pub(crate) fn small_kind(group: &str, kind: &str) -> CustomResourceDefinition {
 pub(crate) async fn install_small_kind(t: &World, group: &str, kind: &str) {
     let definition = small_kind(group, kind);
     t.remove_at_end("apiextensions.k8s.io/v1", "CustomResourceDefinition", &definition.name_any());
+    // First, so that nobody finds the kind and may not use it.
+    t.add_rights(&definition.spec.group, &[&definition.spec.names.plural]).await;
     install(&t.client, &definition).await;
 }
 

@@ -1,7 +1,7 @@
 //! The real binary, as a process of a test.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -22,26 +22,45 @@ impl Operator {
 
     /// Starts it with more in its environment.
     pub(crate) fn start_with(world: &World, kubeconfig: &Path, flags: &[&str], env: &[(&str, &Path)]) -> Self {
+        Self::start_under(world, kubeconfig, flags, env, &[])
+    }
+
+    /// The same under another program, which becomes the operator.
+    pub(crate) fn start_under(
+        world: &World,
+        kubeconfig: &Path,
+        flags: &[&str],
+        env: &[(&str, &Path)],
+        under: &[String],
+    ) -> Self {
         let log = world.dir().join(format!("{}.log", super::world::unique("operator")));
         let file = std::fs::File::create(&log).expect("no log");
         let root = world.dir().canonicalize().expect("no directory");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_clusterstack"));
+        let words: Vec<&str> = under.iter().map(String::as_str).chain([env!("CARGO_BIN_EXE_clusterstack")]).collect();
+        let default = |flag, value| (!flags.contains(&flag)).then_some([flag, value]).into_iter().flatten();
+        let mut command = Command::new(words[0]);
         command
+            .args(&words[1..])
             .args(["operator", "--log-level", "debug"])
             // With a filter it works on what carries the label, in any namespace.
             .args(
                 (!flags.contains(&"--watch-filter")).then_some(["--namespace", &world.namespace]).into_iter().flatten(),
             )
-            .args(["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0"])
-            .arg("--release-dir")
-            .arg(world.store())
+            .args(["--metrics-bind-address", "127.0.0.1:0"])
+            .args(default("--health-probe-bind-address", "127.0.0.1:0"))
+            .args(
+                (!flags.contains(&"--release-dir"))
+                    .then(|| ["--release-dir".into(), world.store()])
+                    .into_iter()
+                    .flatten(),
+            )
             .arg("--allow-source")
             .arg(root)
             .args(flags)
             .args((!flags.contains(&"--leader-elect")).then_some("--leader-elect=false"))
             .env("KUBECONFIG", kubeconfig)
-            .envs(env.iter().copied())
             .env_remove("RUST_LOG")
+            .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(file.try_clone().expect("no log"))
             .stderr(file);
@@ -54,6 +73,36 @@ impl Operator {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// Where its log is.
+    pub(crate) fn log_file(&self) -> PathBuf {
+        self.log.clone()
+    }
+
+    /// Id of its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal: `STOP`, `CONT`.
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status();
+        assert!(sent.expect("no kill").success(), "the operator had ended by itself");
+    }
+
+    /// How it ended, once it does so by itself.
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
+        let child = tokio::sync::Mutex::new(&mut self.child);
+        wait_for("the operator to end", || async {
+            child.lock().await.try_wait().expect("no child").ok_or("running".to_owned())
+        })
+        .await
+    }
+
+    /// Whether it did not end by itself.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("no child").is_none()
+    }
+
     /// Ends it with no chance to clean up.
     pub(crate) fn kill(mut self) {
         self.end();
@@ -64,11 +113,7 @@ impl Operator {
         let pid = self.child.id().to_string();
         let told = Command::new("kill").args(["-TERM", &pid]).status().expect("no kill");
         assert!(told.success(), "the operator had ended by itself");
-        let child = tokio::sync::Mutex::new(&mut self.child);
-        wait_for("the operator to end", || async {
-            child.lock().await.try_wait().expect("no child").ok_or("running".to_owned())
-        })
-        .await
+        self.ended().await
     }
 
     /// The address on which it serves `what`: `metrics` or `probes`.
@@ -149,4 +194,11 @@ impl Drop for Operator {
             eprintln!("--- log of the operator ({}) ---\n{}--- end of the log ---", self.log.display(), &log[from..]);
         }
     }
+}
+
+/// A loopback address and port that nobody listens on, for who has to be told where it will listen. It is not 127.0.0.1,
+/// where an operator takes any free port for its metrics, which could be this one.
+pub(crate) fn free_address() -> String {
+    let ip = format!("127.88.{}.{}", rand::random::<u8>(), rand::random_range(1..=250_u8));
+    TcpListener::bind(format!("{ip}:0")).expect("no port").local_addr().expect("no address").to_string()
 }

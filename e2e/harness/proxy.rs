@@ -1,20 +1,22 @@
 //! A proxy in front of the API server that can make bad weather.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use kube::Client;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -29,9 +31,36 @@ pub(crate) enum Weather {
     Down,
     /// Clusters can't be listed.
     NoClusters,
+    /// One thing goes wrong with one in six of the requests that it can happen to, and with every second watch.
+    Faulty(Fault),
 }
 
-/// A proxy that serves plain HTTP on loopback, with the rights of the administrator. It ends when it goes out of scope.
+/// One thing that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// An answer takes a second.
+    Latency,
+    /// A connection ends before there is an answer, whether or not the request was carried out.
+    Reset,
+    /// Somebody else was faster (409).
+    Conflict,
+    /// What a list or watch goes on from is too old (410).
+    Expired,
+    /// Too many requests (429), with the time to wait.
+    TooMany,
+    /// 500.
+    Internal,
+    /// 503.
+    Unavailable,
+    /// A watch breaks off in the middle of an event.
+    WatchCut,
+    /// An object is read as it was before.
+    Stale,
+    /// An answer is cut, and looks complete.
+    PartialJson,
+}
+
+/// A proxy that serves plain HTTP on loopback, with the rights of its client. It ends when it goes out of scope.
 pub(crate) struct Proxy {
     kubeconfig: PathBuf,
     shared: Arc<Shared>,
@@ -44,6 +73,24 @@ struct Shared {
     /// What comes next: a shuffled order, so that no request of a pass meets the same trouble in each.
     dice: Mutex<StdRng>,
     spoiled: AtomicUsize,
+    requests: AtomicUsize,
+    /// Objects as they were when they were read first, by their paths.
+    before: Mutex<BTreeMap<String, Bytes>>,
+    /// What was applied, by path.
+    applied: Mutex<BTreeMap<String, BTreeSet<String>>>,
+}
+
+impl Shared {
+    /// Whether this request is one of those that something happens to.
+    fn is_hit(&self, fault: Fault) -> bool {
+        // Watches are few.
+        let one_in = if matches!(fault, Fault::Expired | Fault::WatchCut) { 2 } else { 6 };
+        let is = self.dice.lock().unwrap().random_range(0..one_in) == 0;
+        if is {
+            self.spoiled.fetch_add(1, Ordering::Relaxed);
+        }
+        is
+    }
 }
 
 impl Proxy {
@@ -66,6 +113,9 @@ impl Proxy {
             weather: Mutex::new(Weather::Fair),
             dice: Mutex::new(StdRng::seed_from_u64(42)),
             spoiled: AtomicUsize::default(),
+            requests: AtomicUsize::default(),
+            before: Mutex::default(),
+            applied: Mutex::default(),
         });
         let routes = Router::new().fallback(answer).with_state(Arc::clone(&shared));
         let end = CancellationToken::new();
@@ -91,16 +141,32 @@ impl Proxy {
     pub(crate) fn spoiled(&self) -> usize {
         self.shared.spoiled.load(Ordering::Relaxed)
     }
+
+    /// How many requests came.
+    pub(crate) fn requests(&self) -> usize {
+        self.shared.requests.load(Ordering::Relaxed)
+    }
+
+    /// What was sent by server-side apply for each object, by path: each content once.
+    pub(crate) fn applied(&self) -> BTreeMap<String, BTreeSet<String>> {
+        self.shared.applied.lock().unwrap().clone()
+    }
 }
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let weather = *shared.weather.lock().unwrap();
-    if weather == Weather::NoClusters && request.uri().path().ends_with("/clusters") {
+    shared.requests.fetch_add(1, Ordering::Relaxed);
+    let (parts, body) = request.into_parts();
+    let Ok(body) = axum::body::to_bytes(body, 1 << 24).await else { return StatusCode::BAD_REQUEST.into_response() };
+    if let Weather::Faulty(fault) = weather {
+        return faulty(&shared, fault, parts, body).await;
+    }
+    if weather == Weather::NoClusters && parts.uri.path().ends_with("/clusters") {
         shared.spoiled.fetch_add(1, Ordering::Relaxed);
         return status(StatusCode::FORBIDDEN);
     }
     let turn = match weather {
-        Weather::Fair | Weather::NoClusters => 63,
+        Weather::Fair | Weather::NoClusters | Weather::Faulty(_) => 63,
         Weather::Storm => shared.dice.lock().unwrap().random_range(0..64),
         Weather::Down => 8,
     };
@@ -108,28 +174,125 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         shared.spoiled.fetch_add(1, Ordering::Relaxed);
     }
     match turn {
-        0..=7 => return ([(header::RETRY_AFTER, "1")], status(StatusCode::TOO_MANY_REQUESTS)).into_response(),
+        0..=7 => return too_many(),
         8 => return status(StatusCode::INTERNAL_SERVER_ERROR),
         9..=12 => tokio::time::sleep(Duration::from_millis(500)).await,
         _ => {}
     }
-    let (parts, body) = request.into_parts();
-    let Ok(body) = axum::body::to_bytes(body, 1 << 24).await else { return StatusCode::BAD_REQUEST.into_response() };
+    let response = forward(&shared, parts, body).await;
+    // The request was carried out, but its answer does not arrive.
+    if turn == 13 { cut(response, "{\"kind\"") } else { response }
+}
+
+async fn forward(shared: &Shared, parts: Parts, body: Bytes) -> Response {
+    let is_apply = parts.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/apply-patch+yaml");
+    if is_apply && !parts.uri.path().ends_with("/status") {
+        let mut object: Value = clusterstack::core::yaml::from_str(&String::from_utf8_lossy(&body)).unwrap_or_default();
+        // Which version it was decided on is no content.
+        object["metadata"]["resourceVersion"].take();
+        let path = parts.uri.path().to_owned();
+        shared.applied.lock().unwrap().entry(path).or_default().insert(object.to_string());
+    }
     let forwarded = axum::http::Request::from_parts(parts, kube::client::Body::from(body.to_vec()));
     match shared.client.send(forwarded).await {
-        // The request was carried out, but its answer does not arrive.
-        Ok(response) if turn == 13 => response.map(|_| {
-            let cut = futures::stream::iter([Ok("{\"kind\""), Err(std::io::Error::other("cut"))]);
-            Body::from_stream(cut.then(|part| async { part }))
-        }),
         Ok(response) => response.map(Body::new),
         Err(error) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
     }
 }
 
+/// The beginning of an answer, then the connection ends.
+fn cut(response: Response, beginning: &'static str) -> Response {
+    response.map(|_| {
+        let parts = futures::stream::iter([Ok(beginning), Err(std::io::Error::other("cut"))]);
+        Body::from_stream(parts.then(|part| async { part }))
+    })
+}
+
+async fn faulty(shared: &Shared, fault: Fault, parts: Parts, body: Bytes) -> Response {
+    let query = parts.uri.query().unwrap_or_default().to_owned();
+    let is_watch = query.split('&').any(|word| matches!(word, "watch=true" | "watch=1"));
+    let (is_get, path) = (parts.method == Method::GET, parts.uri.path().to_owned());
+    let is_object = is_get && !is_watch && path.contains("/namespaces/") && path.matches('/').count() >= 6;
+    let can_happen = match fault {
+        Fault::Conflict => !is_get,
+        Fault::Expired => is_get && query.contains("resourceVersion="),
+        Fault::WatchCut => is_watch,
+        Fault::Stale => is_object,
+        Fault::Latency | Fault::PartialJson => !is_watch,
+        Fault::Reset | Fault::TooMany | Fault::Internal | Fault::Unavailable => true,
+    };
+    if !(can_happen && shared.is_hit(fault)) {
+        let response = forward(shared, parts, body).await;
+        return if fault == Fault::Stale && is_object {
+            remembered(shared, path, response, false).await
+        } else {
+            response
+        };
+    }
+    match fault {
+        Fault::Latency => {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            forward(shared, parts, body).await
+        }
+        Fault::Reset if shared.dice.lock().unwrap().random_bool(0.5) => cut(StatusCode::OK.into_response(), ""),
+        Fault::Reset => cut(forward(shared, parts, body).await, ""),
+        Fault::Conflict => status(StatusCode::CONFLICT),
+        Fault::Expired => status(StatusCode::GONE),
+        Fault::TooMany => too_many(),
+        Fault::Internal => status(StatusCode::INTERNAL_SERVER_ERROR),
+        Fault::Unavailable => status(StatusCode::SERVICE_UNAVAILABLE),
+        Fault::WatchCut => forward(shared, parts, body).await.map(|body| {
+            let mut is_over = false;
+            let parts = body.into_data_stream().map(move |part| {
+                let part = part.map_err(std::io::Error::other)?;
+                if std::mem::replace(&mut is_over, true) {
+                    return Err(std::io::Error::other("cut"));
+                }
+                Ok(part.slice(..part.len() / 2))
+            });
+            Body::from_stream(parts)
+        }),
+        Fault::Stale => {
+            let response = forward(shared, parts, body).await;
+            remembered(shared, path, response, true).await
+        }
+        Fault::PartialJson => {
+            let (mut head, body) = forward(shared, parts, body).await.into_parts();
+            let whole = axum::body::to_bytes(body, 1 << 24).await.unwrap_or_default();
+            whole_body(&mut head);
+            Response::from_parts(head, Body::from(whole.slice(..whole.len() / 2)))
+        }
+    }
+}
+
+/// An object as it is, or as it was when it was read first.
+async fn remembered(shared: &Shared, path: String, response: Response, before: bool) -> Response {
+    if response.status() != StatusCode::OK {
+        return response;
+    }
+    let (mut head, body) = response.into_parts();
+    let now = axum::body::to_bytes(body, 1 << 24).await.unwrap_or_default();
+    whole_body(&mut head);
+    let first = shared.before.lock().unwrap().entry(path).or_insert_with(|| now.clone()).clone();
+    Response::from_parts(head, Body::from(if before { first } else { now }))
+}
+
+/// A body that is there as a whole tells its length itself.
+fn whole_body(head: &mut axum::http::response::Parts) {
+    head.headers.remove(header::CONTENT_LENGTH);
+    head.headers.remove(header::TRANSFER_ENCODING);
+}
+
+fn too_many() -> Response {
+    ([(header::RETRY_AFTER, "1")], status(StatusCode::TOO_MANY_REQUESTS)).into_response()
+}
+
 /// An error in the form of the API server.
 fn status(code: StatusCode) -> Response {
-    let reason = code.canonical_reason().unwrap_or_default().replace(' ', "");
+    let reason = match code {
+        StatusCode::GONE => "Expired".to_owned(),
+        code => code.canonical_reason().unwrap_or_default().replace(' ', ""),
+    };
     let body = json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure",
         "message": "bad weather", "reason": reason, "code": code.as_u16(),

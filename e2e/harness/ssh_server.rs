@@ -17,6 +17,11 @@ pub(crate) struct SshServer {
 impl SshServer {
     /// Starts one with its files in `dir`; `None`, visibly, where there is no `sshd`.
     pub(crate) async fn start(test: &str, dir: &Path) -> Option<Self> {
+        Self::start_with(test, dir, "").await
+    }
+
+    /// The same, with more lines of `sshd_config`.
+    pub(crate) async fn start_with(test: &str, dir: &Path, more: &str) -> Option<Self> {
         let program = ["/usr/sbin/sshd", "/usr/local/sbin/sshd"].into_iter().find(|path| Path::new(path).exists());
         let Some(program) = program else {
             skipped(format_args!("{test}: there is no sshd (Debian package openssh-server)"));
@@ -33,7 +38,7 @@ impl SshServer {
         let at = |file: &str| dir.join(file).display().to_string();
         let config = format!(
             "ListenAddress 127.0.0.1\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\n\
-             StrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n",
+             StrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n{more}\n",
             at("host"),
             at("user.pub"),
         );

@@ -50,6 +50,90 @@ spec:
 ---
 ";
 
+/// A ClusterClass of machines that Cluster API's development provider plays in memory, named like the release.
+pub(crate) const IN_MEMORY: &str = r#"
+{{- define "ref" }}
+          apiVersion: {{ .group }}.cluster.x-k8s.io/v1beta2
+          kind: {{ .kind }}
+          name: {{ .name }}
+{{- end }}
+{{- define "soon" }}
+            provisioning: {startupDuration: 1s, startupJitter: "0"}
+{{- end }}
+{{- $name := printf "%s-%s" .Release.Name .Chart.Version }}
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: ClusterClass
+metadata:
+  name: {{ $name }}
+spec:
+  infrastructure:
+    templateRef:
+      {{- template "ref" dict "group" "infrastructure" "kind" "DevClusterTemplate" "name" $name }}
+  controlPlane:
+    templateRef:
+      {{- template "ref" dict "group" "controlplane" "kind" "KubeadmControlPlaneTemplate" "name" $name }}
+    machineInfrastructure:
+      templateRef:
+        {{- template "ref" dict "group" "infrastructure" "kind" "DevMachineTemplate" "name" $name }}
+  workers:
+    machineDeployments:
+    - class: default
+      bootstrap:
+        templateRef:
+          {{- template "ref" dict "group" "bootstrap" "kind" "KubeadmConfigTemplate" "name" $name }}
+      infrastructure:
+        templateRef:
+          {{- template "ref" dict "group" "infrastructure" "kind" "DevMachineTemplate" "name" $name }}
+---
+apiVersion: infrastructure.cluster.x-k8s.io/v1beta2
+kind: DevClusterTemplate
+metadata:
+  name: {{ $name }}
+spec:
+  template:
+    spec:
+      backend:
+        inMemory: {}
+---
+apiVersion: infrastructure.cluster.x-k8s.io/v1beta2
+kind: DevMachineTemplate
+metadata:
+  name: {{ $name }}
+spec:
+  template:
+    spec:
+      backend:
+        inMemory:
+          vm: {{- template "soon" }}
+          node: {{- template "soon" }}
+          apiServer: {{- template "soon" }}
+          etcd: {{- template "soon" }}
+---
+apiVersion: controlplane.cluster.x-k8s.io/v1beta2
+kind: KubeadmControlPlaneTemplate
+metadata:
+  name: {{ $name }}
+spec:
+  template:
+    spec:
+      kubeadmConfigSpec:
+        clusterConfiguration:
+          apiServer:
+            certSANs: [localhost]
+---
+apiVersion: bootstrap.cluster.x-k8s.io/v1beta2
+kind: KubeadmConfigTemplate
+metadata:
+  name: {{ $name }}
+spec:
+  template:
+    spec:
+      joinConfiguration:
+        nodeRegistration:
+          criSocket: unix:///var/run/containerd/containerd.sock
+---
+"#;
+
 /// A ConfigMap named like the release.
 pub(crate) const SETTINGS: &str = r"
 apiVersion: v1

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 /// How long anything may take on a busy machine. What works is much faster.
-pub(crate) const LONG: Duration = Duration::from_secs(90);
+pub(crate) const LONG: Duration = Duration::from_mins(3);
 /// What a person calls "within seconds".
 pub(crate) const QUICK: Duration = Duration::from_secs(10);
 /// Pause between two looks.

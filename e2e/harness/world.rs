@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use clusterstack::api::condition::find;
-use clusterstack::api::{ClusterStack, ClusterStackRelease, Condition, ConditionType, RECONCILE_AT};
+use clusterstack::api::{ClusterStack, ClusterStackRelease, Condition, ConditionType, OperatorShard, RECONCILE_AT};
 use k8s_openapi::api::core::v1::{Event, Namespace};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
@@ -13,6 +13,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use super::cluster_api;
 use super::control_plane::{self, ControlPlane};
 use super::git::Repo;
 use super::operator::Operator;
@@ -46,7 +47,16 @@ impl World {
     /// A new namespace, called like the test.
     pub(crate) async fn new(name: &str) -> Self {
         let room = ROOM.acquire().await.expect("closed");
-        let plane = control_plane::get().await;
+        Self::on(control_plane::get().await, room, name).await
+    }
+
+    /// One on a control plane where Cluster API's own managers run; `None`, and a visible word, where they can't.
+    pub(crate) async fn with_cluster_api(name: &str, test: &str) -> Option<Self> {
+        let room = ROOM.acquire().await.expect("closed");
+        Some(Self::on(cluster_api::get(test).await?, room, name).await)
+    }
+
+    async fn on(plane: &'static ControlPlane, room: SemaphorePermit<'static>, name: &str) -> Self {
         let client = plane.client().await;
         let namespace = unique(&format!("e2e-{name}"));
         let world = Self {
@@ -58,7 +68,8 @@ impl World {
             _room: room,
         };
         let object = serde_json::from_value(json!({"metadata": {"name": namespace}})).expect("no namespace");
-        Api::<Namespace>::all(client).create(&PostParams::default(), &object).await.expect("namespace");
+        Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &object).await.expect("namespace");
+        super::rights::own_namespace(&client, &namespace).await;
         world
     }
 
@@ -86,9 +97,14 @@ impl World {
         Repo::new(&self.dir().join("repositories").join(unique("repo")))
     }
 
-    /// Starts an operator.
+    /// Starts an operator, with the rights that are shipped.
     pub(crate) fn operator(&self, flags: &[&str]) -> Operator {
-        Operator::start(self, &self.plane.kubeconfig, flags)
+        Operator::start(self, self.plane.operator_kubeconfig(), flags)
+    }
+
+    /// A client with the operator's rights.
+    pub(crate) async fn operator_client(&self) -> Client {
+        control_plane::client_of(self.plane.operator_kubeconfig()).await
     }
 
     /// Any API in the test's namespace.
@@ -356,6 +372,13 @@ async fn clean(kubeconfig: &Path, namespace: &str, leftovers: Vec<(ApiResource, 
     for (resource, name) in leftovers {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
         let _ = api.delete(&name, &DeleteParams::background()).await;
+    }
+    // Those of operators that were killed.
+    let shards: Api<OperatorShard> = Api::all(client.clone());
+    for shard in shards.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default() {
+        if shard.spec.lease_namespace == namespace {
+            let _ = shards.delete(&shard.name_any(), &DeleteParams::default()).await;
+        }
     }
     let _ = Api::<Namespace>::all(client.clone()).delete(namespace, &DeleteParams::background()).await;
     for (api_version, kind) in [

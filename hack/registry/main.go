@@ -37,6 +37,7 @@ import (
 
 type options struct {
 	dir, address, cert, key, clientCA, login, user, password string
+	notify, authorization                                    string
 	maxTags                                                  int
 	lifetime                                                 time.Duration
 }
@@ -51,6 +52,8 @@ func main() {
 	flag.StringVar(&o.login, "login", "none", "none, basic or token")
 	flag.StringVar(&o.user, "user", "", "who may log in; with -login token everybody may pull, and this user push")
 	flag.StringVar(&o.password, "password", "", "with this password")
+	flag.StringVar(&o.notify, "notify", "", "URL that is told of every push")
+	flag.StringVar(&o.authorization, "notify-authorization", "", "with this header Authorization")
 	flag.IntVar(&o.maxTags, "max-tags", 0, "most tags of one page")
 	flag.DurationVar(&o.lifetime, "token-lifetime", 5*time.Minute, "how long a token is valid")
 	flag.Parse()
@@ -85,6 +88,12 @@ func (o *options) serve() error {
 	config.HTTP.Secret = "of nobody's concern"
 	config.Tags.MaxTags = o.maxTags
 	config.Catalog.MaxEntries = 100
+	if o.notify != "" {
+		config.Notifications.Endpoints = []configuration.Endpoint{{
+			Name: "receiver", URL: o.notify, Headers: http.Header{"Authorization": {o.authorization}},
+			Timeout: 10 * time.Second, Threshold: 3, Backoff: time.Second,
+		}}
+	}
 	line := listener.Addr().String()
 	switch o.login {
 	case "none":

@@ -17,7 +17,7 @@ use super::source::{Approval, Pin, Receiver, Source, SourceReference, Verify};
     namespaced,
     status = "ClusterStackStatus",
     shortname = "csk",
-    category = "clusterstack",
+    category = "cluster-stack",
     category = "cluster-api",
     derive = "PartialEq",
     doc = "ClusterStack subscribes a management cluster to the releases of one cluster stack.",
@@ -48,6 +48,10 @@ use super::source::{Approval, Pin, Receiver, Source, SourceReference, Verify};
     validation = Rule::new("self.channel == oldSelf.channel").message("channel is immutable: create another ClusterStack"),
     validation = Rule::new("!has(self.versions) || self.channel != 'stable' || self.versions.all(v, !v.contains('-'))").message("the stable channel has versions like v2; versions like v0-sha.abc belong to channel custom"),
     validation = Rule::new("!has(self.versions) || self.channel != 'custom' || self.versions.all(v, v.contains('-'))").message("channel custom has versions like v0-sha.abc; versions like v2 belong to the stable channel"),
+    validation = Rule::new("!has(self.preReleases) || self.preReleases.size() == 0 || self.channel == 'custom'").message("preReleases is for channel custom: the stable channel has none"),
+    validation = Rule::new("!has(self.verify) || !has(self.source) || !has(self.verify.git) || has(self.source.git)").message("verify.git is for source git: use verify.cosign for oci, and verify.checksums for github, gitlab and directory"),
+    validation = Rule::new("!has(self.verify) || !has(self.source) || !has(self.verify.cosign) || has(self.source.oci)").message("verify.cosign is for source oci: use verify.git for git, and verify.checksums for github, gitlab and directory"),
+    validation = Rule::new("!has(self.verify) || !has(self.source) || !has(self.verify.checksums) || !(has(self.source.git) || has(self.source.oci))").message("verify.checksums is for sources github, gitlab and directory: use verify.git for git, and verify.cosign for oci"),
 )]
 pub struct ClusterStackSpec {
     /// Infrastructure provider of the cluster stack, for example `openstack`.

@@ -15,7 +15,7 @@ use super::condition::Condition;
     namespaced,
     status = "ClusterStackReleaseStatus",
     shortname = "cskr",
-    category = "clusterstack",
+    category = "cluster-stack",
     category = "cluster-api",
     derive = "PartialEq",
     doc = "ClusterStackRelease is one release of a cluster stack on this management cluster.",
@@ -31,6 +31,9 @@ use super::condition::Condition;
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].message")
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(oldSelf.providerRef) || (has(self.providerRef) && self.providerRef == oldSelf.providerRef)").message("providerRef can't be changed: delete the release, and it is made anew from the template that the ClusterStack names"),
+)]
 pub struct ClusterStackReleaseSpec {
     /// The provider's object of this release; absent with noProvider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,12 +58,22 @@ pub struct ClusterStackReleaseStatus {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub kubernetes_version: String,
+    /// Versions of Kubernetes that machines of the release can run: its own, and those that its node images name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    #[schemars(length(max = 256), inner(length(max = 64)))]
+    pub node_versions: Vec<String>,
     /// Whether Clusters can use the release.
     #[serde(default)]
     pub ready: bool,
     /// What was fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<Artifact>,
+    /// The ServiceAccount by which objects were applied last; empty with the operator's own rights. What remains of a release
+    /// whose ClusterStack is gone is deleted as this one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 253))]
+    pub applied_as: String,
     /// Value of the annotation `clusterstack.x-k8s.io/reconcile-at` that was last acted on.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
@@ -99,6 +112,10 @@ pub struct Resource {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 253))]
     pub name: String,
+    /// The stage whose chart it is of, for objects of a ClusterAddon.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 253))]
+    pub stage: String,
     /// `synced` or `not-synced`.
     #[serde(default)]
     pub status: ResourceStatus,
@@ -147,6 +164,11 @@ pub struct Artifact {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 2048))]
     pub url: String,
+    /// The ClusterStackSource through which it was fetched, `namespace/name`; nothing where the ClusterStack has a source
+    /// of its own.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 317))]
+    pub offered_by: String,
     /// Who signed it, where `verify` asked for that when it was fetched.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]

@@ -18,7 +18,7 @@ use super::source::{Receiver, Source, Verify};
     namespaced,
     status = "ClusterStackSourceStatus",
     shortname = "css",
-    category = "clusterstack",
+    category = "cluster-stack",
     category = "cluster-api",
     derive = "PartialEq",
     doc = "ClusterStackSource shares a source of releases, and its credentials, with ClusterStacks.",
@@ -26,7 +26,7 @@ use super::source::{Receiver, Source, Verify};
     printcolumn(name = "Releases", type_ = "integer", json_path = ".status.releasesFound"),
     printcolumn(name = "Newest", type_ = "string", json_path = ".status.releases[0].name"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
-    printcolumn(name = "Next poll", type_ = "date", json_path = ".status.nextPoll", priority = 1),
+    printcolumn(name = "Next poll", type_ = "string", json_path = ".status.nextPoll", priority = 1),
     printcolumn(
         name = "Age",
         type_ = "date",
@@ -38,6 +38,9 @@ use super::source::{Receiver, Source, Verify};
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.providerRef) || (has(self.providerRef.kind) && self.providerRef.kind.endsWith('Template') && has(self.providerRef.name) && self.providerRef.name != '' && has(self.providerRef.apiVersion) && self.providerRef.apiVersion != '')").message("providerRef must name apiVersion, kind (one that ends in Template) and name"),
+    validation = Rule::new("!has(self.verify) || !has(self.source) || !has(self.verify.git) || has(self.source.git)").message("verify.git is for source git: use verify.cosign for oci, and verify.checksums for github, gitlab and directory"),
+    validation = Rule::new("!has(self.verify) || !has(self.source) || !has(self.verify.cosign) || has(self.source.oci)").message("verify.cosign is for source oci: use verify.git for git, and verify.checksums for github, gitlab and directory"),
+    validation = Rule::new("!has(self.verify) || !has(self.source) || !has(self.verify.checksums) || !(has(self.source.git) || has(self.source.oci))").message("verify.checksums is for sources github, gitlab and directory: use verify.git for git, and verify.cosign for oci"),
 )]
 pub struct ClusterStackSourceSpec {
     /// Where releases come from.

@@ -59,6 +59,11 @@ macro_rules! vocabulary {
                 match self { $(Self::$name => stringify!($name)),+ }
             }
 
+            /// The one with this word on the wire; `None` for any other word.
+            pub fn named(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|one| one.as_str() == word)
+            }
+
             /// What it means, for the reference.
             pub fn doc(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc),+).trim_ascii()),+ }
@@ -95,6 +100,14 @@ vocabulary! {
     HelmChartApplied,
     /// ClusterStackRelease: the provider's object says ready.
     ProviderClusterStackReleaseReady,
+    /// ClusterAddon: the API server of the workload cluster answers.
+    ClusterReachable,
+    /// ClusterAddon: every stage is done.
+    StagesDone,
+    /// ProviderClusterStackRelease: every image of the release has its object.
+    NodeImagesSynced,
+    /// ProviderNodeImageRelease: the image is at its destination.
+    ImagePublished,
 }
 
 vocabulary! {
@@ -167,6 +180,12 @@ vocabulary! {
     ObjectsFailed,
     /// Objects could not be deleted; the deletion goes on when they can.
     FailedToDeleteObjects,
+    /// The ServiceAccount by which it was applied is gone, or its rights are: nothing is deleted with other rights.
+    ServiceAccountMissing,
+    /// An object was left where it is: its release went with its namespace, and the rights to delete it were gone.
+    Orphaned,
+    /// The namespace is being deleted: nothing is applied any more.
+    NamespaceTerminating,
     /// A release that is wanted is not ready.
     ReleaseNotReady,
     /// The newest release is not ready; an older one is usable.
@@ -175,6 +194,8 @@ vocabulary! {
     FailedToCreateOrUpdate,
     /// The provider's template does not exist.
     ProviderTemplateNotFound,
+    /// The provider's template is of another namespace, which does not share it with this one.
+    ProviderTemplateNotAllowed,
     /// The provider's object is not ready yet.
     ProcessOngoing,
     /// The provider's object says it failed.
@@ -183,6 +204,10 @@ vocabulary! {
     NoKindMatch,
     /// The API server refuses the object as invalid.
     Invalid,
+    /// The API server refuses to change a field that can't be changed once the object is there.
+    ImmutableField,
+    /// An object was deleted and made anew, because a field that can't be changed did, and the stack allows it.
+    Replaced,
     /// The rights do not reach: of the operator, or of `serviceAccountName`.
     Forbidden,
     /// The object belongs to somebody else and is left alone.
@@ -209,6 +234,82 @@ vocabulary! {
     SpecInvalid,
     /// The ClusterStack that owns the release is gone.
     OwnerMissing,
+    /// No replica of the operator takes the object's shard class: nothing is done about it.
+    ShardClassUnserved,
+    /// The API server of the workload cluster does not answer, or its kubeconfig is not there yet.
+    ClusterUnreachable,
+    /// The kubeconfig of the workload cluster would run a program or read a file of the operator's: it is not used.
+    KubeconfigRefused,
+    /// The Cluster is paused: nothing is written to the workload cluster.
+    Paused,
+    /// The Cluster's ClusterClass is of no release that is known here; what is applied stays.
+    ReleaseUnknown,
+    /// Values for the addons can't be used; the message names where they come from.
+    ValuesInvalid,
+    /// The pre-condition of a stage does not hold yet.
+    WaitingForPreCondition,
+    /// The post-condition of a stage does not hold yet.
+    WaitingForPostCondition,
+    /// The condition of a stage can't be evaluated.
+    ConditionInvalid,
+    /// A Helm hook of an addon chart runs; what comes behind it waits.
+    WaitingForHelmHook,
+    /// A Helm hook of an addon chart failed; it runs again with another rendering, or when somebody asks.
+    HelmHookFailed,
+    /// The `test` hooks of the addon charts succeeded.
+    HelmTestSucceeded,
+    /// A `test` hook of an addon chart failed; those behind it were not run.
+    HelmTestFailed,
+    /// An annotation names a stage that there is not.
+    StageUnknown,
+    /// Objects of a stage are being deleted.
+    DeletingObjects,
+    /// A stage is done.
+    StageDone,
+    /// The time of a stage is over: it goes on to be tried, or was left where it says `onDeadline: continue`.
+    StageDeadlineExceeded,
+    /// A stage was passed because the annotation `clusterstack.x-k8s.io/skip-stage` asks for it.
+    StageSkipped,
+    /// A stage of BeforeClusterDelete holds what the cluster needs to its end: it was left.
+    StageRefused,
+    /// A runtime hook of Cluster API waits for stages; the message names the one whose turn it is.
+    HookBlocked,
+    /// The release's list of node images can't be used; it has to be corrected and published anew.
+    NodeImagesInvalid,
+    /// Node images are not there yet; the message names the one that is waited for.
+    WaitingForImages,
+    /// A node image can't be built before somebody changes something.
+    ImageFailed,
+    /// A build waits for a place: as many as may run at once do.
+    BuildQueued,
+    /// A build was held up for a while after a failure, and is tried again.
+    BuildRetried,
+    /// A build failed, and is not tried again before somebody asks for it.
+    BuildFailed,
+    /// Somebody cancelled the build; `clusterstack.x-k8s.io/retry-at` starts it anew.
+    BuildCancelled,
+    /// A step of a build began.
+    BuildStepStarted,
+    /// A step of a build is done.
+    BuildStepDone,
+    /// What a finished step had made was lost: it runs again.
+    BuildStepRepeated,
+    /// Who built was silent for too long; another one goes on.
+    BuildHolderLost,
+    /// The image is at its destination.
+    ImageReady,
+    /// The image is not at its destination any more: it is built again.
+    ImageLost,
+    /// The image at its destination did not say any more that this management cluster uses it: it does again.
+    ImageMarked,
+    /// No release has the image any more: it was removed from its destination.
+    ImageRemoved,
+    /// No release has the image any more, and it stays at its destination; the message says why.
+    ImageRetained,
+    /// No release has the image any more; it is removed when the time of grace is over.
+    ImageUnused,
+    /// The image can't be removed from its destination; it is tried again.
+    ImageRemovalFailed,
 }
 
 impl std::fmt::Display for Reason {

@@ -3,23 +3,40 @@
 //! Wire-compatible with the Go cluster-stack-operator: same JSON names, defaults and meanings; every field that it does
 //! not know is optional. Each literal of the API (group, finalizers, labels, annotations) exists once, here.
 
+pub mod cluster_addon;
 pub mod cluster_stack;
 pub mod cluster_stack_release;
 pub mod cluster_stack_source;
+pub mod cluster_upgrade_plan;
 pub mod condition;
+pub mod image_destination;
+pub mod image_release;
+pub mod image_template;
+pub mod operator_shard;
+mod pod_template;
+pub mod provider_release;
+pub mod runtime_hooks;
 pub mod source;
 
+pub use cluster_addon::{ClusterAddon, ClusterAddonSpec, ClusterAddonStatus};
 pub use cluster_stack::{ClusterStack, ClusterStackSpec, ClusterStackStatus};
 pub use cluster_stack_release::{ClusterStackRelease, ClusterStackReleaseSpec, ClusterStackReleaseStatus};
 pub use cluster_stack_source::{ClusterStackSource, ClusterStackSourceSpec, ClusterStackSourceStatus};
+pub use cluster_upgrade_plan::{ClusterUpgradePlan, ClusterUpgradePlanSpec, ClusterUpgradePlanStatus};
 pub use condition::{Condition, ConditionType, Reason};
+pub use image_release::{ProviderNodeImageRelease, ProviderNodeImageReleaseSpec, ProviderNodeImageReleaseStatus};
+pub use image_template::{ProviderClusterStackReleaseTemplate, ProviderClusterStackReleaseTemplateSpec};
+pub use operator_shard::{OperatorShard, OperatorShardSpec, OperatorShardStatus};
+pub use provider_release::{
+    ProviderClusterStackRelease, ProviderClusterStackReleaseSpec, ProviderClusterStackReleaseStatus,
+};
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray,
 };
-use kube::CustomResourceExt;
+use kube::{CustomResourceExt, ResourceExt};
 
 /// API group of our objects.
 pub const GROUP: &str = "clusterstack.x-k8s.io";
@@ -27,6 +44,10 @@ pub const GROUP: &str = "clusterstack.x-k8s.io";
 pub const VERSION: &str = "v1alpha1";
 /// Group and version as objects write them.
 pub const API_VERSION: &str = "clusterstack.x-k8s.io/v1alpha1";
+/// API group of the kinds of the built-in provider.
+pub const INFRASTRUCTURE_GROUP: &str = "infrastructure.clusterstack.x-k8s.io";
+/// Group and version of the built-in provider's kinds as objects write them.
+pub const INFRASTRUCTURE_API_VERSION: &str = "infrastructure.clusterstack.x-k8s.io/v1alpha1";
 /// Field manager of every server-side apply of ours.
 pub const FIELD_MANAGER: &str = "clusterstack";
 /// Field manager by which the Go operator applied (and `kubectl` by default).
@@ -36,6 +57,12 @@ pub const CSO_FIELD_MANAGER: &str = "kubectl";
 pub const CLUSTER_STACK_FINALIZER: &str = "clusterstack.clusterstack.x-k8s.io";
 /// Holds a ClusterStackRelease until what it applied is gone. The Go operator's own name for it.
 pub const CLUSTER_STACK_RELEASE_FINALIZER: &str = "clusterstackrelease.clusterstack.x-k8s.io";
+
+/// Holds a ClusterAddon until the seed of its Cluster is gone. The Go operator's own name for it.
+pub const CLUSTER_ADDON_FINALIZER: &str = "clusteraddon.clusterstack.x-k8s.io";
+
+/// Holds a ProviderNodeImageRelease until its build has ended and its image is removed, or may stay.
+pub const NODE_IMAGE_FINALIZER: &str = "providernodeimagerelease.infrastructure.clusterstack.x-k8s.io";
 
 /// Recommended label: what manages an object.
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
@@ -52,6 +79,10 @@ pub const CLUSTER_STACK_LABEL: &str = "clusterstack.x-k8s.io/cluster-stack";
 
 /// Annotation that asks to look again now; its value (a time, say) only has to change.
 pub const RECONCILE_AT: &str = "clusterstack.x-k8s.io/reconcile-at";
+/// Annotation on a ProviderNodeImageRelease that cancels its build; its value (a time, say) only has to change.
+pub const CANCEL_AT: &str = "clusterstack.x-k8s.io/cancel-at";
+/// Annotation on a ProviderNodeImageRelease that starts another try; its value (a time, say) only has to change.
+pub const RETRY_AT: &str = "clusterstack.x-k8s.io/retry-at";
 /// Annotation on a ClusterStack with `approval: manual`: versions that may be taken, separated by commas.
 pub const APPROVED: &str = "clusterstack.x-k8s.io/approved";
 /// Annotation on a ClusterStack or ClusterStackRelease: `orphan` leaves what was applied when the object is deleted.
@@ -60,16 +91,77 @@ pub const DELETION_POLICY: &str = "clusterstack.x-k8s.io/deletion-policy";
 pub const PRUNE: &str = "clusterstack.x-k8s.io/prune";
 /// Helm's annotation: `keep` never prunes the object.
 pub const HELM_RESOURCE_POLICY: &str = "helm.sh/resource-policy";
+/// Annotation on an object of a chart: `"true"` lets it be deleted and made anew where a field that can't be changed did.
+pub const REPLACE: &str = "clusterstack.x-k8s.io/replace";
+/// Helm's annotation on a hook: its events.
+pub const HELM_HOOK: &str = "helm.sh/hook";
+/// Annotation on the object of a Helm hook: the run that made it.
+pub const HOOK_RUN: &str = "clusterstack.x-k8s.io/hook-run";
+/// Annotation on a Cluster: names of ConfigMaps and Secrets with values for its addons, as `ConfigMap/name` or
+/// `Secret/name`, separated by commas.
+pub const ADDON_VALUES: &str = "clusterstack.x-k8s.io/addon-values";
+/// Annotation on a Cluster: the ClusterClass of another cluster stack that it may change to; its name.
+pub const ALLOW_CLASS_CHANGE: &str = "clusterstack.x-k8s.io/allow-class-change";
+/// Label by which the Go operator marks what it applied, and its value.
+pub const CSO_OWNED_LABEL: (&str, &str) = ("clusterstack.x-k8s.io/instance", "owned");
+/// Annotation on a Cluster or its ClusterAddon: stages to pass, as `<release>/<hook>/<stage>`, separated by commas.
+pub const SKIP_STAGE: &str = "clusterstack.x-k8s.io/skip-stage";
+/// Annotation on a ClusterAddon: runs the `test` hooks of its charts; its value (a time, say) only has to change.
+pub const TEST_AT: &str = "clusterstack.x-k8s.io/test-at";
+/// Annotation on a Helm hook: how long it may take, for example `30m`; Helm's five minutes without it.
+pub const HOOK_TIMEOUT: &str = "clusterstack.x-k8s.io/hook-timeout";
+/// Annotation on a ClusterAddon by the Go operator: `created`, or `upgraded` once an upgrade went through.
+pub const CSO_STAGE_ANNOTATION: &str = "ClusterAddonStage";
+/// Cluster API's annotation: nothing is to be done with the object.
+pub const PAUSED: &str = "cluster.x-k8s.io/paused";
+/// Annotation that `clusterctl move` puts on what it deletes because it is elsewhere now.
+pub const DELETE_FOR_MOVE: &str = "clusterctl.cluster.x-k8s.io/delete-for-move";
 /// Cluster API's label that `--watch-filter` matches.
 pub const WATCH_LABEL: &str = "cluster.x-k8s.io/watch-filter";
+/// Label on a Job, its pod and its recipe: UID of the object that stands for the node image.
+pub const IMAGE_UID_LABEL: &str = "clusterstack.x-k8s.io/node-image-uid";
+/// Label beside [`IMAGE_UID_LABEL`]: number of the attempt.
+pub const IMAGE_ATTEMPT_LABEL: &str = "clusterstack.x-k8s.io/attempt";
+/// Annotation beside [`IMAGE_UID_LABEL`]: digest over all that the build depends on.
+pub const IMAGE_INPUTS: &str = "clusterstack.x-k8s.io/inputs";
+/// Annotation that the pod of a build sets on itself: how far it is, as `done[/total] [step]`.
+pub const IMAGE_PROGRESS: &str = "clusterstack.x-k8s.io/progress";
+/// Label on the CustomResourceDefinition of a provider's kind: the contract that it follows.
+pub const PROVIDER_CONTRACT_LABEL: &str = "clusterstack.x-k8s.io/provider-contract";
+/// Value of [`PROVIDER_CONTRACT_LABEL`]: the contract of this version.
+pub const PROVIDER_CONTRACT: &str = "v1alpha1";
+/// Label on a role of the cluster, with value `true`: its rules become rights of the operator.
+pub const AGGREGATE_LABEL: &str = "clusterstack.x-k8s.io/aggregate-to-operator";
 /// Cluster API's annotation: who gave an object its form.
 pub const CLONED_FROM_NAME: &str = "cluster.x-k8s.io/cloned-from-name";
+/// Annotation with the namespace of the template that an object was made of, where it is another one.
+pub const CLONED_FROM_NAMESPACE: &str = "clusterstack.x-k8s.io/cloned-from-namespace";
+/// Label on the Lease of a replica of the operator, with value `true`.
+pub const MEMBER_LABEL: &str = "clusterstack.x-k8s.io/member";
+/// Annotation on the Lease of a replica: by which members it acts.
+pub const MEMBERS: &str = "clusterstack.x-k8s.io/members";
+/// Annotation on the Lease of a replica: what it takes, as JSON.
+pub const REACH: &str = "clusterstack.x-k8s.io/reach";
+/// Annotation on the Lease of a replica: objects of others that it was told to look at, as JSON.
+pub const TOLD: &str = "clusterstack.x-k8s.io/told";
+/// Label on a ClusterStack, ClusterStackSource or Cluster: which replicas work on it, by `--shard-class`.
+pub const SHARD_CLASS: &str = "clusterstack.x-k8s.io/shard-class";
 /// Cluster API's label: the Cluster an object belongs to.
 pub const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 
 /// Every CustomResourceDefinition of ours, in the order in which they are printed and installed.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
-    vec![finished(ClusterStack::crd()), finished(ClusterStackRelease::crd()), finished(ClusterStackSource::crd())]
+    vec![
+        finished(ClusterStack::crd()),
+        finished(ClusterStackRelease::crd()),
+        finished(ClusterStackSource::crd()),
+        finished(ClusterAddon::crd()),
+        finished(ClusterUpgradePlan::crd()),
+        unmoved(finished(OperatorShard::crd())),
+        finished(ProviderClusterStackRelease::crd()),
+        finished(ProviderClusterStackReleaseTemplate::crd()),
+        finished(ProviderNodeImageRelease::crd()),
+    ]
 }
 
 /// Adds what the derive can't say: labels that `clusterctl move` and selectors use; and takes away formats that the API
@@ -83,6 +175,12 @@ fn finished(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     let labels = crd.metadata.labels.get_or_insert_default();
     labels.insert("app.kubernetes.io/name".into(), "clusterstack".into());
     labels.insert("clusterctl.cluster.x-k8s.io/move-hierarchy".into(), String::new());
+    crd
+}
+
+/// `clusterctl move` leaves it: it is about the management cluster that it is in.
+fn unmoved(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    crd.labels_mut().remove("clusterctl.cluster.x-k8s.io/move-hierarchy");
     crd
 }
 

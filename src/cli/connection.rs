@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use http::header::USER_AGENT;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
 use super::report::Hinted;
+use crate::io::client::{AGENT, heed_no_proxy};
 
 /// How long the API server may take.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -40,7 +42,8 @@ impl ConnectionArgs {
     /// # Errors
     /// No kubeconfig, or one that can't be used.
     pub async fn connect(&self) -> Result<Connection> {
-        let config = self.config().await?;
+        let mut config = self.config().await?;
+        config.headers.push((USER_AGENT, AGENT));
         let (server, namespace) = (config.cluster_url.clone(), config.default_namespace.clone());
         let client = Client::try_from(config).context("the kubeconfig gives no client")?;
         Ok(Connection { client, namespace, server })
@@ -60,6 +63,7 @@ impl ConnectionArgs {
             Config::infer().await.map_err(anyhow::Error::from)
         };
         let mut config = config.map_err(|error| Hinted::new("no way to the API server", hint).because(error))?;
+        heed_no_proxy(&mut config);
         config.connect_timeout = Some(Duration::from_secs(10));
         Ok(config)
     }

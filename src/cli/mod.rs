@@ -5,17 +5,25 @@ pub mod bundle;
 pub mod connection;
 pub mod crds;
 pub mod demo;
+pub mod diff;
 mod functions;
+pub mod image_build;
+pub mod image_tool;
+pub mod images;
 pub mod lint;
 pub mod operator;
 pub mod output;
 pub mod package;
+pub mod provider_check;
 pub mod push;
 pub mod reference;
 pub mod registry;
 pub mod releases;
 pub mod report;
+mod rights;
+pub mod shards;
 pub mod template;
+pub mod test;
 pub mod tree;
 
 use std::process::ExitCode;
@@ -85,6 +93,14 @@ Examples:
     #[command(after_help = approve::EXAMPLES)]
     Approve(approve::ApproveArgs),
 
+    /// Show what the upgrade of a Cluster to another release would do: classes, machines, addons, variables, images
+    #[command(after_help = diff::EXAMPLES)]
+    Diff(Box<diff::DiffArgs>),
+
+    /// Run the test hooks of a Cluster's addon charts, as `helm test` does
+    #[command(after_help = test::EXAMPLES)]
+    Test(test::TestArgs),
+
     /// Render a chart as `helm template` does, without a cluster
     #[command(after_help = template::EXAMPLES)]
     Template(Box<template::TemplateArgs>),
@@ -105,6 +121,18 @@ Examples:
     #[command(after_help = bundle::EXAMPLES)]
     Bundle(bundle::BundleArgs),
 
+    /// Check that a provider's kind keeps the contract, by an object that is made, waited for and deleted
+    #[command(after_help = provider_check::EXAMPLES)]
+    ProviderCheck(provider_check::ProviderCheckArgs),
+
+    /// Show how far node images are, follow the log of a build, cancel it or start it again
+    #[command(after_help = images::EXAMPLES)]
+    Images(Box<images::ImagesArgs>),
+
+    /// Show the replicas of the operator, and what each has of the work
+    #[command(after_help = shards::EXAMPLES)]
+    Shards(shards::ShardsArgs),
+
     /// Print a completion script for a shell
     #[command(after_help = "\
 Examples:
@@ -117,7 +145,15 @@ Examples:
     #[command(hide = true)]
     Demo(demo::DemoArgs),
 
-    /// Print a reference as Markdown: of the API, or of the functions of Helm templates
+    /// Build a node image inside of a Job's pod; the operator's Jobs call it
+    #[command(hide = true)]
+    ImageBuild(image_build::ImageBuildArgs),
+
+    /// Look after a tool of an image's build; the operator calls it
+    #[command(hide = true)]
+    ImageTool(image_tool::ImageToolArgs),
+
+    /// Print what is generated: references as Markdown, roles as manifests
     #[command(hide = true)]
     Reference {
         /// What it is of
@@ -133,6 +169,14 @@ enum Reference {
     Api,
     /// The functions of Helm templates
     Functions,
+    /// Who may do what
+    Rights,
+    /// The roles of the operator, as manifests
+    OperatorRights,
+    /// Its role where images are built by Jobs, as manifests
+    ImageJobRights,
+    /// The roles for people, as manifests
+    PeopleRights,
 }
 
 #[derive(Args, Debug)]
@@ -150,20 +194,31 @@ impl Cli {
         match self.command {
             Command::Operator(flags) => return operator::run(*flags),
             Command::Demo(args) => return demo::run(&args),
+            Command::ImageBuild(args) => return image_build::run(&args),
+            Command::ImageTool(args) => return image_tool::run(&args),
             Command::Crds(args) => crds::run(&args)?,
             Command::Tree(args) => tree::run(&args)?,
             Command::Releases(args) => releases::run(&args)?,
             Command::Approve(args) => approve::run(&args)?,
+            Command::Diff(args) => return diff::run(&args),
+            Command::Test(args) => return test::run(&args),
             Command::Template(args) => template::run(&args)?,
             Command::Lint(args) => return lint::run(&args),
             Command::Package(args) => package::run(&args)?,
             Command::Push(args) => push::run(&args)?,
             Command::Bundle(args) => bundle::run(&args)?,
+            Command::Images(args) => return images::run(&args),
+            Command::Shards(args) => shards::run(&args)?,
+            Command::ProviderCheck(args) => return provider_check::run(&args),
             Command::Completions(args) => completions(args.shell)?,
             Command::Reference { of: Reference::Api } => {
                 output::print(&reference::markdown(&crate::api::custom_resource_definitions())?)?;
             }
             Command::Reference { of: Reference::Functions } => output::print(&functions::markdown())?,
+            Command::Reference { of: Reference::Rights } => output::print(&rights::markdown())?,
+            Command::Reference { of: Reference::OperatorRights } => output::print(&rights::operator())?,
+            Command::Reference { of: Reference::ImageJobRights } => output::print(&rights::image_jobs())?,
+            Command::Reference { of: Reference::PeopleRights } => output::print(&rights::people())?,
         }
         Ok(ExitCode::SUCCESS)
     }

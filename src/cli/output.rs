@@ -1,10 +1,12 @@
 //! Standard output, and the forms of what is written there.
 
+use std::fmt::Write as _;
 use std::io::Write;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde::Serialize;
+use unicode_width::UnicodeWidthStr;
 
 use crate::core::yaml;
 
@@ -21,6 +23,24 @@ pub enum Format {
 pub fn print(text: &str) -> Result<()> {
     let mut out = anstream::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to standard output")
+}
+
+/// Lines in columns, two spaces apart, as wide as they are shown.
+pub fn columns<const N: usize>(lines: &[[String; N]]) -> String {
+    let widths: Vec<usize> =
+        (0..N).map(|at| lines.iter().map(|line| line[at].width()).max().unwrap_or_default()).collect();
+    let mut text = String::new();
+    for line in lines {
+        let mut out = String::new();
+        for (cell, width) in line.iter().zip(&widths) {
+            let gap = width.saturating_sub(cell.width()) + 2;
+            // Writing to a String can't fail.
+            let _ = write!(out, "{cell}{:gap$}", "");
+        }
+        text.push_str(out.trim_end());
+        text.push('\n');
+    }
+    text
 }
 
 /// Writes bytes to standard output as they are.

@@ -65,7 +65,7 @@ fn fields(out: &mut String, schema: &Value, path: &str) {
         let default = field.get("default").map(|default| format!("`{default}`")).unwrap_or_default();
         let description = field.get("description").and_then(Value::as_str).unwrap_or_default();
         let _ = writeln!(out, "| {shown} | {} | {default} | {} |", type_of(field), cell(description));
-        if is_object_reference(field) {
+        if is_object_reference(field) || is_pod_template(field) {
             continue;
         }
         fields(out, field, &path);
@@ -83,6 +83,10 @@ fn is_object_reference(schema: &Value) -> bool {
     OBJECT_REFERENCE.iter().all(|name| fields.is_some_and(|fields| fields.get(*name).is_some()))
 }
 
+fn is_pod_template(schema: &Value) -> bool {
+    ["/properties/metadata", "/properties/spec/properties/containers"].iter().all(|part| schema.pointer(part).is_some())
+}
+
 fn type_of(schema: &Value) -> String {
     if let Some(values) = schema.get("enum").and_then(Value::as_array) {
         let values: Vec<String> =
@@ -91,6 +95,9 @@ fn type_of(schema: &Value) -> String {
     }
     if is_object_reference(schema) {
         return "`core/v1` ObjectReference".into();
+    }
+    if is_pod_template(schema) {
+        return "`core/v1` PodTemplateSpec".into();
     }
     let name = schema.get("type").and_then(Value::as_str).unwrap_or("any");
     match (name, schema.get("items"), schema.get("format").and_then(Value::as_str)) {

@@ -1,13 +1,10 @@
 //! `clusterstack releases`: the catalogue: what is taken, what is available and why it is not taken, what is on offer.
 
-use std::fmt::Write as _;
-
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde::Serialize;
-use unicode_width::UnicodeWidthStr;
 
 use super::connection::{self, ConnectionArgs};
 use super::output::{self, Format};
@@ -164,20 +161,7 @@ fn table(rows: &[Row]) -> String {
         [&row.namespace, &of, &row.release, row.state, &row.reason, &row.message].map(str::to_owned)
     };
     let lines: Vec<[String; 6]> = std::iter::once(head).chain(rows.iter().map(cells)).collect();
-    let widths: Vec<usize> =
-        (0..6).map(|at| lines.iter().map(|line| line[at].width()).max().unwrap_or_default()).collect();
-    let mut text = String::new();
-    for line in &lines {
-        let mut out = String::new();
-        for (cell, width) in line.iter().zip(&widths) {
-            let gap = width.saturating_sub(cell.width()) + 2;
-            // Writing to a String can't fail.
-            let _ = write!(out, "{cell}{:gap$}", "");
-        }
-        text.push_str(out.trim_end());
-        text.push('\n');
-    }
-    text
+    output::columns(&lines)
 }
 
 #[cfg(test)]

@@ -5,13 +5,16 @@ mod render;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use kube::api::ListParams;
-use kube::{Api, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 
 use super::connection::{self, ConnectionArgs};
 use super::output::{self, Format};
 use super::report::Hinted;
-use crate::api::{ClusterStack, ClusterStackRelease};
-use crate::core::tree::{Node, tree};
+use crate::api::{ClusterAddon, ClusterStack, ClusterStackRelease};
+use crate::core::in_use::ClusterUse;
+use crate::core::tree::{ClusterView, Node, tree};
+use crate::io::kinds::Kinds;
+use crate::io::usage;
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -109,7 +112,26 @@ async fn read(args: &TreeArgs) -> Result<Found> {
             return Err(unknown(name, &there, &place).into());
         }
     }
-    Ok(Found { nodes: stacks.iter().map(|stack| tree(stack, &releases)).collect(), place })
+    let clusters = connection.answer(clusters(&connection.client)).await?;
+    Ok(Found { nodes: stacks.iter().map(|stack| tree(stack, &releases, &clusters)).collect(), place })
+}
+
+/// The Clusters of all namespaces with their addons: those that may be listed, for who may not see them sees the rest.
+async fn clusters(client: &Client) -> Vec<ClusterView> {
+    let kinds = Kinds::default();
+    let addons: Api<ClusterAddon> = Api::all(client.clone());
+    let list = ListParams::default();
+    let (clusters, addons) = tokio::join!(usage::clusters(client, &kinds), addons.list(&list));
+    let addons = addons.map(|list| list.items).unwrap_or_default();
+    let of = |cluster: &ClusterUse| {
+        let is_it = |addon: &&ClusterAddon| {
+            addon.namespace().as_deref() == Some(&cluster.namespace)
+                && addon.spec.cluster_ref.name.as_deref() == Some(&cluster.name)
+        };
+        addons.iter().find(is_it).cloned()
+    };
+    let view = |cluster: ClusterUse| ClusterView { addon: of(&cluster), cluster };
+    clusters.unwrap_or_default().into_iter().map(view).collect()
 }
 
 fn unknown(name: &str, there: &[String], place: &str) -> Hinted {

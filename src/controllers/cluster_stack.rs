@@ -12,11 +12,11 @@ use serde_json::json;
 
 use super::origin::{Origin, Template};
 use super::subscription::{self, Subject};
-use super::{Context, Doing, Error, deletion, provider, reconcile_at, spread};
+use super::{Context, Doing, Error, deletion, provider, reconcile_at, seats, spread};
 use crate::api::condition::{self, ConditionType, Reason};
 use crate::api::{
     CLUSTER_STACK_FINALIZER, CLUSTER_STACK_LABEL, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
-    FIELD_MANAGER, WATCH_LABEL,
+    FIELD_MANAGER, SHARD_CLASS, WATCH_LABEL,
 };
 use crate::core::in_use::{self, Usage};
 use crate::core::manifest::label_value;
@@ -24,6 +24,7 @@ use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::retry::{self, ErrorClass};
 use crate::core::selection::{self, Existing, Kept, Selection, Wish};
 use crate::core::status::{self, ReleaseView, StackFacts, StepState, Trouble};
+use crate::io::apply::refusal;
 use crate::io::report;
 use crate::io::usage;
 use crate::settings::interval;
@@ -63,6 +64,21 @@ pub async fn reconcile(stack: Arc<ClusterStack>, ctx: Arc<Context>) -> Result<Ac
     };
     write_status(&stack, &ctx, &facts).await?;
     Ok(next)
+}
+
+/// Says that nobody works on it.
+pub(super) async fn unserved(stack: &ClusterStack, ctx: &Context) -> Result<Action, Error> {
+    let wish = Wish::of(&stack.spec).ok();
+    let facts = StackFacts {
+        generation: stack.metadata.generation,
+        suspended: stack.spec.suspend,
+        releases_synced: StepState::Failed(seats::unserved(stack)),
+        releases: wish.map(|wish| views(&wish, ctx, stack, &Selection::default())).unwrap_or_default(),
+        reconcile_at: stack.status.as_ref().map(|status| status.last_handled_reconcile_at.clone()).unwrap_or_default(),
+        ..StackFacts::default()
+    };
+    write_status(stack, ctx, &facts).await?;
+    Ok(Action::await_change())
 }
 
 /// Observe, decide, act; what was found goes into `facts`.
@@ -164,32 +180,47 @@ async fn in_use(
 /// Creates and deletes releases.
 async fn act(stack: &ClusterStack, selected: &Selection, template: Option<&Template>, ctx: &Context) -> StepState {
     let mut failed = Vec::new();
+    let mut class = ErrorClass::Waiting;
     for name in &selected.create {
-        if let Err(error) = create(stack, name, template, ctx).await {
-            failed.push(format!("{name} can't be created: {error}"));
+        match create(stack, name, template, ctx).await {
+            Ok(None) => {}
+            Ok(Some(owner)) => failed.push(format!(
+                "{name} is there already and belongs to {owner}: a namespace has each release once; delete one of the two, \
+                 or put this one into another namespace"
+            )),
+            Err(error) => {
+                class = ErrorClass::Transient;
+                failed.push(format!("{name} can't be created: {}", refusal(&error).message));
+            }
         }
     }
     for name in &selected.delete {
         if let Err(error) = delete(stack, name, ctx).await {
-            failed.push(format!("{name} can't be deleted: {error}"));
+            class = ErrorClass::Transient;
+            failed.push(format!("{name} can't be deleted: {}", refusal(&error).message));
         }
     }
     if failed.is_empty() {
         return StepState::Done(String::new());
     }
-    StepState::Failed(Trouble::new(ErrorClass::Transient, Reason::FailedToCreateOrUpdate, failed.join("; ")))
+    StepState::Failed(Trouble::new(class, Reason::FailedToCreateOrUpdate, failed.join("; ")))
 }
 
+/// Creates a release. `Some` where there is one of that name already: whose it is.
 async fn create(
     stack: &ClusterStack,
     name: &ReleaseName,
     template: Option<&Template>,
     ctx: &Context,
-) -> Result<(), kube::Error> {
+) -> Result<Option<String>, kube::Error> {
     let namespace = stack.namespace().unwrap_or_default();
     let mut labels = json!({CLUSTER_STACK_LABEL: label_value(&stack.name_any())});
     if let Some(filter) = stack.labels().get(WATCH_LABEL) {
         labels[WATCH_LABEL] = filter.clone().into();
+    }
+    // It is told of a ClusterStack that is gone.
+    if let Some(class) = stack.labels().get(SHARD_CLASS) {
+        labels[SHARD_CLASS] = class.clone().into();
     }
     let release: ClusterStackRelease = serde_json::from_value(json!({
         "apiVersion": crate::api::API_VERSION,
@@ -209,11 +240,13 @@ async fn create(
     match api.create(&params, &release).await {
         Ok(_) => {
             ctx.events.say(stack, Reason::ReleaseCreated, &format!("subscribed release {name}")).await;
-            Ok(())
+            Ok(None)
         }
         Err(kube::Error::Api(error)) if error.code == 409 && error.reason == "AlreadyExists" => {
             let there = api.get(&name.object_name()).await?;
-            if is_owned(&there, stack) { Ok(()) } else { Err(kube::Error::Api(error)) }
+            let owner = there.owner_references().iter().find(|owner| owner.controller == Some(true));
+            let owner = owner.map_or_else(|| "nobody".to_owned(), |owner| format!("{} {}", owner.kind, owner.name));
+            Ok((!is_owned(&there, stack)).then_some(owner))
         }
         Err(error) => Err(error),
     }
@@ -294,8 +327,8 @@ pub(super) async fn write_status(stack: &ClusterStack, ctx: &Context, facts: &St
         |conditions| condition::find(conditions, ConditionType::Ready).map(|c| (c.status.clone(), c.reason.clone()));
     let now = condition::find(&status.conditions, ConditionType::Ready);
     if let (true, Some(now)) = (written && ready(&previous.conditions) != ready(&status.conditions), now) {
-        let reason = Reason::ALL.iter().copied().find(|reason| reason.as_str() == now.reason);
-        tracing::info!(stack = %stack.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStack");
+        let reason = Reason::named(&now.reason);
+        tracing::info!(namespace = stack.namespace().unwrap_or_default(), stack = %stack.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStack");
         if let Some(reason) = reason.filter(|reason| !matches!(reason, Reason::Progressing | Reason::ReleaseNotReady)) {
             ctx.events.say(stack, reason, &now.message).await;
         }

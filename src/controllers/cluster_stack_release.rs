@@ -10,25 +10,27 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::Value;
 
+use super::delivery::{Delivery, hold_unreadable, is_unseen, leftover, row_of, rows};
 use super::origin::{Origin, own_demand};
-use super::rights::{self, Rights};
+use super::rights::Rights;
 use super::{Context, Doing, Error, cluster_stack, deletion, provider, reconcile_at, spread};
 use crate::api::cluster_stack_release::{Artifact, Resource as Row, ResourceStatus};
 use crate::api::condition::{self, ConditionType, Reason};
 use crate::api::{ClusterStack, ClusterStackRelease};
-use crate::core::health;
 use crate::core::manifest::{Manifest, ObjectKey, label_value};
 use crate::core::name::ReleaseName;
 use crate::core::ownership::Owner;
 use crate::core::plan::{self, Action as Act, Desired, Input, Plan, Sibling, Step, Why};
 use crate::core::retry::{self, ErrorClass};
 use crate::core::status::{self, ReleaseFacts, StepState, Trouble, row_class};
-use crate::io::apply::{self, Outcome, Refusal, Send};
+use crate::io::apply::{self, Outcome};
 use crate::io::kinds::Kind;
 use crate::io::lookup::Reader;
-use crate::io::observe::{self, Live, Target};
-use crate::io::release::{FetchedRelease, Job, Objects, Upstream, Wanted};
+use crate::io::observe::Live;
+use crate::io::place;
+use crate::io::release::{FetchedRelease, Job, Objects, Part, Upstream, Wanted};
 use crate::io::report;
+use crate::io::source::flights::Waiter;
 use crate::io::source::trust::{Demand, asked_of};
 use crate::settings::interval;
 
@@ -70,8 +72,39 @@ pub async fn reconcile(seen: Arc<ClusterStackRelease>, ctx: Arc<Context>) -> Res
 }
 
 /// The ClusterStack that owns the release, as last seen.
-fn stack_of(release: &ClusterStackRelease, ctx: &Context) -> Option<Arc<ClusterStack>> {
+pub(super) fn stack_of(release: &ClusterStackRelease, ctx: &Context) -> Option<Arc<ClusterStack>> {
     ctx.stacks.state().into_iter().find(|stack| cluster_stack::is_owned(release, stack))
+}
+
+/// The files of a release that was fetched before, by whichever replica: from the store, or fetched as they were.
+pub(super) async fn fetched(release: &ClusterStackRelease, ctx: &Context) -> Result<FetchedRelease, Trouble> {
+    let unknown = |message: String| Trouble::new(ErrorClass::Waiting, Reason::ReleaseUnknown, message);
+    let name = format!("{}/{}", release.namespace().unwrap_or_default(), release.name_any());
+    let Some(stack) = stack_of(release, ctx) else {
+        return Err(unknown(format!(
+            "ClusterStackRelease {name} belongs to no ClusterStack; its addons stay as they are"
+        )));
+    };
+    let artifact = release.status.as_ref().and_then(|status| status.artifact.as_ref());
+    let Some(artifact) = artifact else {
+        return Err(unknown(format!("waiting for ClusterStackRelease {name} to be fetched")));
+    };
+    let spec = &stack.spec;
+    let Some(parsed) = ReleaseName::of_stack(&release.name_any(), &spec.provider, &spec.name) else {
+        return Err(unknown(format!("ClusterStackRelease {name} has a name that is no release of its ClusterStack")));
+    };
+    let origin = Origin::of(&stack, ctx).await;
+    let verify =
+        origin.as_ref().map_or_else(|_| own_demand(&stack).into_iter().collect(), |origin| origin.verify.clone());
+    let held = origin.as_ref().map_or_else(|trouble| Some(trouble.clone()), Origin::suspended);
+    let wanted = Wanted {
+        held: held.as_ref(),
+        had: Some(artifact),
+        verify: &verify,
+        pin: &spec.pin,
+        ..origin.as_ref().map_or_else(|_| Wanted::of_nowhere(&parsed), |origin| origin.wanted(&parsed))
+    };
+    ctx.releases.fetch(&ctx.clients.own(), &wanted, &ctx.cancel).await
 }
 
 /// What asks for another try of what was refused: an edit of the ClusterStack, or an annotation on either object.
@@ -88,9 +121,11 @@ fn carried_over(release: &ClusterStackRelease) -> ReleaseFacts {
         generation: release.metadata.generation,
         changed_upstream: changed.filter(|c| c.is_true()).map(|c| c.message.clone()),
         kubernetes_version: previous.kubernetes_version,
+        node_versions: previous.node_versions,
         artifact: previous.artifact,
         resources: previous.resources,
         retained: previous.retained,
+        applied_as: previous.applied_as,
         reconcile_at: previous.last_handled_reconcile_at,
         ..ReleaseFacts::default()
     }
@@ -111,19 +146,41 @@ impl Pass<'_> {
         let namespace = self.release.namespace().unwrap_or_default();
         let rights = self.ctx.rights(&namespace, Some(&self.stack.spec))?;
         let owner = deletion::owner_of(self.release);
-        let (desired, kinds) = self.desired(manifests, &owner, &rights, &namespace).await;
-        let live = self.observe(&owner, &rights, &desired, &kinds, facts).await?;
-        let plan = self.plan(&owner, desired, &live, facts);
+        let delivery = Delivery {
+            client: rights.client.clone(),
+            discovery: self.ctx.clients.own(),
+            watching: self.ctx.clients.watching(),
+            kinds: &self.ctx.kinds,
+            owner,
+            namespace,
+            only_namespace: rights.only_namespace.clone(),
+        };
+        let (desired, kinds) = delivery.desired(manifests).await;
+        let uid = self.release.uid().unwrap_or_default();
+        let recorded = (facts.resources.as_slice(), facts.retained.as_slice());
+        let live = delivery.observe((&desired, &kinds), recorded, Some((&self.ctx.memory, &uid))).await?;
+        let plan = self.plan(&delivery.owner, desired, &live, facts);
         if plan.empty_render {
             let message = "the chart renders no object, although it did before; what is applied is held. Publish a release with objects, or delete this one";
             facts.applied = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::EmptyRender, message));
             return Ok(());
         }
+        if plan.steps.iter().any(|step| matches!(step.action, Act::Apply { .. }))
+            && place::is_terminating(&self.ctx.clients.own(), &delivery.namespace)
+                .await
+                .doing(|| format!("reading namespace {}", delivery.namespace))?
+        {
+            let message = format!("namespace {} is being deleted: nothing is applied any more", delivery.namespace);
+            facts.applied = StepState::Failed(Trouble::new(ErrorClass::Waiting, Reason::NamespaceTerminating, message));
+            return Ok(());
+        }
+        facts.applied_as = rights.account.clone().unwrap_or_default();
         self.record_intent(&plan, facts).await?;
-        let outcomes = self.apply(&plan, &kinds, &live, &rights).await;
+        let outcomes = delivery.apply(&plan, &kinds, &live).await;
+        self.watch(&plan, &outcomes, &kinds, &live);
         self.note(&plan, &outcomes).await;
         facts.unseen = plan.steps.iter().any(is_unseen);
-        facts.resources = rows(&plan, outcomes, &live, facts);
+        facts.resources = rows(&plan, outcomes, &live, &facts.resources);
         facts.applied = StepState::Done(String::new());
         facts.reconcile_at.clone_from(&self.asked);
         self.prune(&plan, &live, &rights, facts).await
@@ -168,6 +225,7 @@ impl Pass<'_> {
             None => StepState::Done(fetched.bundle.remarks.join("; ")),
         };
         facts.kubernetes_version.clone_from(&fetched.bundle.kubernetes_version);
+        facts.node_versions = fetched.bundle.node_versions();
         facts.artifact = Some(fetched.artifact.clone());
         if let Some(reference) = &self.release.spec.provider_ref {
             let template = origin.and_then(|origin| origin.template(self.stack));
@@ -219,14 +277,20 @@ impl Pass<'_> {
             Ok(origin) => origin.suspended().or_else(|| origin.refusal(name).filter(|_| had.is_none())),
         };
         let verify = self.demands(origin.ok());
+        let waiter = Waiter::Release(ObjectRef::from_obj(self.release));
         let wanted = Wanted {
+            waiter: Some(&waiter),
             held: held.as_ref(),
             had,
             verify: &verify,
             pin: &self.stack.spec.pin,
+            again: &self.asked,
+            insists: self.ctx.memory.asks_anew(&self.release.uid().unwrap_or_default(), &self.asked),
             ..origin.map_or_else(|_| Wanted::of_nowhere(name), |origin| origin.wanted(name))
         };
-        self.ctx.releases.fetch(&client, &wanted, &self.ctx.cancel).await
+        let mut fetched = self.ctx.releases.fetch(&client, &wanted, &self.ctx.cancel).await?;
+        fetched.artifact.offered_by = offered_by(had, &fetched.artifact, origin.ok());
+        Ok(fetched)
     }
 
     async fn render(&self, fetched: &FetchedRelease) -> Result<Objects, Trouble> {
@@ -239,6 +303,7 @@ impl Pass<'_> {
         let existing = releases.iter().filter(|release| cluster_stack::is_owned(release, self.stack));
         let job = Job {
             release: fetched,
+            part: Part::Class,
             reader: &reader,
             client: &self.ctx.clients.own(),
             seed: &deletion::seed_of(self.stack),
@@ -247,76 +312,8 @@ impl Pass<'_> {
         self.ctx.releases.render(&job).await
     }
 
-    /// The objects as they would be sent, and the kinds that are served.
-    async fn desired(
-        &self,
-        manifests: Vec<Manifest>,
-        owner: &Owner,
-        rights: &Rights,
-        namespace: &str,
-    ) -> (Vec<Desired>, BTreeMap<ObjectKey, Kind>) {
-        let mut desired = Vec::with_capacity(manifests.len());
-        let mut kinds = BTreeMap::new();
-        for manifest in manifests {
-            let served = self.ctx.kinds.get(&self.ctx.clients.own(), &manifest.api_version(), &manifest.key.kind).await;
-            let served = served.map_err(|error| apply::refusal(&error).message);
-            let kind = served.as_ref().map(Option::as_ref).map_err(Clone::clone);
-            let only = rights.only_namespace.as_deref();
-            let object = rights::desired(manifest.with_labels(owner.labels()), kind, namespace, only);
-            if let Ok(Some(kind)) = served {
-                kinds.insert(object.manifest.key.clone(), kind);
-            }
-            desired.push(object);
-        }
-        (desired, kinds)
-    }
-
-    /// Reads the live objects among the desired ones and the inventory; rebuilds a lost inventory first.
-    async fn observe(
-        &self,
-        owner: &Owner,
-        rights: &Rights,
-        desired: &[Desired],
-        kinds: &BTreeMap<ObjectKey, Kind>,
-        facts: &ReleaseFacts,
-    ) -> Result<Live, Error> {
-        let is_allowed = |d: &&Desired| d.obstacle.is_none();
-        let mut targets: Vec<Target> = desired
-            .iter()
-            .filter(is_allowed)
-            .filter_map(|d| Some(Target { key: d.manifest.key.clone(), kind: kinds.get(&d.manifest.key)?.clone() }))
-            .collect();
-        let rest: Vec<Row> = facts
-            .resources
-            .iter()
-            .chain(&facts.retained)
-            .filter(|row| !desired.iter().any(|d| d.manifest.key == plan::key_of(row)))
-            .cloned()
-            .collect();
-        targets.extend(deletion::targets(&rest, self.ctx).await?);
-        let without_inventory = facts.resources.is_empty();
-        let mut live = observe::live(&rights.client, owner, &targets, without_inventory).await;
-        let was_applied = without_inventory && live.objects.values().any(|object| owner.is_of(object));
-        if was_applied && self.ctx.memory.rebuilds(&self.release.uid().unwrap_or_default()) {
-            tracing::info!(release = %owner.name, "the inventory was lost: rebuilding it from labels");
-            let found = observe::rebuild(&self.ctx.clients.own(), &self.ctx.kinds, owner)
-                .await
-                .doing(|| format!("finding the objects of ClusterStackRelease {}", owner.name))?;
-            let unknown: Vec<Target> =
-                found.into_iter().filter(|target| !live.objects.contains_key(&target.key)).collect();
-            let more = observe::live(&rights.client, owner, &unknown, false).await;
-            live.objects.extend(more.objects);
-        }
-        Ok(live)
-    }
-
     fn plan(&self, owner: &Owner, mut desired: Vec<Desired>, live: &Live, facts: &ReleaseFacts) -> Plan {
-        for object in &mut desired {
-            if let Some(error) = live.unreadable.get(&object.manifest.key) {
-                let Refusal { reason, message } = apply::refusal(error);
-                object.obstacle = Some((reason, message));
-            }
-        }
+        hold_unreadable(&mut desired, live);
         let uid = self.release.uid().unwrap_or_default();
         let asked = self.asked != facts.reconcile_at;
         if asked {
@@ -374,35 +371,14 @@ impl Pass<'_> {
         write_status(self.release, self.ctx, intent).await
     }
 
-    /// Sends what has to be sent, wave by wave.
-    async fn apply(
+    /// Watches the objects from the version on in which they are now.
+    fn watch(
         &self,
         plan: &Plan,
+        outcomes: &BTreeMap<ObjectKey, Outcome>,
         kinds: &BTreeMap<ObjectKey, Kind>,
         live: &Live,
-        rights: &Rights,
-    ) -> BTreeMap<ObjectKey, Outcome> {
-        let mut outcomes = BTreeMap::new();
-        for wave in 0..=3 {
-            let objects: Vec<Send<'_>> = plan
-                .steps
-                .iter()
-                .filter(|step| step.wave == wave)
-                .filter_map(|step| {
-                    let Act::Apply { migrate, .. } = step.action else { return None };
-                    let kind = kinds.get(&step.manifest.key)?;
-                    let migrate = live.objects.get(&step.manifest.key).filter(|_| migrate);
-                    Some(Send { manifest: &step.manifest, kind, migrate })
-                })
-                .collect();
-            if objects.is_empty() {
-                continue;
-            }
-            let definitions = apply::definitions(&objects);
-            let sent = apply::send(&rights.client, objects).await;
-            apply::established(&self.ctx.clients.watching(), &definitions, std::time::Duration::from_secs(30)).await;
-            outcomes.extend(sent.into_iter().map(|outcome| (outcome.key.clone(), outcome)));
-        }
+    ) {
         let owner = ObjectRef::from_obj(self.release);
         for step in &plan.steps {
             let key = &step.manifest.key;
@@ -413,7 +389,6 @@ impl Pass<'_> {
                 self.ctx.watches.remember(&owner, kind, key, version.unwrap_or_default());
             }
         }
-        outcomes
     }
 
     /// Events, metrics and the memory of corrections.
@@ -441,6 +416,10 @@ impl Pass<'_> {
         for (action, count) in [("applied", applied), ("failed", failed), ("corrected", corrected), ("held", held)] {
             self.ctx.metrics.count(action, count);
         }
+        for key in outcomes.values().filter(|outcome| outcome.replaced).map(|outcome| &outcome.key) {
+            let note = format!("made anew: {key}, of which a field that can't be changed did");
+            self.ctx.events.say(self.release, Reason::Replaced, &note).await;
+        }
         for what in put_back {
             tracing::info!(release = %self.release.name_any(), what, "put back");
             self.ctx.events.say(self.release, Reason::DriftCorrected, &format!("put back: {what}")).await;
@@ -449,14 +428,9 @@ impl Pass<'_> {
 
     /// Deletes what no longer belongs to the release, once all that does is applied.
     async fn prune(&self, plan: &Plan, live: &Live, rights: &Rights, facts: &mut ReleaseFacts) -> Result<(), Error> {
-        let leftover = |keys: &[ObjectKey]| -> Vec<Row> {
-            keys.iter()
-                .filter_map(|key| Some(row_of(&Manifest::from_value(live.objects.get(key)?.clone()).ok()?)))
-                .collect()
-        };
-        facts.retained = leftover(&plan.prune.retain);
+        facts.retained = leftover(&plan.prune.retain, live);
         let all_synced = facts.resources.iter().all(|row| row.status == ResourceStatus::Synced);
-        let waiting = leftover(&plan.prune.delete);
+        let waiting = leftover(&plan.prune.delete, live);
         if waiting.is_empty() {
             return Ok(());
         }
@@ -484,84 +458,13 @@ impl Pass<'_> {
     }
 }
 
-/// An inventory row of an object, not synced yet.
-fn row_of(manifest: &Manifest) -> Row {
-    Row {
-        group: manifest.key.group.clone(),
-        version: manifest.version.clone(),
-        kind: manifest.key.kind.clone(),
-        namespace: manifest.key.namespace.clone(),
-        name: manifest.key.name.clone(),
-        ..Row::default()
+/// Through which ClusterStackSource the files came. What was fetched from elsewhere does not become a source's own because
+/// the ClusterStack names that source later: it may hold other bytes under the same name.
+fn offered_by(had: Option<&Artifact>, now: &Artifact, origin: Option<&Origin>) -> String {
+    match had.filter(|had| had.digest == now.digest) {
+        Some(had) => had.offered_by.clone(),
+        None => origin.and_then(|origin| origin.shared.as_ref()).map(|shared| shared.name.clone()).unwrap_or_default(),
     }
-}
-
-/// The inventory after a pass: a row per object, in the order of applying.
-fn rows(plan: &Plan, mut outcomes: BTreeMap<ObjectKey, Outcome>, live: &Live, before: &ReleaseFacts) -> Vec<Row> {
-    plan.steps
-        .iter()
-        .map(|step| {
-            let key = &step.manifest.key;
-            let mut row = row_of(&step.manifest);
-            let previous = before.resources.iter().find(|row| plan::key_of(row) == *key);
-            match (&step.action, outcomes.remove(key).map(|outcome| outcome.result)) {
-                (Act::Unchanged { digest }, _) => {
-                    row.digest.clone_from(digest);
-                    healthy(&mut row, live.objects.get(key));
-                }
-                (Act::Apply { .. }, Some(Ok(object))) => {
-                    let owned = plan::owned_digest(&object, &step.ignored).unwrap_or_default();
-                    row.digest = format!("{}.{owned}", step.wanted);
-                    healthy(&mut row, Some(&object));
-                }
-                (Act::Apply { .. }, Some(Err(Refusal { reason, message }))) => {
-                    refused(&mut row, reason, &message, previous);
-                    if reason == Reason::Invalid {
-                        row.digest = format!("{}.", step.wanted);
-                    }
-                }
-                (Act::Apply { .. }, None) => refused(&mut row, Reason::ApplyFailed, "not sent", previous),
-                (Act::Hold { .. }, _)
-                    if is_unseen(step) && previous.is_some_and(|row| was_synced(row, &step.wanted)) =>
-                {
-                    // Nothing says that it is worse than it was when it was last seen.
-                    row = previous.cloned().unwrap_or_default();
-                }
-                (Act::Hold { reason, message, digest }, _) => {
-                    refused(&mut row, *reason, message, previous);
-                    row.digest.clone_from(digest);
-                }
-            }
-            row
-        })
-        .collect()
-}
-
-/// Whether an object could not be looked at: the API server did not answer about it.
-fn is_unseen(step: &Step) -> bool {
-    matches!(step.action, Act::Hold { reason: Reason::ApplyFailed, .. })
-}
-
-/// Whether an object was as this release wants it when it was last seen.
-fn was_synced(row: &Row, wanted: &str) -> bool {
-    let sent = row.digest.split_once('.').map(|(sent, _)| sent);
-    row.status == ResourceStatus::Synced && sent == Some(wanted)
-}
-
-fn healthy(row: &mut Row, live: Option<&Value>) {
-    row.status = ResourceStatus::Synced;
-    if let Some(live) = live {
-        let health = health::of(live);
-        health.as_str().clone_into(&mut row.health);
-        row.error = condition::cut(health.message(), condition::MAX_MESSAGE);
-    }
-}
-
-fn refused(row: &mut Row, reason: Reason, message: &str, previous: Option<&Row>) {
-    row.status = ResourceStatus::NotSynced;
-    row.reason = Some(reason);
-    row.error = condition::cut(message, condition::MAX_MESSAGE);
-    row.digest = previous.map(|row| row.digest.clone()).unwrap_or_default();
 }
 
 /// When to come back without an event.
@@ -600,25 +503,11 @@ async fn write_status(release: &ClusterStackRelease, ctx: &Context, facts: Relea
     let reason = |conditions| condition::find(conditions, ConditionType::Ready).map(|c| c.reason.clone());
     let now = condition::find(&status.conditions, ConditionType::Ready);
     if let (true, Some(now)) = (written && reason(&previous.conditions) != reason(&status.conditions), now) {
-        tracing::info!(release = %release.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStackRelease");
-        let word = Reason::ALL.iter().copied().find(|reason| reason.as_str() == now.reason);
+        tracing::info!(namespace = release.namespace().unwrap_or_default(), release = %release.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStackRelease");
+        let word = Reason::named(&now.reason);
         if let Some(word) = word.filter(|word| *word != Reason::Progressing) {
             ctx.events.say(release, word, &now.message).await;
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_was_synced_as_wanted_is_taken_as_it_was() {
-        let row = |status, digest: &str| Row { status, digest: digest.into(), ..Row::default() };
-        assert!(was_synced(&row(ResourceStatus::Synced, "want.owned"), "want"));
-        assert!(!was_synced(&row(ResourceStatus::Synced, "other.owned"), "want"));
-        assert!(!was_synced(&row(ResourceStatus::NotSynced, "want.owned"), "want"));
-        assert!(!was_synced(&row(ResourceStatus::Synced, ""), "want"));
-    }
 }

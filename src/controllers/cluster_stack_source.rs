@@ -6,8 +6,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
 
-use super::{Context, Doing, Error, pokes, reconcile_at, spread};
+use super::{Context, Doing, Error, pokes, reconcile_at, seats, spread};
 use crate::api::ClusterStackSource;
 use crate::api::cluster_stack::LastPoll;
 use crate::api::condition::{self, ConditionType, Reason};
@@ -15,6 +16,7 @@ use crate::core::retry::{self, ErrorClass};
 use crate::core::source::{self, offer};
 use crate::core::status::{self, SourceFacts, StepState, Trouble};
 use crate::io::report;
+use crate::io::source::flights::Waiter;
 use crate::settings::interval;
 
 /// One pass over a ClusterStackSource.
@@ -47,6 +49,21 @@ pub async fn reconcile(source: Arc<ClusterStackSource>, ctx: Arc<Context>) -> Re
     Ok(next.map_or_else(Action::await_change, Action::requeue))
 }
 
+/// Says that nobody works on it.
+pub(super) async fn unserved(source: &ClusterStackSource, ctx: &Context) -> Result<Action, Error> {
+    let status = source.status.clone().unwrap_or_default();
+    let facts = SourceFacts {
+        generation: source.metadata.generation,
+        url: status.url,
+        suspended: source.spec.suspend,
+        source: StepState::Failed(seats::unserved(source)),
+        reconcile_at: status.last_handled_reconcile_at,
+        ..SourceFacts::default()
+    };
+    write_status(source, ctx, &facts).await?;
+    Ok(Action::await_change())
+}
+
 /// Polls, and says when to do it again.
 async fn poll(source: &ClusterStackSource, ctx: &Context, facts: &mut SourceFacts) -> Duration {
     let failed = |trouble: Trouble| (StepState::Failed(trouble), None);
@@ -57,9 +74,10 @@ async fn poll(source: &ClusterStackSource, ctx: &Context, facts: &mut SourceFact
     let max_age = if asked || poked { Duration::ZERO } else { every.mul_f64(0.7) };
     let rules = source.spec.offer.as_ref().map(offer::Rules::of).transpose();
     let spec = Some(&source.spec.source);
+    let (client, waiter) = (ctx.clients.own(), Waiter::Source(ObjectRef::from_obj(source)));
     (facts.source, facts.poll) = match rules {
         Err(error) => failed(Trouble::new(ErrorClass::Invalid, Reason::SpecInvalid, error.to_string())),
-        Ok(rules) => match ctx.releases.listing(&ctx.clients.own(), &namespace, spec, max_age, &ctx.cancel).await {
+        Ok(rules) => match ctx.releases.listing(&client, &namespace, spec, max_age, &waiter, &ctx.cancel).await {
             Err(trouble) => failed(trouble),
             Ok((listing, quota)) => {
                 facts.quota = quota;
@@ -114,8 +132,8 @@ async fn write_status(source: &ClusterStackSource, ctx: &Context, facts: &Source
         |conditions| condition::find(conditions, ConditionType::Ready).map(|c| (c.status.clone(), c.reason.clone()));
     let now = condition::find(&status.conditions, ConditionType::Ready);
     if let (true, Some(now)) = (written && ready(&previous.conditions) != ready(&status.conditions), now) {
-        tracing::info!(source = %source.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStackSource");
-        let reason = Reason::ALL.iter().copied().find(|reason| reason.as_str() == now.reason);
+        tracing::info!(namespace = source.namespace().unwrap_or_default(), source = %source.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStackSource");
+        let reason = Reason::named(&now.reason);
         if let Some(reason) = reason.filter(|reason| *reason != Reason::Progressing) {
             ctx.events.say(source, reason, &now.message).await;
         }

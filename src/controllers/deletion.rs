@@ -1,5 +1,7 @@
 //! Deletion: nothing while somebody uses a release; then in order, ClusterClasses first, each waited for.
 
+mod removal;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -8,10 +10,11 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
-use serde_json::{Value, json};
+use serde_json::json;
 
+use self::removal::Removal;
 use super::cluster_stack::{is_owned, views, write_status};
-use super::rights::Rights;
+use super::delivery;
 use super::{Context, Doing, Error, reconcile_at};
 use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::Reason;
@@ -20,14 +23,12 @@ use crate::api::{
     ClusterStackReleaseStatus, DELETION_POLICY,
 };
 use crate::core::in_use::{self, Usage, User};
-use crate::core::manifest::ObjectKey;
-use crate::core::ownership::{self, Owner, Ownership};
-use crate::core::plan::{self, deletion_order, key_of};
+use crate::core::ownership::Owner;
 use crate::core::retry::{self, ErrorClass};
 use crate::core::selection::{Selection, Wish};
 use crate::core::status::{ReleaseFacts, StackFacts, StepState, Trouble, release_status};
-use crate::io::observe::{self, Target};
-use crate::io::{apply, report, seed, usage};
+use crate::io::observe::Target;
+use crate::io::{report, seed, usage};
 
 /// How often what is being deleted is looked at; its watch tells earlier.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -37,6 +38,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 fn pause(trouble: &Trouble, uid: &str, ctx: &Context) -> Duration {
     match trouble.reason {
         Reason::UsageUnknown | Reason::FailedToDeleteObjects => ctx.after(ErrorClass::Transient, uid),
+        // Nobody tells when it is back.
+        Reason::ServiceAccountMissing => ctx.after(ErrorClass::Transient, uid).min(retry::WAITING),
         reason => {
             ctx.memory.succeeded(uid);
             if reason == Reason::Deleting { LOOK_AGAIN } else { retry::WAITING }
@@ -116,8 +119,7 @@ async fn delete_release(
 
 /// Why releases can't be deleted: who uses them, or that it is not known. Always read afresh.
 async fn users_of(releases: &[ClusterStackRelease], ctx: &Context) -> Option<Trouble> {
-    let rows = |release: &ClusterStackRelease| release.status.as_ref().map(|s| s.resources.clone()).unwrap_or_default();
-    let templates = releases.iter().flat_map(|release| template_kinds(&rows(release))).collect();
+    let templates = releases.iter().flat_map(|release| template_kinds(&rows_of(release))).collect();
     let world = match usage::read(&ctx.clients.own(), &ctx.kinds, &templates).await {
         Usage::Known(world) => world,
         Usage::Unknown(why) => {
@@ -129,7 +131,7 @@ async fn users_of(releases: &[ClusterStackRelease], ctx: &Context) -> Option<Tro
         .iter()
         .flat_map(|release| {
             let namespace = release.namespace().unwrap_or_default();
-            in_use::users(&in_use::footprint(&release.name_any(), &namespace, &rows(release)), &world)
+            in_use::users(&in_use::footprint(&release.name_any(), &namespace, &rows_of(release)), &world)
         })
         .collect();
     if users.is_empty() {
@@ -143,6 +145,11 @@ async fn users_of(releases: &[ClusterStackRelease], ctx: &Context) -> Option<Tro
         names.join(", ")
     );
     Some(Trouble::new(ErrorClass::Waiting, Reason::InUse, message))
+}
+
+/// The inventory of a release.
+pub(super) fn rows_of(release: &ClusterStackRelease) -> Vec<Row> {
+    release.status.as_ref().map(|status| status.resources.clone()).unwrap_or_default()
 }
 
 /// Group and kind of the Cluster API templates of an inventory.
@@ -173,10 +180,19 @@ pub(super) async fn release(
         return Ok(Action::requeue(pause));
     }
     let namespace = release.namespace().unwrap_or_default();
-    let rights = ctx.rights(&namespace, stack.map(|stack| &stack.spec))?;
-    match remove(release, &rights, ctx).await? {
-        None => finish(release, ctx).await,
-        Some(trouble) => {
+    let rights = if let Some(stack) = stack {
+        ctx.rights(&namespace, Some(&stack.spec))?
+    } else {
+        // Who applied it is known from the status alone.
+        let applied_as = release.status.as_ref().map(|status| status.applied_as.as_str()).unwrap_or_default();
+        ctx.rights_as(&namespace, Some(applied_as).filter(|name| !name.is_empty()))?
+    };
+    match removal::remove(release, &rights, ctx).await? {
+        Removal::Done { orphaned } => {
+            removal::orphan(release, &rights, &orphaned, ctx).await?;
+            finish(release, ctx).await
+        }
+        Removal::Held(trouble) => {
             let pause = pause(&trouble, &uid, ctx);
             say(release, ctx, trouble).await?;
             Ok(Action::requeue(pause))
@@ -193,72 +209,9 @@ pub(super) fn owner_of(release: &ClusterStackRelease) -> Owner {
     }
 }
 
-/// Deletes what the release applied, as far as it may go now. `None` when all of it is gone.
-async fn remove(release: &ClusterStackRelease, rights: &Rights, ctx: &Context) -> Result<Option<Trouble>, Error> {
-    let owner = owner_of(release);
-    let status = release.status.clone().unwrap_or_default();
-    let targets = if status.resources.is_empty() {
-        observe::rebuild(&ctx.clients.own(), &ctx.kinds, &owner)
-            .await
-            .doing(|| format!("finding the objects of ClusterStackRelease {}", owner.name))?
-    } else {
-        targets(&status.resources, ctx).await?
-    };
-    let live = observe::live(&rights.client, &owner, &targets, false).await;
-    if let Some((key, error)) = live.unreadable.iter().next() {
-        let message = format!("{key} can't be read: {}", apply::refusal(error).message);
-        return Ok(Some(Trouble::new(ErrorClass::Waiting, Reason::FailedToDeleteObjects, message)));
-    }
-    let mut left: Vec<(&Target, &Value)> = targets
-        .iter()
-        .filter_map(|target| Some((target, live.objects.get(&target.key)?)))
-        .filter(|(_, object)| !matches!(ownership::of(object, &owner, true), Ownership::Other(_)))
-        .filter(|(target, object)| !plan::is_retained(&target.key, object))
-        .collect();
-    left.sort_by_cached_key(|(target, _)| deletion_order(&target.key));
-    let classes = left.iter().filter(|(target, _)| target.key.is_cluster_class()).count();
-    // ClusterClasses go first and are waited for: a refusal there (somebody uses one after all) saves the templates.
-    let now = if classes > 0 { &left[..classes] } else { &left[..] };
-    for (target, object) in now {
-        ctx.watches.remember(&ObjectRef::from_obj(release), &target.kind, &target.key, "");
-        if object.pointer("/metadata/deletionTimestamp").is_some() {
-            continue;
-        }
-        if let Err(refusal) = apply::delete(&rights.client, &target.kind, &target.key, object).await {
-            let message =
-                format!("{} can't be deleted: {}; the rest is left until it can", target.key, refusal.message);
-            return Ok(Some(Trouble::new(ErrorClass::Waiting, Reason::FailedToDeleteObjects, message)));
-        }
-    }
-    let names: Vec<String> = now.iter().take(10).map(|(target, _)| target.key.to_string()).collect();
-    Ok((!names.is_empty()).then(|| {
-        let message = format!("waiting for {} to go", names.join(", "));
-        Trouble::new(ErrorClass::Waiting, Reason::Deleting, message)
-    }))
-}
-
-/// How to ask for the objects of an inventory. A kind that is no longer served has no objects.
+/// How to ask for the objects of an inventory on the management cluster.
 pub(super) async fn targets(rows: &[Row], ctx: &Context) -> Result<Vec<Target>, Error> {
-    let mut targets = Vec::with_capacity(rows.len());
-    for row in rows {
-        let api_version = crate::core::manifest::join_api_version(&row.group, &row.version);
-        let client = ctx.clients.own();
-        let exact = ctx.kinds.get(&client, &api_version, &row.kind).await;
-        let kind = match exact.doing(|| format!("asking for kind {} of {api_version}", row.kind))? {
-            Some(kind) => Some(kind),
-            // The version in which it was applied may be gone, the kind still served.
-            None => ctx
-                .kinds
-                .preferred(&client, &row.group, &row.kind)
-                .await
-                .doing(|| format!("asking for kind {} of group {}", row.kind, row.group))?,
-        };
-        if let Some(kind) = kind {
-            let key: ObjectKey = key_of(row);
-            targets.push(Target { key, kind });
-        }
-    }
-    Ok(targets)
+    delivery::targets(rows, &ctx.clients.own(), &ctx.kinds).await
 }
 
 async fn say(release: &ClusterStackRelease, ctx: &Context, trouble: Trouble) -> Result<(), Error> {
@@ -270,6 +223,7 @@ async fn say(release: &ClusterStackRelease, ctx: &Context, trouble: Trouble) -> 
         artifact: previous.artifact.clone(),
         resources: previous.resources.clone(),
         retained: previous.retained.clone(),
+        applied_as: previous.applied_as.clone(),
         reconcile_at: previous.last_handled_reconcile_at.clone(),
         ..ReleaseFacts::default()
     };
@@ -284,7 +238,7 @@ async fn finish(release: &ClusterStackRelease, ctx: &Context) -> Result<Action, 
     remove_finalizer(release, CLUSTER_STACK_RELEASE_FINALIZER, ctx).await?;
     ctx.watches.forget(&ObjectRef::from_obj(release));
     ctx.memory.forget(&release.uid().unwrap_or_default());
-    tracing::info!(release = %release.name_any(), "ClusterStackRelease is gone");
+    tracing::info!(namespace = release.namespace().unwrap_or_default(), release = %release.name_any(), "ClusterStackRelease is gone");
     Ok(Action::await_change())
 }
 
@@ -292,11 +246,11 @@ fn is_orphan<K: ResourceExt>(object: &K) -> bool {
     object.annotations().get(DELETION_POLICY).is_some_and(|policy| policy == "orphan")
 }
 
-fn has_finalizer<K: ResourceExt>(object: &K, finalizer: &str) -> bool {
+pub(super) fn has_finalizer<K: ResourceExt>(object: &K, finalizer: &str) -> bool {
     object.finalizers().iter().any(|name| name == finalizer)
 }
 
-async fn remove_finalizer<K>(object: &K, finalizer: &str, ctx: &Context) -> Result<(), Error>
+pub(super) async fn remove_finalizer<K>(object: &K, finalizer: &str, ctx: &Context) -> Result<(), Error>
 where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
         + Clone

@@ -21,6 +21,7 @@ struct Entry {
     sent_refused: Option<Instant>,
     definition_changed: bool,
     rebuilt: bool,
+    asked: Option<String>,
 }
 
 struct Correction {
@@ -71,10 +72,21 @@ impl Memory {
         due
     }
 
-    /// Whether this object's inventory has to be rebuilt; asked once per process and object.
-    pub fn rebuilds(&self, uid: &str) -> bool {
+    /// Whether `asked` is another than when this was last called; the first time it is not.
+    pub fn asks_anew(&self, uid: &str, asked: &str) -> bool {
         let mut memory = self.lock();
-        !std::mem::replace(&mut memory.entry(uid.to_owned()).or_default().rebuilt, true)
+        let before = memory.entry(uid.to_owned()).or_default().asked.replace(asked.to_owned());
+        before.is_some_and(|before| before != asked)
+    }
+
+    /// Whether this process rebuilt this object's inventory.
+    pub fn has_rebuilt(&self, uid: &str) -> bool {
+        self.lock().get(uid).is_some_and(|entry| entry.rebuilt)
+    }
+
+    /// Remembers that this object's inventory was rebuilt.
+    pub fn rebuilt(&self, uid: &str) {
+        self.lock().entry(uid.to_owned()).or_default().rebuilt = true;
     }
 
     /// Remembers that an object was put back; what was wrong with it.
@@ -171,6 +183,13 @@ mod tests {
         memory.definition_changed("u");
         assert!(memory.retries_refused("u"));
         assert!(!memory.retries_refused("u"));
+    }
+
+    #[test]
+    fn who_asks_for_the_first_time_does_not_ask_anew() {
+        let memory = Memory::default();
+        let asked: Vec<bool> = ["a", "a", "b", "b", "a"].iter().map(|asked| memory.asks_anew("uid", asked)).collect();
+        assert_eq!(asked, [false, false, true, false, true]);
     }
 
     #[test]

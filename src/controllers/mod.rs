@@ -1,21 +1,38 @@
 //! Controllers: observe, decide, act, report. Decisions are in `core`, effects in `io`.
 
+mod admission;
+pub mod cluster_addon;
 pub mod cluster_stack;
 pub mod cluster_stack_release;
 pub mod cluster_stack_source;
 mod deletion;
+mod delivery;
+mod handover;
+mod image_provider;
+mod image_releases;
 mod memory;
+pub mod node_images;
 mod origin;
 mod pokes;
 mod provider;
 mod receiver;
 mod rights;
 mod run;
+mod runtime_hooks;
+mod seats;
+mod served;
+mod shard;
 mod subscription;
+mod turns;
+pub mod upgrade;
+mod upgrade_plans;
 
+pub use handover::Handover;
 pub use memory::Memory;
 pub use pokes::{Poked, Pokes};
 pub use run::{RunError, run};
+pub use seats::Seats;
+pub use turns::Lines;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,14 +44,21 @@ use thiserror::Error;
 use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource, RECONCILE_AT, WATCH_LABEL};
+use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource, RECONCILE_AT, Reason, WATCH_LABEL};
+use crate::core::image::build::Hope;
 use crate::core::retry::{self, ErrorClass};
+use crate::io::apply::refusal;
 use crate::io::client::{ClientError, Clients};
+use crate::io::fence;
+use crate::io::image::log_server::Logs;
+use crate::io::image::task::StepError;
+use crate::io::inputs::Inputs;
 use crate::io::kinds::Kinds;
 use crate::io::release::Releases;
 use crate::io::report::Events;
 use crate::io::telemetry::Metrics;
 use crate::io::watch::Watches;
+use crate::io::workload::Workloads;
 use crate::settings::Settings;
 
 /// What the controllers share.
@@ -51,6 +75,8 @@ pub struct Context {
     pub metrics: Metrics,
     /// Sources and the store.
     pub releases: Releases,
+    /// Logs of node images' builds.
+    pub logs: Arc<Logs>,
     /// Flags.
     pub settings: Settings,
     /// ClusterStacks as last seen.
@@ -59,8 +85,18 @@ pub struct Context {
     pub stack_releases: Store<ClusterStackRelease>,
     /// ClusterStackSources as last seen.
     pub sources: Store<ClusterStackSource>,
+    /// Clients of workload clusters.
+    pub workloads: Workloads,
+    /// Watches of what addons are made from.
+    pub inputs: Arc<Inputs>,
     /// Whether all of them were read once.
     pub first_read: FirstRead,
+    /// Which objects are ours, where other replicas have theirs.
+    pub seats: Seats,
+    /// Who is told when that changes.
+    pub handover: Handover,
+    /// Passes that wait for their turn.
+    pub lines: Lines,
     /// Who was told to look at its source now.
     pub pokes: Pokes,
     /// What is remembered between passes and may be lost.
@@ -85,6 +121,11 @@ impl FirstRead {
         self.releases.wait().await;
         self.sources.wait().await;
     }
+
+    /// Whether it is; before that no pass begins.
+    fn is_done(&self) -> bool {
+        self.stacks.initialized() && self.releases.initialized() && self.sources.initialized()
+    }
 }
 
 /// What ends a pass before its end. What a user can mend is said in a condition instead.
@@ -101,16 +142,45 @@ pub enum Error {
     /// No client could be made.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// What a build left half-made can't be removed.
+    #[error("removing what the build of {object} left: {error}")]
+    Tidying {
+        /// The image's object.
+        object: String,
+        /// Why.
+        error: StepError,
+    },
     /// The pass took too long.
     #[error("the pass did not end within {} s", PASS.as_secs())]
     TimedOut,
 }
 
 impl Error {
+    /// What was tried and what came of it, without what the API server's answer holds beside its words.
+    fn message(&self) -> String {
+        match self {
+            Self::Api { doing, error } => format!("{doing}: {}", refusal(error).message),
+            other => other.to_string(),
+        }
+    }
+
+    /// Whether a write was not sent, for another replica has the object now.
+    fn is_not_ours(&self) -> bool {
+        matches!(self, Self::Api { error, .. } if fence::is_not_ours(error))
+    }
+
+    /// Whether what was decided on is not what is there any more.
+    fn is_overtaken(&self) -> bool {
+        matches!(self, Self::Api { error: kube::Error::Api(status), .. } if status.code == 409 && status.reason == "Conflict")
+    }
+
     fn class(&self) -> ErrorClass {
         match self {
+            // It goes with its namespace.
+            Self::Api { error, .. } if refusal(error).reason == Reason::NamespaceTerminating => ErrorClass::Waiting,
             Self::Api { .. } | Self::TimedOut => ErrorClass::Transient,
-            Self::Client(_) => ErrorClass::Waiting,
+            Self::Tidying { error, .. } if error.hope == Hope::Retry => ErrorClass::Transient,
+            Self::Client(_) | Self::Tidying { .. } => ErrorClass::Waiting,
         }
     }
 }
@@ -143,6 +213,14 @@ impl Context {
     /// What is done with an error that ended a pass.
     fn on_error<K: ResourceExt>(&self, object: &K, error: &Error) -> Action {
         let name = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
+        if error.is_not_ours() {
+            tracing::debug!(object = name, "another replica has it now");
+            return Action::await_change();
+        }
+        if error.is_overtaken() {
+            tracing::debug!(object = name, "it was changed meanwhile; it is looked at again");
+            return Action::requeue(self.after(ErrorClass::Transient, &object.uid().unwrap_or_default()));
+        }
         tracing::warn!(object = name, %error, "pass ended early; it is tried again");
         Action::requeue(self.after(error.class(), &object.uid().unwrap_or_default()))
     }

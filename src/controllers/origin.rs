@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use kube::runtime::reflector::ObjectRef;
-use kube::{Api, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 
 use super::Context;
 use crate::api::cluster_stack_source::AllowedNamespaces;
@@ -47,6 +47,8 @@ pub(super) struct Origin {
 pub(super) struct Shared {
     /// `namespace/name`, for people.
     pub(super) name: String,
+    /// What its last poll found, by whichever replica.
+    pub(super) revision: Option<String>,
     /// What it offers.
     rules: Rules,
     suspended: bool,
@@ -88,6 +90,7 @@ impl Origin {
             pin: stack.spec.pin.clone(),
             shared: Some(Shared {
                 name,
+                revision: source.status.as_ref().and_then(|status| Some(status.last_poll.as_ref()?.revision.clone())),
                 rules: rules.unwrap_or_default(),
                 suspended: source.spec.suspend,
                 provider: source.spec.provider_ref.clone(),
@@ -106,7 +109,10 @@ impl Origin {
             verify: &self.verify,
             pin: &self.pin,
             had: None,
+            insists: false,
             max_age: self.max_age,
+            again: "",
+            waiter: None,
         }
     }
 
@@ -153,7 +159,7 @@ pub(super) fn own_demand(stack: &ClusterStack) -> Option<Demand> {
     demand(&stack.namespace().unwrap_or_default(), stack.spec.verify.as_ref())
 }
 
-fn demand(namespace: &str, verify: Option<&Verify>) -> Option<Demand> {
+pub(super) fn demand(namespace: &str, verify: Option<&Verify>) -> Option<Demand> {
     verify.map(|verify| Demand { namespace: namespace.to_owned(), verify: verify.clone() })
 }
 
@@ -195,14 +201,21 @@ async fn shared(
     let admitted = match admits(allowed, &own, namespace) {
         Admission::Yes => true,
         Admission::No => false,
-        Admission::ByLabels => by_labels(allowed, namespace, ctx).await.map_err(|error| unknown(&error))?,
+        Admission::ByLabels => {
+            by_labels(allowed, namespace, &ctx.clients.own()).await.map_err(|error| unknown(&error))?
+        }
     };
     if admitted { Ok(source) } else { Err(refused()) }
 }
 
-async fn by_labels(allowed: Option<&AllowedNamespaces>, namespace: &str, ctx: &Context) -> Result<bool, String> {
+/// Whether the labels of a Namespace are selected.
+pub(super) async fn by_labels(
+    allowed: Option<&AllowedNamespaces>,
+    namespace: &str,
+    client: &Client,
+) -> Result<bool, String> {
     let Some(selector) = allowed.and_then(|allowed| allowed.selector.as_ref()) else { return Ok(false) };
-    let api: Api<Namespace> = Api::all(ctx.clients.own());
+    let api: Api<Namespace> = Api::all(client.clone());
     let found = api.get_opt(namespace).await.map_err(|error| error.to_string())?;
     let labels = found.and_then(|found| found.metadata.labels).unwrap_or_default();
     selects(selector, &labels).map_err(|error| error.to_string())

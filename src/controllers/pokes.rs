@@ -1,6 +1,6 @@
 //! Who was told from outside to look at its source now.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use kube::{Resource, ResourceExt};
@@ -27,16 +27,45 @@ pub(super) fn of<K: Resource<DynamicType = ()>>(object: &K) -> Poked {
 
 /// The objects whose next pass polls whatever the interval says. May be lost: then the interval does it.
 #[derive(Debug, Default)]
-pub struct Pokes(Mutex<HashSet<Poked>>);
+pub struct Pokes {
+    poked: Mutex<HashSet<Poked>>,
+    /// The revision of its shared source that each waits for.
+    lagging: Mutex<HashMap<Poked, String>>,
+}
 
 impl Pokes {
     /// The next pass over it polls.
     pub fn add(&self, object: Poked) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(object);
+        self.poked.lock().unwrap_or_else(PoisonError::into_inner).insert(object);
     }
 
     /// Whether it was poked since the last time.
     pub(super) fn take(&self, object: &Poked) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(object)
+        self.poked.lock().unwrap_or_else(PoisonError::into_inner).remove(object)
+    }
+
+    /// Remembers the revision that another replica found and this one did not, `None` when they agree; whether it is a new
+    /// one.
+    pub(super) fn lags(&self, object: &Poked, revision: Option<&str>) -> bool {
+        let mut lagging = self.lagging.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(revision) = revision else {
+            lagging.remove(object);
+            return false;
+        };
+        lagging.insert(object.clone(), revision.to_owned()).as_deref() != Some(revision)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_revision_that_was_missed_is_waited_for_once() {
+        let object = Poked { kind: "ClusterStack".into(), namespace: "team".into(), name: "x".into() };
+        let pokes = Pokes::default();
+        let told =
+            [None, Some("b"), Some("b"), None, Some("b"), Some("c"), Some("c")].map(|one| pokes.lags(&object, one));
+        assert_eq!(told, [false, true, false, false, true, true, false]);
     }
 }

@@ -2,15 +2,17 @@
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{DynamicObject, PostParams};
+use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::Context;
 use super::origin::Template;
 use crate::api::condition::Reason;
-use crate::api::{ClusterStackRelease, FIELD_MANAGER};
-use crate::core::manifest::split_api_version;
+use crate::api::{CLUSTER_STACK_LABEL, ClusterStackRelease, FIELD_MANAGER};
+use crate::core::manifest::{ObjectKey, split_api_version};
 use crate::core::name::ReleaseName;
+use crate::core::provider::{self as contract, Instance, State};
 use crate::core::retry::ErrorClass;
 use crate::core::status::{StepState, Trouble};
 use crate::io::kinds::Kind;
@@ -27,40 +29,19 @@ pub(super) fn reference(template: &Template, name: &ReleaseName, namespace: &str
     }
 }
 
-/// The provider's object from its template (Cluster API's way: `spec.template` with another name), owned by the release.
-fn from_template(template: &Value, reference: &ObjectReference, release: &ClusterStackRelease) -> Option<Value> {
-    let inner = template.pointer("/spec/template")?;
-    let mut labels = inner.pointer("/metadata/labels").cloned().unwrap_or_else(|| json!({}));
-    labels[crate::api::CLUSTER_STACK_LABEL] =
-        release.labels().get(crate::api::CLUSTER_STACK_LABEL).cloned().unwrap_or_default().into();
-    let mut annotations = inner.pointer("/metadata/annotations").cloned().unwrap_or_else(|| json!({}));
-    annotations[crate::api::CLONED_FROM_NAME] = template.pointer("/metadata/name").cloned().unwrap_or_default();
-    Some(json!({
-        "apiVersion": reference.api_version,
-        "kind": reference.kind,
-        "metadata": {
-            "name": reference.name,
-            "namespace": release.namespace(),
-            "labels": labels,
-            "annotations": annotations,
-            "ownerReferences": [release.controller_owner_ref(&())],
-        },
-        "spec": inner.get("spec"),
-    }))
-}
-
-/// What the provider says of its object: `status.ready`, `status.failureReason`, `status.failureMessage`.
+/// What the provider's object says, as a step of the release.
 fn judge(object: &Value, name: &str) -> StepState {
-    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let (reason, message) = (text("/status/failureReason"), text("/status/failureMessage"));
-    if !reason.is_empty() {
-        let message = format!("{name} failed: {reason}: {message}");
-        return StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::ProviderFailed, message));
+    match contract::state(object) {
+        State::Ready => StepState::Done(String::new()),
+        State::Failed { reason, message } => {
+            let message = format!("{name} failed: {reason}: {message}");
+            StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::ProviderFailed, message))
+        }
+        State::Preparing { message } => {
+            let why = if message.is_empty() { message } else { format!(": {message}") };
+            StepState::Running(Reason::ProcessOngoing, format!("waiting for {name} to be ready{why}"))
+        }
     }
-    if object.pointer("/status/ready").and_then(Value::as_bool) == Some(true) {
-        return StepState::Done(String::new());
-    }
-    StepState::Running(Reason::ProcessOngoing, format!("waiting for {name} to be ready"))
 }
 
 /// Makes the provider's object if it is missing, and says how far it is.
@@ -98,7 +79,16 @@ async fn try_ensure(
         return missing(format!("the API server serves no {kind_name} in {api_version}: install the provider"));
     };
     let api = observe::api(&client, &kind, &namespace);
+    let watch = |version: Option<String>| {
+        let group = kind.resource.group.clone();
+        let key = ObjectKey { group, kind: kind_name.clone(), namespace: namespace.clone(), name: name.clone() };
+        let owner = ObjectRef::from_obj(release);
+        ctx.watches.remember_provided(&owner, &kind, &key, &version.unwrap_or_default());
+    };
+    // Before it is read, so that no change is missed; then in the version that was read.
+    watch(None);
     if let Some(object) = api.get_opt(&name).await? {
+        watch(object.resource_version());
         return Ok(judge(&observe::plain(&object, &kind), &format!("{kind_name} {name}")));
     }
     let template = match template {
@@ -118,7 +108,15 @@ async fn try_ensure(
     let Some(there) = there else {
         return missing(format!("{place} does not exist: create it or correct the providerRef that names it"));
     };
-    let Some(object) = from_template(&observe::plain(&there, &template_kind), reference, release) else {
+    let instance = Instance {
+        api_version: &api_version,
+        kind: &kind_name,
+        name: &name,
+        namespace: &namespace,
+        stack: release.labels().get(CLUSTER_STACK_LABEL).map_or("", String::as_str),
+        owner: json!(release.controller_owner_ref(&())),
+    };
+    let Some(object) = instance.of(&observe::plain(&there, &template_kind)) else {
         return missing(format!("{place} has no spec.template"));
     };
     let object: DynamicObject = serde_json::from_value(object).map_err(kube::Error::SerdeError)?;
@@ -144,29 +142,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_provider_object_says_how_far_it_is() {
+    fn a_failure_of_the_provider_is_one_of_the_release() {
         assert_eq!(judge(&json!({"status": {"ready": true}}), "X x"), StepState::Done(String::new()));
         assert!(matches!(judge(&json!({}), "X x"), StepState::Running(Reason::ProcessOngoing, _)));
         let failed =
             judge(&json!({"status": {"ready": false, "failureReason": "NoQuota", "failureMessage": "m"}}), "X x");
         assert_eq!(failed.trouble().unwrap().message, "X x failed: NoQuota: m");
-    }
-
-    #[test]
-    fn the_object_is_the_templates_with_our_name_and_owner() {
-        let release = ClusterStackRelease::new("docker-x-1-34-v1", crate::api::ClusterStackReleaseSpec::default());
-        let reference = ObjectReference {
-            api_version: Some("a/v1".into()),
-            kind: Some("X".into()),
-            name: Some("n".into()),
-            ..ObjectReference::default()
-        };
-        let template = json!({"metadata": {"name": "t"}, "spec": {"template": {"metadata": {"labels": {"a": "b"}}, "spec": {"size": 3}}}});
-        // An owner reference needs a UID; without one there is none, as for an object that was never stored.
-        let object = from_template(&template, &reference, &release).unwrap();
-        assert_eq!(object.pointer("/spec/size"), Some(&json!(3)));
-        assert_eq!(object.pointer("/metadata/labels/a"), Some(&json!("b")));
-        assert_eq!(object.pointer("/metadata/name"), Some(&json!("n")));
-        assert_eq!(from_template(&json!({"spec": {}}), &reference, &release), None);
     }
 }

@@ -1,7 +1,10 @@
 //! The receiver: an HTTP endpoint by which Git hosts and registries say that a source has something new.
 //!
 //! Guarantees: nothing is done for who does not know the token of the object; who does not know it learns nothing about
-//! which objects there are; a body is bounded, and so are requests in a second; many hooks at once are one poll.
+//! which objects there are; a body is bounded; a Secret is read once in [`tokens::LIFE`], however many ask; who does not
+//! know a token keeps nobody out who does; many hooks at once are one poll.
+
+mod tokens;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,22 +17,30 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use futures::channel::mpsc::UnboundedSender;
 use kube::runtime::reflector::ObjectRef;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::seats::Rooted;
 use super::{Context, Poked, pokes};
 use crate::api::source::Receiver;
 use crate::api::{ClusterStack, ClusterStackSource};
+use crate::core::share::view::Role;
 use crate::core::source::hook::{MAX_BODY, is_proof};
+use crate::io::members::Word;
 use crate::io::source::open::secret_data;
+
+pub(super) use tokens::Tokens;
 
 /// Hooks of one object within this time are one.
 const DEBOUNCE: Duration = Duration::from_secs(2);
-/// Requests in a second, over all objects.
+/// Refusals in a second, over all objects; who comes more often is told that it is too often.
 const RATE: f64 = 20.0;
-/// Requests at once.
+/// Refusals at once.
 const BURST: f64 = 60.0;
+/// When a refusal is answered: by the time it takes nobody learns whether a Secret was read for it.
+const REFUSED: Duration = Duration::from_millis(200);
 /// Key of the Secret.
 const TOKEN: &str = "token";
 
@@ -41,6 +52,8 @@ pub(super) struct Hooks {
     pub(super) tasks: TaskTracker,
     pub(super) intake: CancellationToken,
     pub(super) bucket: Bucket,
+    /// What the Secrets hold.
+    pub(super) tokens: Tokens,
     /// Objects that were told about, and when their pass comes.
     pub(super) told: Mutex<HashMap<Poked, Instant>>,
 }
@@ -79,6 +92,13 @@ enum Target {
 }
 
 impl Target {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Source(_) => "ClusterStackSource",
+            Self::Stack(_) => "ClusterStack",
+        }
+    }
+
     fn receiver(&self) -> Option<&Receiver> {
         match self {
             Self::Source(source) => source.spec.receiver.as_ref(),
@@ -94,9 +114,7 @@ async fn receive(
     headers: HeaderMap,
     body: Bytes,
 ) -> (StatusCode, &'static str) {
-    if !hooks.bucket.take() {
-        return (StatusCode::TOO_MANY_REQUESTS, "too many requests\n");
-    }
+    let refused_at = Instant::now() + REFUSED;
     let headers: BTreeMap<String, String> = headers
         .iter()
         .filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())))
@@ -108,7 +126,17 @@ async fn receive(
             is_known = true;
         }
     }
-    if is_known { (StatusCode::ACCEPTED, "accepted\n") } else { (StatusCode::UNAUTHORIZED, "not authorized\n") }
+    if is_known {
+        return (StatusCode::ACCEPTED, "accepted\n");
+    }
+    drop(body);
+    let is_rare = hooks.bucket.take();
+    tokio::time::sleep_until(refused_at).await;
+    if is_rare {
+        (StatusCode::UNAUTHORIZED, "not authorized\n")
+    } else {
+        (StatusCode::TOO_MANY_REQUESTS, "too many requests\n")
+    }
 }
 
 impl Hooks {
@@ -117,6 +145,36 @@ impl Hooks {
         let sources = self.ctx.sources.get(&ObjectRef::new(name).within(namespace)).map(Target::Source);
         let stacks = self.ctx.stacks.get(&ObjectRef::new(name).within(namespace)).map(Target::Stack);
         sources.into_iter().chain(stacks).filter(|target| target.receiver().is_some()).collect()
+    }
+
+    /// Whether this replica works on it.
+    fn is_ours(&self, target: &Target) -> bool {
+        let root = match target {
+            Target::Source(source) => source.root(&self.ctx),
+            Target::Stack(stack) => stack.root(&self.ctx),
+        };
+        root.is_some_and(|root| self.ctx.seats.members.role(&root) == Role::Works)
+    }
+
+    /// Listens to what other replicas are told about objects of ours.
+    pub(super) async fn listen(self: Arc<Self>) {
+        let mut heard = self.ctx.seats.members.heard();
+        loop {
+            let word = tokio::select! {
+                () = self.intake.cancelled() => return,
+                word = heard.recv() => word,
+            };
+            let Word { kind, namespace, name } = match word {
+                Ok(word) => word,
+                // What was missed the interval does.
+                Err(RecvError::Lagged(_)) => continue,
+                Err(RecvError::Closed) => return,
+            };
+            let mine = self.targets(&namespace, &name).into_iter().find(|target| target.kind() == kind);
+            if let Some(target) = mine.filter(|target| self.is_ours(target)) {
+                self.tell(target);
+            }
+        }
     }
 
     async fn is_proven(
@@ -128,13 +186,15 @@ impl Hooks {
     ) -> bool {
         let Some(receiver) = target.receiver() else { return false };
         let field = "spec.receiver.secretRef";
-        match secret_data(&self.ctx.clients.own(), namespace, &receiver.secret_ref, field).await {
-            Ok(data) => data.get(TOKEN).is_some_and(|token| is_proof(token.trim_ascii(), headers, body)),
+        let read = async || match secret_data(&self.ctx.clients.own(), namespace, &receiver.secret_ref, field).await {
+            Ok(mut data) => data.remove(TOKEN),
             Err(trouble) => {
                 tracing::warn!(reason = %trouble.reason, message = trouble.message, "a hook can't be checked");
-                false
+                None
             }
-        }
+        };
+        let token = self.tokens.get((namespace, &receiver.secret_ref.name), read).await;
+        token.is_some_and(|token| is_proof(token.trim_ascii(), headers, body))
     }
 
     /// The next pass polls. The first hook is acted on at once, those that follow closely are one more.
@@ -162,6 +222,10 @@ impl Hooks {
                 () = tokio::time::sleep_until(at) => {}
             }
             tracing::info!(kind = object.kind, namespace = object.namespace, name = object.name, "told to look now");
+            if !hooks.is_ours(&target) {
+                let Poked { kind, namespace, name } = object;
+                return hooks.ctx.seats.members.tell(Word { kind, namespace, name });
+            }
             hooks.ctx.pokes.add(object);
             // The channels end with the controllers.
             let _ = match target {

@@ -15,19 +15,25 @@ pub(super) struct Rights {
     pub(super) client: Client,
     /// The only namespace that is applied to; `None` leaves the judgement to the API server.
     pub(super) only_namespace: Option<String>,
+    /// The ServiceAccount; `None` is the operator itself.
+    pub(super) account: Option<String>,
 }
 
 impl Context {
     /// The rights of a ClusterStack of `namespace`: its ServiceAccount's, the default one's, or the operator's own,
     /// which reach no further than the namespace unless a flag says so.
     pub(super) fn rights(&self, namespace: &str, spec: Option<&ClusterStackSpec>) -> Result<Rights, Error> {
-        let named = spec.and_then(|spec| spec.service_account_name.as_ref());
-        if let Some(account) = named.or(self.settings.default_service_account.as_ref()) {
+        self.rights_as(namespace, spec.and_then(|spec| spec.service_account_name.as_deref()))
+    }
+
+    /// The same by the name of the ServiceAccount.
+    pub(super) fn rights_as(&self, namespace: &str, named: Option<&str>) -> Result<Rights, Error> {
+        if let Some(account) = named.or(self.settings.default_service_account.as_deref()) {
             let client = self.clients.of_service_account(namespace, account)?;
-            return Ok(Rights { client, only_namespace: None });
+            return Ok(Rights { client, only_namespace: None, account: Some(account.to_owned()) });
         }
         let only_namespace = (!self.settings.allow_cluster_scope).then(|| namespace.to_owned());
-        Ok(Rights { client: self.clients.own(), only_namespace })
+        Ok(Rights { client: self.clients.own(), only_namespace, account: None })
     }
 }
 
@@ -49,10 +55,10 @@ pub(super) fn desired(
                 manifest.key.kind,
                 manifest.api_version()
             );
-            return Desired { manifest: in_namespace(manifest), obstacle: Some((Reason::NoKindMatch, message)) };
+            return of(in_namespace(manifest), Some((Reason::NoKindMatch, message)));
         }
         Err(message) => {
-            return Desired { manifest: in_namespace(manifest), obstacle: Some((Reason::ApplyFailed, message)) };
+            return of(in_namespace(manifest), Some((Reason::ApplyFailed, message)));
         }
     };
     let manifest = if kind.namespaced { in_namespace(manifest) } else { manifest.without_namespace() };
@@ -62,7 +68,11 @@ pub(super) fn desired(
         let message = format!("{what}: set spec.serviceAccountName to a ServiceAccount with the rights for it");
         (Reason::Forbidden, message)
     });
-    Desired { manifest, obstacle }
+    of(manifest, obstacle)
+}
+
+fn of(manifest: Manifest, obstacle: Option<(Reason, String)>) -> Desired {
+    Desired { manifest, obstacle, create_only: false, replace: false }
 }
 
 #[cfg(test)]

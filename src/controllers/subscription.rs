@@ -5,17 +5,20 @@ use std::cmp::Reverse;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
 
 use super::origin::Origin;
 use super::{Context, pokes};
 use crate::api::cluster_stack::{AvailableRelease, LastPoll};
 use crate::api::condition::{self, Reason};
 use crate::api::{APPROVED, ClusterStack};
+use crate::core::duration::go_duration;
 use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::retry::ErrorClass;
 use crate::core::selection::{self, Existing, Found, Gate, Offer, Selection, Wish, Withheld};
 use crate::core::status::{StackFacts, StepState, Trouble};
-use crate::settings::go_duration;
+use crate::io::release::Wanted;
+use crate::io::source::flights::Waiter;
 
 /// Releases that are looked into in one pass before they are taken, the newest ones.
 const LOOKED_INTO: usize = 3;
@@ -58,7 +61,14 @@ impl Subject<'_> {
             return Reading::default();
         }
         match self.poll(origin, facts).await {
-            Ok(offer) => self.sift(origin, offer, facts).await,
+            Ok((offer, lags)) => {
+                let mut reading = self.sift(origin, offer, facts).await;
+                if lags {
+                    let soon = Timestamp::now() + origin.least_age;
+                    reading.next = Some(reading.next.map_or(soon, |next| next.min(soon)));
+                }
+                reading
+            }
             Err(trouble) => {
                 facts.source = Some(StepState::Failed(trouble));
                 Reading::default()
@@ -66,8 +76,8 @@ impl Subject<'_> {
         }
     }
 
-    /// What the source has and offers.
-    async fn poll(&self, origin: &Origin, facts: &mut StackFacts) -> Result<Offer, Trouble> {
+    /// What the source has and offers, and whether another replica found something else that could not be asked for yet.
+    async fn poll(&self, origin: &Origin, facts: &mut StackFacts) -> Result<(Offer, bool), Trouble> {
         let (stack, wish, ctx) = (self.stack, self.wish, self.ctx);
         let previous = stack.status.as_ref();
         let asked = previous.map_or("", |status| &status.last_handled_reconcile_at) != facts.reconcile_at;
@@ -75,7 +85,18 @@ impl Subject<'_> {
         // A source that failed is asked again when this pass comes, not when the interval ends.
         let max_age = if asked || poked { origin.least_age } else { origin.max_age };
         let (client, source) = (ctx.clients.own(), origin.source.as_ref());
-        let (listing, _) = ctx.releases.listing(&client, &origin.namespace, source, max_age, &ctx.cancel).await?;
+        let waiter = Waiter::Stack(ObjectRef::from_obj(stack));
+        let list = |max_age| ctx.releases.listing(&client, &origin.namespace, source, max_age, &waiter, &ctx.cancel);
+        let (mut listing, _) = list(max_age).await?;
+        let found =
+            origin.shared.as_ref().and_then(|shared| shared.revision.as_ref()).filter(|found| !found.is_empty());
+        if found.is_some_and(|found| *found != listing.revision) && max_age > origin.least_age {
+            // Another replica polls the shared source, and found something else.
+            (listing, _) = list(origin.least_age).await?;
+        }
+        // Once for each that it found: what we have may also be newer than what it said.
+        let other = found.filter(|found| **found != listing.revision);
+        let lags = ctx.pokes.lags(&pokes::of(stack), other.map(String::as_str));
         let tags = listing.tags.iter().map(|tag| (tag.name.as_str(), tag.revision.as_str()));
         let mut offer = selection::offer(wish, tags);
         let newest = offer.found.first().map(|found| found.name.clone());
@@ -88,13 +109,13 @@ impl Subject<'_> {
             passed_over: count(offer.passed_over),
         });
         if !offer.found.is_empty() {
-            return Ok(offer);
+            return Ok((offer, lags));
         }
         facts.source = Some(StepState::Failed(match newest.and_then(|newest| origin.refusal(&newest)) {
             Some(refusal) => refusal,
             None => nothing_found(wish, &offer, listing.tags.len()),
         }));
-        Ok(offer)
+        Ok((offer, lags))
     }
 
     async fn sift(&self, origin: &Origin, offer: Offer, facts: &mut StackFacts) -> Reading {
@@ -109,7 +130,8 @@ impl Subject<'_> {
                 0 => String::new(),
                 n => format!(", {n} not taken yet"),
             };
-            facts.source = Some(StepState::Done(format!("{found} releases found{withheld}")));
+            let releases = if found == 1 { "release" } else { "releases" };
+            facts.source = Some(StepState::Done(format!("{found} {releases} found{withheld}")));
         }
         let mut available = Vec::new();
         for (place, release) in sifted.withheld.iter().take(LISTED).enumerate() {
@@ -143,7 +165,9 @@ impl Subject<'_> {
             ),
         };
         let contents = if look_into {
+            let waiter = Waiter::Stack(ObjectRef::from_obj(self.stack));
             let (client, wanted) = (self.ctx.clients.own(), origin.wanted(&release.name));
+            let wanted = Wanted { waiter: Some(&waiter), ..wanted };
             Some(self.ctx.releases.contents(&client, &wanted, &self.ctx.cancel).await)
         } else {
             None

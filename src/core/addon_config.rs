@@ -1,11 +1,16 @@
 //! `clusteraddon.yaml`: which addon charts a cluster gets when.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
+use crate::core::duration::go_duration;
 use crate::core::yaml;
+
+/// The time that a stage has where it says nothing of it: new nodes come up in it, with room to spare.
+pub const DEADLINE: Duration = Duration::from_mins(30);
 
 /// When in a cluster's life stages run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
@@ -16,6 +21,28 @@ pub enum Hook {
     BeforeClusterUpgrade,
     /// The cluster has got it.
     AfterClusterUpgrade,
+    /// The cluster is to be deleted, and its machines are still there.
+    BeforeClusterDelete,
+}
+
+impl Hook {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::AfterControlPlaneInitialized,
+        Self::BeforeClusterUpgrade,
+        Self::AfterClusterUpgrade,
+        Self::BeforeClusterDelete,
+    ];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AfterControlPlaneInitialized => "AfterControlPlaneInitialized",
+            Self::BeforeClusterUpgrade => "BeforeClusterUpgrade",
+            Self::AfterClusterUpgrade => "AfterClusterUpgrade",
+            Self::BeforeClusterDelete => "BeforeClusterDelete",
+        }
+    }
 }
 
 /// What a stage does with its chart.
@@ -26,6 +53,18 @@ pub enum Action {
     Apply,
     /// Delete its objects.
     Delete,
+}
+
+/// What is done with the definitions in a chart's `crds/`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum CrdPolicy {
+    /// New ones are created, those that exist stay as they are.
+    Create,
+    /// New ones are created, those that exist are brought to what the chart has.
+    #[default]
+    CreateReplace,
+    /// They are left out.
+    Skip,
 }
 
 /// An object that a condition reads, called by `key` there.
@@ -70,6 +109,56 @@ pub struct Stage {
     /// Waited for before the next stage starts.
     #[serde(default)]
     pub wait_for_post_condition: Option<WaitFor>,
+    /// What is done with the definitions in the chart's `crds/`.
+    #[serde(default)]
+    pub crds: CrdPolicy,
+    /// Whether objects are deleted and made anew where a field that can't be changed did.
+    #[serde(default)]
+    pub replace: bool,
+    /// The time that it has from its turn on.
+    #[serde(default = "default_deadline", deserialize_with = "deadline")]
+    pub deadline: Duration,
+    /// What happens when that time is over.
+    #[serde(default)]
+    pub on_deadline: OnDeadline,
+}
+
+impl Stage {
+    /// One of which nothing else is said.
+    pub fn new(name: &str, action: Action) -> Self {
+        Self {
+            name: name.to_owned(),
+            action,
+            wait_for_pre_condition: None,
+            wait_for_post_condition: None,
+            crds: CrdPolicy::default(),
+            replace: false,
+            deadline: DEADLINE,
+            on_deadline: OnDeadline::default(),
+        }
+    }
+}
+
+/// What happens at the deadline of a stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDeadline {
+    /// It goes on to be tried, and the next ones wait.
+    #[default]
+    Block,
+    /// It is left, and the next one starts.
+    Continue,
+}
+
+fn default_deadline() -> Duration {
+    DEADLINE
+}
+
+fn deadline<'de, D: Deserializer<'de>>(text: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(text)?;
+    let given = go_duration(&text).filter(|given| *given >= Duration::from_secs(1));
+    let problem = || format!("the deadline {text:?} is no duration of a second or more: write 30m or 1h30m");
+    given.ok_or_else(|| serde::de::Error::custom(problem()))
 }
 
 /// `clusteraddon.yaml`.
@@ -77,6 +166,8 @@ pub struct Stage {
 pub struct AddonConfig {
     /// The stages of each hook, in order.
     pub stages: BTreeMap<Hook, Vec<Stage>>,
+    /// Whether users may give the charts values of their own.
+    pub allow_values: bool,
 }
 
 /// Why a `clusteraddon.yaml` can't be used.
@@ -104,6 +195,16 @@ pub enum AddonConfigError {
         /// The key.
         key: String,
     },
+    /// A stage would apply something to a cluster that goes.
+    #[error(
+        "stage {0:?} of BeforeClusterDelete has the action apply: nothing is brought to a cluster that goes; write action: delete, or move it to another hook"
+    )]
+    ApplyBeforeDelete(String),
+    /// A stage would take the network or the cloud away from a cluster whose machines are still to be deleted.
+    #[error(
+        "stage {0:?} of BeforeClusterDelete is called like what the cluster needs to its end (cni, ccm): its nodes would be lost before their machines are deleted; remove it"
+    )]
+    NeededToTheEnd(String),
 }
 
 #[derive(Deserialize)]
@@ -111,6 +212,8 @@ pub enum AddonConfigError {
 struct Raw {
     #[serde(default)]
     addon_stages: Option<BTreeMap<Hook, Option<Vec<Stage>>>>,
+    #[serde(default)]
+    allow_values: bool,
 }
 
 impl AddonConfig {
@@ -126,7 +229,12 @@ impl AddonConfig {
         for (&hook, stages) in &stages {
             check(hook, stages)?;
         }
-        Ok(Self { stages })
+        Ok(Self { stages, allow_values: raw.allow_values })
+    }
+
+    /// The stages of a hook, in order.
+    pub fn of(&self, hook: Hook) -> &[Stage] {
+        self.stages.get(&hook).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The names of all stages, each once.
@@ -138,6 +246,14 @@ impl AddonConfig {
 fn check(hook: Hook, stages: &[Stage]) -> Result<(), AddonConfigError> {
     let mut seen = BTreeSet::new();
     for stage in stages {
+        if hook == Hook::BeforeClusterDelete {
+            if stage.action == Action::Apply {
+                return Err(AddonConfigError::ApplyBeforeDelete(stage.name.clone()));
+            }
+            if is_needed_to_the_end(&stage.name) {
+                return Err(AddonConfigError::NeededToTheEnd(stage.name.clone()));
+            }
+        }
         if stage.name.is_empty() || stage.name.starts_with('.') || stage.name.contains(['/', '\\']) {
             return Err(AddonConfigError::StageName(stage.name.clone()));
         }
@@ -152,6 +268,12 @@ fn check(hook: Hook, stages: &[Stage]) -> Result<(), AddonConfigError> {
         }
     }
     Ok(())
+}
+
+/// Whether a stage is called like a CNI or a cloud controller manager. What a chart holds is looked at when it is deleted.
+fn is_needed_to_the_end(name: &str) -> bool {
+    name.contains("cloud-controller-manager")
+        || name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| matches!(part, "cni" | "ccm"))
 }
 
 #[cfg(test)]
@@ -184,6 +306,10 @@ addonStages:
         assert_eq!(wait.objects[1].key, "second");
         assert_eq!(wait.conditions, "first.spec.replicas == second.spec.replicas");
         assert_eq!(stage.wait_for_pre_condition, None);
+        assert_eq!((stage.crds, stage.replace), (CrdPolicy::CreateReplace, false));
+        let with = CONFIG.replace("action: apply}", "action: apply, crds: Create, replace: true}");
+        let stage = &AddonConfig::parse(&with).unwrap().stages[&Hook::AfterControlPlaneInitialized][0];
+        assert_eq!((stage.crds, stage.replace), (CrdPolicy::Create, true));
     }
 
     #[test]
@@ -192,7 +318,16 @@ addonStages:
             ("BeforeClusterUpgrade", "BeforeUpgrade", "unknown variant `BeforeUpgrade`"),
             ("action: delete", "action: remove", "unknown variant `remove`"),
             ("name: nginx\n      action", "name: ../nginx\n      action", "names no directory"),
+            ("action: delete", "action: delete\n      crds: Replace", "unknown variant `Replace`"),
             ("key: second", "key: first", "two objects with the key \"first\""),
+            ("action: delete", "action: delete\n      deadline: soon", "the deadline \"soon\" is no duration"),
+            ("action: delete", "action: delete\n      deadline: 0s", "the deadline \"0s\" is no duration"),
+            ("action: delete", "action: delete\n      onDeadline: give-up", "unknown variant `give-up`"),
+            (
+                "AfterControlPlaneInitialized",
+                "BeforeClusterDelete",
+                "stage \"metrics-server\" of BeforeClusterDelete has the action apply",
+            ),
             (
                 "    - {name: metrics-server, action: apply}",
                 "    - {name: a, action: apply}\n    - {name: a, action: apply}",
@@ -202,6 +337,34 @@ addonStages:
             assert!(CONFIG.contains(good), "{good}");
             let error = AddonConfig::parse(&CONFIG.replace(good, bad)).unwrap_err().to_string();
             assert!(error.contains(expected), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_stage_has_half_an_hour_and_blocks_unless_it_says_otherwise() {
+        let of = |more: &str| {
+            let config = CONFIG.replace("action: delete", &format!("action: delete\n{more}"));
+            let stage = AddonConfig::parse(&config).unwrap().stages[&Hook::BeforeClusterUpgrade][0].clone();
+            (stage.deadline.as_secs(), stage.on_deadline)
+        };
+        assert_eq!(of(""), (1800, OnDeadline::Block));
+        assert_eq!(of("      deadline: 1h30m\n      onDeadline: continue"), (5400, OnDeadline::Continue));
+        assert_eq!(of("      onDeadline: block"), (1800, OnDeadline::Block));
+    }
+
+    #[test]
+    fn what_a_cluster_needs_to_its_end_is_in_no_stage_of_its_deletion() {
+        for (name, is_taken) in [
+            ("ingress", true),
+            ("concierge", true),
+            ("cni", false),
+            ("docker-cni", false),
+            ("ccm", false),
+            ("openstack-ccm", false),
+            ("cloud-controller-manager", false),
+        ] {
+            let text = format!("addonStages: {{BeforeClusterDelete: [{{name: {name}, action: delete}}]}}");
+            assert_eq!(AddonConfig::parse(&text).is_ok(), is_taken, "{name}");
         }
     }
 

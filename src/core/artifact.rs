@@ -3,10 +3,12 @@
 //!
 //! Equal files give equal bytes: there are no times in a manifest.
 
+mod manifest;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
@@ -14,16 +16,12 @@ use crate::core::digest::hex;
 use crate::core::metadata::Metadata;
 use crate::core::name::ReleaseName;
 
-/// Media type of a manifest.
-pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-/// Media type of an index.
-pub const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+pub use manifest::{Descriptor, Document, INDEX, Index, MANIFEST, Manifest, TITLE};
+
 /// Media type of `{}`, which stands in for a configuration.
 const EMPTY: &str = "application/vnd.oci.empty.v1+json";
 /// What csctl calls a release.
 const RELEASE: &str = "application/vnd.scs.cluster-stacks.v1";
-/// Annotation of a layer: the name of its file.
-pub const TITLE: &str = "org.opencontainers.image.title";
 /// Annotation of a manifest in an index: its tag.
 pub const REF_NAME: &str = "org.opencontainers.image.ref.name";
 /// The marker file of a layout.
@@ -31,63 +29,6 @@ pub const LAYOUT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
 
 /// What an artifact is made of, by digest.
 pub type Blobs = BTreeMap<String, Bytes>;
-
-/// Content named by its digest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Descriptor {
-    /// What it is.
-    pub media_type: String,
-    /// `sha256:<hex>`
-    pub digest: String,
-    /// Its bytes.
-    pub size: u64,
-    /// What else is said of it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub annotations: BTreeMap<String, String>,
-    /// What kind of artifact a manifest is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub artifact_type: Option<String>,
-}
-
-/// An image manifest, as far as it is looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Manifest {
-    /// 2
-    pub schema_version: u32,
-    /// [`MANIFEST`]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub media_type: Option<String>,
-    /// What it is a manifest of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub artifact_type: Option<String>,
-    /// Its configuration.
-    pub config: Descriptor,
-    /// Its files.
-    #[serde(default)]
-    pub layers: Vec<Descriptor>,
-    /// What it belongs to: a signature names what it signs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub subject: Option<Descriptor>,
-    /// What else is said of it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub annotations: BTreeMap<String, String>,
-}
-
-/// An index of manifests.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Index {
-    /// 2
-    pub schema_version: u32,
-    /// [`INDEX`]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub media_type: Option<String>,
-    /// The manifests.
-    #[serde(default)]
-    pub manifests: Vec<Descriptor>,
-}
 
 /// A manifest with what it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,7 +103,9 @@ fn media_type(file: &str) -> &'static str {
     match file {
         "metadata.yaml" => "application/vnd.scs.metadata.layer.v1+yaml",
         "hashes.json" => "application/vnd.scs.hashes.layer.v1+yaml",
-        "clusteraddon.yaml" | "cluster-addon-values.yaml" => "application/vnd.scs.cluster-addon.config.layer.v1+yaml",
+        "clusteraddon.yaml" | "cluster-addon-values.yaml" | "cluster-addon-values.yaml.tera" => {
+            "application/vnd.scs.cluster-addon.config.layer.v1+yaml"
+        }
         "node-images.yaml" => "application/vnd.scs.node-image.config.layer.v1+yaml",
         _ if is_archive && file.contains("-cluster-class-") => "application/vnd.scs.cluster-class.v1.tar+gzip",
         _ if is_archive && file.contains("-cluster-addon-") => "application/vnd.scs.cluster-addon.layer.v1.tar+gzip",
@@ -176,8 +119,7 @@ fn descriptor(media_type: &str, content: &[u8]) -> Descriptor {
         media_type: media_type.to_owned(),
         digest: digest(content),
         size: content.len() as u64,
-        annotations: BTreeMap::new(),
-        artifact_type: None,
+        ..Descriptor::default()
     }
 }
 
@@ -213,7 +155,7 @@ impl Artifact {
             metadata.map_or_else(|| format!("v{}", name.kubernetes), |metadata| metadata.kubernetes.to_string());
         let manifest = Manifest {
             schema_version: 2,
-            media_type: Some(MANIFEST.to_owned()),
+            media_type: MANIFEST.to_owned(),
             artifact_type: Some(RELEASE.to_owned()),
             config: descriptor(EMPTY, &config),
             layers,
@@ -292,7 +234,7 @@ pub fn to_layout(artifacts: &[Artifact]) -> BTreeMap<String, Bytes> {
         let mut entry = descriptor(MANIFEST, &artifact.manifest);
         let read = artifact.read().ok();
         entry.artifact_type = read.as_ref().and_then(|manifest| manifest.artifact_type.clone());
-        if let Some(kind) = read.and_then(|manifest| manifest.media_type) {
+        if let Some(kind) = read.map(|manifest| manifest.media_type).filter(|kind| !kind.is_empty()) {
             entry.media_type = kind;
         }
         entry.annotations.extend(artifact.tag.iter().map(|tag| (REF_NAME.to_owned(), tag.clone())));
@@ -304,7 +246,7 @@ pub fn to_layout(artifacts: &[Artifact]) -> BTreeMap<String, Bytes> {
     }
     let tag = |entry: &Descriptor| entry.annotations.get(REF_NAME).cloned();
     manifests.sort_by_key(|entry| (tag(entry).is_none(), tag(entry), entry.digest.clone()));
-    let index = Index { schema_version: 2, media_type: Some(INDEX.to_owned()), manifests };
+    let index = Index { schema_version: 2, media_type: INDEX.to_owned(), manifests };
     files.insert("index.json".to_owned(), json(&index));
     files
 }

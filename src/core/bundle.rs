@@ -15,10 +15,12 @@
 mod contents;
 mod version;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
+use crate::core::addon::upgrade_plan;
+use crate::core::addon::values::{self, ADDON_VALUES, Template, ValuesError};
 use crate::core::addon_config::{AddonConfig, AddonConfigError};
 use crate::core::files::{FileTree, below};
 use crate::core::metadata::{Csctl, Metadata, MetadataError};
@@ -32,7 +34,7 @@ pub const CLUSTER_ADDON: &str = "cluster-addon";
 const METADATA: &str = "metadata.yaml";
 const CSCTL: &str = "csctl.yaml";
 const ADDON_CONFIG: &str = "clusteraddon.yaml";
-const ADDON_VALUES: &str = "cluster-addon-values.yaml";
+const ADDON_VALUES_TERA: &str = "cluster-addon-values.yaml.tera";
 const CHART: &str = "Chart.yaml";
 
 /// A release ready to be rendered.
@@ -51,8 +53,8 @@ pub struct Bundle {
     /// Version of the addon charts with their values: from `metadata.yaml`, or made of the tree's object id, so that it
     /// changes when they do.
     pub addon_version: Option<String>,
-    /// `cluster-addon-values.yaml`: a template of values for a single addon chart.
-    pub addon_values: Option<String>,
+    /// `cluster-addon-values.yaml` or `cluster-addon-values.yaml.tera`: a template of values for a single addon chart.
+    pub addon_values: Option<Template>,
     /// The node images.
     pub node_images: NodeImages,
     /// What is odd but does no harm, for a human.
@@ -117,6 +119,9 @@ pub enum BundleError {
     /// `clusteraddon.yaml` can't be used.
     #[error("clusteraddon.yaml can't be used: {0}")]
     AddonConfig(#[from] AddonConfigError),
+    /// The template of values can't be told.
+    #[error(transparent)]
+    AddonValues(#[from] ValuesError),
     /// A stage has no chart.
     #[error(
         "clusteraddon.yaml names the stage {0:?}, but there is no cluster-addon/{0}/Chart.yaml: add the chart or remove the stage"
@@ -148,7 +153,7 @@ impl Bundle {
             None
         } else {
             let given = metadata.as_ref().and_then(|metadata| metadata.cluster_addon.as_ref()).map(ToString::to_string);
-            let values = [ADDON_CONFIG, ADDON_VALUES];
+            let values = [ADDON_CONFIG, ADDON_VALUES, ADDON_VALUES_TERA];
             Some(given.unwrap_or_else(|| version::of_component(files, CLUSTER_ADDON, &values, component_ids)))
         };
         let node_image = metadata.as_ref().and_then(|metadata| metadata.node_image.as_ref()).map(ToString::to_string);
@@ -166,9 +171,20 @@ impl Bundle {
             class_version,
             addon,
             addon_version,
-            addon_values: text(files, ADDON_VALUES)?.map(ToOwned::to_owned),
+            addon_values: addon_values(files)?,
             node_images: images(files)?,
         })
+    }
+
+    /// Versions of Kubernetes that machines of the release can run: its own, and those that its node images name.
+    pub fn node_versions(&self) -> Vec<String> {
+        let images = self.node_images.images.iter().filter_map(|image| upgrade_plan::version_in(&image.name));
+        let named: BTreeSet<_> = images.collect();
+        let mut all: Vec<String> = named.into_iter().map(|version| format!("v{version}")).collect();
+        if !all.contains(&self.kubernetes_version) {
+            all.push(self.kubernetes_version.clone());
+        }
+        all
     }
 }
 
@@ -245,6 +261,12 @@ fn addon_charts(files: &FileTree, version: &str) -> Result<AddonCharts, BundleEr
         charts.insert(stage.to_owned(), chart);
     }
     Ok(AddonCharts::Stages { config, charts })
+}
+
+fn addon_values(files: &FileTree) -> Result<Option<Template>, BundleError> {
+    let Some((file, _)) = values::template(ADDON_VALUES, |file| files.get(file))? else { return Ok(None) };
+    let text = text(files, &file)?.unwrap_or_default().to_owned();
+    Ok(Some(Template { file, text }))
 }
 
 fn images(files: &FileTree) -> Result<NodeImages, BundleError> {

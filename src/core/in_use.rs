@@ -94,6 +94,8 @@ pub struct AddonUse {
     pub namespace: String,
     /// Name.
     pub name: String,
+    /// Name of its Cluster.
+    pub cluster: String,
     /// `spec.clusterStack`: the release's name in either spelling.
     pub cluster_stack: String,
 }
@@ -196,7 +198,7 @@ pub fn users(release: &Footprint, world: &World) -> Vec<User> {
         }
     }
     for addon in &world.addons {
-        if same_release(&addon.cluster_stack, &release.release) {
+        if same_release(&addon.cluster_stack, &release.release) && holds(addon, release, world) {
             users.insert(User::Addon(format!("{}/{}", addon.namespace, addon.name)));
         }
     }
@@ -249,6 +251,15 @@ fn rolling_out(release: &Footprint, world: &World) -> BTreeSet<(String, String)>
 
 fn id(clone: &Cloned) -> (&str, &str, &str) {
     (&clone.base_kind, &clone.namespace, &clone.name)
+}
+
+/// Whether a ClusterAddon that names a release of this name means the one of this namespace: the one that its Cluster's
+/// ClusterClass is in, or its own where that is not known. Or a tenant could hold the releases of all others by a name.
+fn holds(addon: &AddonUse, release: &Footprint, world: &World) -> bool {
+    let cluster = world.clusters.iter().find(|c| c.namespace == addon.namespace && c.name == addon.cluster);
+    let class = cluster.and_then(|cluster| cluster.class.as_ref());
+    let namespace = class.map_or(&addon.namespace, |(namespace, _)| namespace);
+    release.classes.iter().any(|(own, _)| own == namespace)
 }
 
 /// `docker-scs-1-31-v0-sha.abc` and `docker-scs-1-31-v0-sha-abc` are one release.
@@ -350,10 +361,24 @@ mod tests {
 
     #[test]
     fn an_addon_holds_its_release() {
-        let addon =
-            AddonUse { namespace: "team".into(), name: "a".into(), cluster_stack: "docker-x-1-34-v0-sha.abc".into() };
+        let addon = AddonUse {
+            namespace: "team".into(),
+            name: "a".into(),
+            cluster: "c".into(),
+            cluster_stack: "docker-x-1-34-v0-sha.abc".into(),
+        };
+        for (namespace, held) in [("stacks", true), ("team", false)] {
+            let addons = vec![AddonUse { namespace: namespace.into(), ..addon.clone() }];
+            let world = World { addons, ..World::default() };
+            assert_eq!(!users(&of_inventory(), &world).is_empty(), held, "without a Cluster in {namespace}");
+        }
         let world = World { addons: vec![addon], ..World::default() };
-        assert_eq!(users(&of_inventory(), &world), [User::Addon("team/a".into())]);
+        // Its Cluster has left the release, whose stages were the last that were done.
+        for (namespace, held) in [("stacks", true), ("team", false), ("elsewhere", false)] {
+            let class = json!({"class": "newer", "classNamespace": namespace});
+            let world = World { clusters: vec![cluster_of(&class)], ..world.clone() };
+            assert_eq!(!users(&of_inventory(), &world).is_empty(), held, "class in {namespace}");
+        }
     }
 
     #[test]

@@ -48,7 +48,7 @@ const RATIO_FROM: u64 = 4 << 20;
 
 /// A limit was passed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{what} is over the limit of {limit}: make the release smaller")]
+#[error("{what} is over the limit of {limit}")]
 pub struct TooLarge {
     /// What is too large, with its path where one file is meant.
     pub what: String,

@@ -1,13 +1,18 @@
 //! Decisions: pure functions over plain data. No client, no clock, no file system, no logging.
 
+pub mod addon;
 pub mod addon_config;
+pub mod admission;
 pub mod artifact;
 pub mod bundle;
 pub mod chart;
 pub mod digest;
+pub mod duration;
 pub mod fields;
 pub mod files;
 pub mod health;
+pub mod image;
+pub mod immutable;
 pub mod in_use;
 pub mod limits;
 pub mod lint;
@@ -20,11 +25,16 @@ pub mod ownership;
 pub mod package;
 pub mod pin;
 pub mod plan;
+pub mod provider;
+pub mod removal;
 pub mod retry;
+pub mod rights;
 pub mod selection;
+pub mod share;
 pub mod source;
 pub mod status;
 pub mod tree;
+pub mod upgrade;
 pub mod verification;
 pub mod version_range;
 pub mod yaml;

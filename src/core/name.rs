@@ -132,6 +132,11 @@ impl fmt::Display for ReleaseVersion {
 }
 
 impl ReleaseVersion {
+    /// Whether it is a hash over the content (`v0-sha.hdl6pjy`), which has no order.
+    pub fn is_by_content(&self) -> bool {
+        self.channel() == "sha"
+    }
+
     /// The channel: `stable` or that of the pre-release part.
     pub fn channel(&self) -> &str {
         self.pre.as_ref().map_or("stable", |pre| &pre.channel)

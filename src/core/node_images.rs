@@ -10,7 +10,7 @@ use crate::core::yaml;
 /// The files that hold the list, the one that counts first.
 pub const FILES: [&str; 2] = ["node-images.yaml", "node-images/config.yaml"];
 
-/// Of the form that is no other provider's: `images` with `name`, `url`, `checksum` and `format`.
+/// Of the form that is no other provider's: `images` with `name`, `url` or `steps`, `checksum` and `format`.
 pub const API_VERSION: &str = "nodeimages.clusterstack.x-k8s.io/v1alpha1";
 
 /// One image.
@@ -59,7 +59,8 @@ struct RawList {
 #[derive(Deserialize)]
 struct RawImage {
     name: String,
-    url: String,
+    #[serde(default)]
+    url: Option<String>,
     #[serde(flatten)]
     options: Map<String, Value>,
 }
@@ -83,8 +84,11 @@ impl NodeImages {
     pub fn parse(text: &str) -> Result<Self, NodeImagesError> {
         let raw: Raw = read(text)?;
         let own = if raw.api_version == API_VERSION { read::<RawList>(text)?.images } else { Vec::new() };
-        let own =
-            own.into_iter().map(|image| NodeImage { name: image.name, url: Some(image.url), options: image.options });
+        let lacks = |image: &RawImage| image.url.is_none() && !image.options.contains_key("steps");
+        if let Some(number) = own.iter().position(lacks) {
+            return Err(NodeImagesError(format!("images[{number}]: neither `url` nor `steps` says how it is made")));
+        }
+        let own = own.into_iter().map(|image| NodeImage { name: image.name, url: image.url, options: image.options });
         let docker = raw.docker_images.unwrap_or_default().into_iter();
         let docker = docker.map(|name| NodeImage { name, url: None, options: Map::new() });
         let openstack = raw.openstack.unwrap_or_default().into_iter().map(|image| NodeImage {
@@ -113,9 +117,9 @@ mod tests {
         let [image] = &list.images[..] else { panic!("{list:?}") };
         assert_eq!((image.name.as_str(), image.url.as_deref()), ("ubuntu", Some("https://x/y.qcow2")));
         assert_eq!(image.options["checksum"], "sha256:00");
-        let error =
-            NodeImages::parse(&format!("apiVersion: {API_VERSION}\nimages: [{{name: x}}]")).unwrap_err().to_string();
-        assert!(error.contains("images[0]: missing field `url`"), "{error}");
+        let neither = format!("apiVersion: {API_VERSION}\nimages: [{{name: x}}]");
+        let error = NodeImages::parse(&neither).unwrap_err().to_string();
+        assert!(error.contains("images[0]: neither `url` nor `steps`"), "{error}");
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //!   by that.
 //! - With the mode `hash` an addon has the hash of its own content, so that it stays the same where only the class
 //!   changed.
-//! - `cluster-addon-values.yaml` is published beside `clusteraddon.yaml` too.
+//! - `cluster-addon-values.yaml` (or `.yaml.tera`) is published beside `clusteraddon.yaml` too.
 
 mod hashes;
 mod versions;
@@ -37,6 +37,8 @@ pub const CSCTL: &str = "csctl.yaml";
 const ADDON_CONFIG: &str = "clusteraddon.yaml";
 /// Values of addons.
 const ADDON_VALUES: &str = "cluster-addon-values.yaml";
+/// The same in the language of Tera.
+const ADDON_VALUES_TERA: &str = "cluster-addon-values.yaml.tera";
 /// Versions of a release.
 pub const METADATA: &str = "metadata.yaml";
 /// Hashes of a release's components.
@@ -213,7 +215,7 @@ pub fn package(
     let checked = Bundle::from_files(&name, &stack, &BTreeMap::new())?;
     let stack = versions.filled_in(&stack);
 
-    let mut assets: BTreeMap<String, Bytes> = [METADATA, ADDON_CONFIG, ADDON_VALUES]
+    let mut assets: BTreeMap<String, Bytes> = [METADATA, ADDON_CONFIG, ADDON_VALUES, ADDON_VALUES_TERA]
         .into_iter()
         .filter_map(|file| Some((file.to_owned(), stack.get(file)?.clone())))
         .collect();

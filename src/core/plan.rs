@@ -9,7 +9,7 @@ use crate::api::cluster_stack::{DriftMode, IgnoreDifference};
 use crate::api::cluster_stack_release::Resource;
 use crate::api::condition::Reason;
 use crate::api::{
-    FIELD_MANAGER, HELM_RESOURCE_POLICY, OWNER_KIND_LABEL, OWNER_NAME_LABEL, OWNER_NAMESPACE_LABEL, PRUNE,
+    FIELD_MANAGER, HELM_RESOURCE_POLICY, OWNER_KIND_LABEL, OWNER_NAME_LABEL, OWNER_NAMESPACE_LABEL, PRUNE, REPLACE,
 };
 use crate::core::fields;
 use crate::core::manifest::{Manifest, ObjectKey, annotation, label, short_digest, wave};
@@ -22,6 +22,10 @@ pub struct Desired {
     pub manifest: Manifest,
     /// Why it can't be sent: its kind is not served, or the rights do not reach.
     pub obstacle: Option<(Reason, String)>,
+    /// Created where it does not exist, and otherwise left as it is.
+    pub create_only: bool,
+    /// Deleted and made anew where a field that can't be changed did.
+    pub replace: bool,
 }
 
 /// What a plan is made from.
@@ -120,6 +124,8 @@ pub struct Step {
     pub wanted: String,
     /// JSON pointers of fields that are left to others.
     pub ignored: Vec<String>,
+    /// It may be deleted and made anew where a field that can't be changed did.
+    pub replace: bool,
     /// Wave of the apply: a wave is done before the next one starts.
     pub wave: u8,
 }
@@ -150,15 +156,17 @@ pub struct Plan {
 pub fn plan(input: &Input<'_>) -> Plan {
     let recorded: BTreeMap<ObjectKey, &Resource> = input.recorded.iter().map(|row| (key_of(row), row)).collect();
     let steps: Vec<Step> = input.desired.iter().map(|desired| step(input, desired, &recorded)).collect();
-    let wanted: BTreeSet<&ObjectKey> = input.desired.iter().map(|desired| &desired.manifest.key).collect();
-    let inventory: BTreeSet<&ObjectKey> = recorded.keys().chain(input.live.keys()).collect();
-    let empty_render = wanted.is_empty() && !inventory.is_empty();
-    let prune = if empty_render {
-        Prune::default()
-    } else {
-        prune(input, inventory.into_iter().filter(|key| !wanted.contains(key)))
-    };
+    let empty_render = input.desired.is_empty() && !(recorded.is_empty() && input.live.is_empty());
+    let prune = if empty_render { Prune::default() } else { unwanted(input) };
     Plan { steps, prune, empty_render }
+}
+
+/// What of the inventory nobody wants any more, also where nothing at all is wanted: for who knows that this is no mistake.
+pub fn unwanted(input: &Input<'_>) -> Prune {
+    let recorded: Vec<ObjectKey> = input.recorded.iter().map(key_of).collect();
+    let wanted: BTreeSet<&ObjectKey> = input.desired.iter().map(|desired| &desired.manifest.key).collect();
+    let inventory: BTreeSet<&ObjectKey> = recorded.iter().chain(input.live.keys()).collect();
+    prune(input.owner, input.live, inventory.into_iter().filter(|key| !wanted.contains(key)))
 }
 
 /// The identity of an inventory row.
@@ -181,7 +189,8 @@ fn step(input: &Input<'_>, desired: &Desired, recorded: &BTreeMap<ObjectKey, &Re
     if let (Action::Apply { .. }, Some(live)) = (&action, live) {
         fields::keep_live(&mut sent.object, live, &ignored);
     }
-    Step { wave: wave(&sent.key), wanted: manifest.digest(), manifest: sent, action, ignored }
+    let replace = may_be_replaced(desired, live);
+    Step { wave: wave(&sent.key), wanted: manifest.digest(), manifest: sent, action, ignored, replace }
 }
 
 fn decide(
@@ -197,6 +206,9 @@ fn decide(
     if let Some((reason, message)) = &desired.obstacle {
         // What was recorded stays: it tells later whether the object was changed or deleted meanwhile.
         return Action::Hold { reason: *reason, message: message.clone(), digest: digest_of(row) };
+    }
+    if desired.create_only && live.is_some() {
+        return Action::Unchanged { digest: digest_of(row) };
     }
     let mut migrate = false;
     if let Some(live) = live {
@@ -218,11 +230,11 @@ fn decide(
         }
     }
     if let Some(row) = row
-        && row.reason == Some(Reason::Invalid)
+        && let Some(reason @ (Reason::Invalid | Reason::ImmutableField)) = row.reason
         && recorded_digest(row).0 == wanted
-        && !input.retry_refused
+        && !(input.retry_refused || (reason == Reason::ImmutableField && may_be_replaced(desired, live)))
     {
-        return Action::Hold { reason: Reason::Invalid, message: row.error.clone(), digest: row.digest.clone() };
+        return Action::Hold { reason, message: row.error.clone(), digest: row.digest.clone() };
     }
     let why = match difference(manifest, &wanted, row, live, ignored) {
         Ok(digest) => return Action::Unchanged { digest },
@@ -337,11 +349,22 @@ pub fn is_retained(key: &ObjectKey, live: &Value) -> bool {
     keeps || (kind && annotation(live, PRUNE) != Some("enabled"))
 }
 
-fn prune<'a>(input: &Input<'_>, gone: impl Iterator<Item = &'a ObjectKey>) -> Prune {
+/// Whether an object may be deleted and made anew: the stack says so, and it is of no kind that is never pruned.
+fn may_be_replaced(desired: &Desired, live: Option<&Value>) -> bool {
+    let allowed = desired.replace || desired.manifest.annotation(REPLACE) == Some("true");
+    allowed && live.is_none_or(|live| !is_retained(&desired.manifest.key, live))
+}
+
+/// What becomes of objects of `owner` that nobody wants any more, in the order of their deletion.
+pub fn prune<'a>(
+    owner: &Owner,
+    live: &BTreeMap<ObjectKey, Value>,
+    gone: impl IntoIterator<Item = &'a ObjectKey>,
+) -> Prune {
     let mut prune = Prune::default();
     for key in gone {
-        match input.live.get(key) {
-            Some(live) if matches!(ownership::of(live, input.owner, true), Ownership::Other(_)) => {
+        match live.get(key) {
+            Some(live) if matches!(ownership::of(live, owner, true), Ownership::Other(_)) => {
                 prune.forget.push(key.clone());
             }
             Some(live) if is_retained(key, live) => prune.retain.push(key.clone()),
@@ -382,7 +405,7 @@ mod tests {
     fn desired(value: &str) -> Desired {
         let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "shop"}, "data": {"k": value}});
         let manifest = Manifest::from_value(object).unwrap().with_labels(owner().labels());
-        Desired { manifest, obstacle: None }
+        Desired { manifest, obstacle: None, create_only: false, replace: false }
     }
 
     /// The live object after `value` was applied, `data.k` then changed to `now`.
@@ -440,6 +463,68 @@ mod tests {
             Action::Unchanged { .. } => "unchanged".into(),
             Action::Hold { reason, .. } => format!("hold {reason}"),
         }
+    }
+
+    #[test]
+    fn what_is_created_only_is_left_as_it_is_once_it_is_there() {
+        let only = Desired { create_only: true, ..desired("2") };
+        let mut foreign = live("1", "1");
+        foreign["metadata"]["labels"] = json!({crate::api::OWNER_NAME_LABEL: "other"});
+        for (name, live, expected) in [
+            ("missing", None, "apply New"),
+            ("otherwise", Some(live("1", "1")), "unchanged"),
+            ("somebody else's", Some(foreign), "unchanged"),
+        ] {
+            assert_eq!(shown(&action(&only, &[], live, |_| {})), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_immutable_field_is_tried_again_only_where_the_object_may_be_replaced() {
+        let mut refused = row("2");
+        refused.reason = Some(Reason::ImmutableField);
+        refused.digest = format!("{}.", desired("2").manifest.digest());
+        let annotated = |key: &str, value: &str| {
+            let mut live = live("1", "1");
+            live["metadata"]["annotations"] = json!({key: value});
+            live
+        };
+        let replaced = Desired { replace: true, ..desired("2") };
+        for (name, desired, live, expected) in [
+            ("not allowed", desired("2"), live("1", "1"), "hold"),
+            ("allowed by the stage", replaced.clone(), live("1", "1"), "apply"),
+            ("never deleted", replaced, annotated(HELM_RESOURCE_POLICY, "keep"), "hold"),
+        ] {
+            let shown = shown(&action(&desired, std::slice::from_ref(&refused), Some(live), |_| {}));
+            assert!(shown.starts_with(expected), "{name}: {shown}");
+        }
+        let volume = ObjectKey { kind: "PersistentVolumeClaim".into(), ..ObjectKey::default() };
+        let mut claim = Desired { replace: true, ..desired("2") };
+        claim.manifest.key = volume;
+        assert!(!may_be_replaced(&claim, Some(&live("1", "1"))));
+        let mut object = desired("2").manifest.object;
+        object["metadata"]["annotations"] = json!({REPLACE: "true"});
+        let own = Desired { manifest: Manifest::from_value(object).unwrap(), ..desired("2") };
+        assert!(may_be_replaced(&own, Some(&live("1", "1"))));
+    }
+
+    #[test]
+    fn an_empty_render_prunes_nothing_unless_it_is_known_to_be_none() {
+        let (owner, fights) = (owner(), BTreeMap::new());
+        let live = BTreeMap::from([(desired("1").manifest.key, live("1", "1"))]);
+        let input = Input {
+            owner: &owner,
+            desired: &[],
+            recorded: &[row("1")],
+            live: &live,
+            ignore: &[],
+            drift: DriftMode::Correct,
+            fights: &fights,
+            retry_refused: false,
+            siblings: &NO_SIBLINGS,
+        };
+        assert_eq!(plan(&input), Plan { empty_render: true, ..Plan::default() });
+        assert_eq!(unwanted(&input).delete, [desired("1").manifest.key]);
     }
 
     #[test]

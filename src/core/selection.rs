@@ -205,7 +205,13 @@ pub fn select(
 
     let mut ordered: Vec<&Existing> = existing.iter().collect();
     ordered.sort_by(|a, b| b.name.version.cmp(&a.name.version));
-    let newest_ready = ordered.iter().find(|e| e.ready && !e.deleting).map(|e| &e.name.version);
+    let ready = || ordered.iter().filter(|e| e.ready && !e.deleting).map(|e| &e.name.version);
+    // A version by content is neither older nor newer than another: the one that is asked for counts.
+    let asked = || ready().find(|version| wanted.contains(version));
+    let newest_ready = match ready().next() {
+        Some(newest) if newest.is_by_content() => asked().or(Some(newest)),
+        newest => newest,
+    };
     // The newest ready one counts, whatever else keeps it.
     let mut slots = wish.keep.saturating_sub(usize::from(newest_ready.is_some()));
     let knows_all = in_use.is_some() && (found.is_some() || !wish.auto_subscribe);
@@ -375,6 +381,24 @@ mod tests {
                 existing: &["v1", "v2"],
                 used: None,
                 expected: "+[] =[v2:NewestFound v1:Undecided] -[]",
+                ..PLAIN
+            },
+            Case {
+                name: "of versions by content the one that is asked for counts",
+                versions: &["v0-sha.aewgnup"],
+                auto: false,
+                found: None,
+                existing: &["v0-sha.orqq5re", "v0-sha.aewgnup"],
+                expected: "+[] =[v0-sha.aewgnup:InVersions] -[v0-sha.orqq5re]",
+                ..PLAIN
+            },
+            Case {
+                name: "the last ready one by content stays until the one that is asked for is ready",
+                versions: &["v0-sha.aewgnup"],
+                auto: false,
+                found: None,
+                existing: &["v0-sha.orqq5re", "v0-sha.aewgnup!"],
+                expected: "+[] =[v0-sha.orqq5re:NewestReady v0-sha.aewgnup:InVersions] -[]",
                 ..PLAIN
             },
             Case {

@@ -51,9 +51,17 @@ pub enum Refused {
         /// The URL.
         url: String,
     },
-    /// It is the machine of the operator or its link.
+    /// It is a path within the permitted roots, from which a link leads out.
     #[error(
-        "source host {host:?} is a loopback, link-local or unspecified address, and the operator runs without --allow-source {host}: use a public name, or ask who runs the operator"
+        "source {url:?} leads by a symbolic link to where no root of --allow-source is: put the files below a root, or ask who runs the operator to name the place itself"
+    )]
+    Link {
+        /// The URL.
+        url: String,
+    },
+    /// It is the machine of the operator or its link, or gives away the machine's credentials.
+    #[error(
+        "source host {host:?} is a loopback, link-local or unspecified address or a cloud's metadata service, and the operator runs without --allow-source {host}: use a public name, or ask who runs the operator"
     )]
     Host {
         /// Host and port.
@@ -101,8 +109,8 @@ pub fn permitted_address(url: &SourceUrl, address: IpAddr, allow: &AllowList) ->
     Ok(())
 }
 
-/// [`permitted_address`] for a name alone, where the port is not known: a flag for any port of the host is enough, for the
-/// URL with its port was looked at before.
+/// [`permitted_address`] for a name alone, where the port is not known: a flag for any port of the host is enough. The
+/// caller sees to the port.
 pub fn may_resolve_to(host: &str, address: IpAddr, allow: &AllowList) -> bool {
     !url::is_local_address(address) || allow.holds_name(host)
 }
@@ -176,6 +184,7 @@ mod tests {
             "git@github.com:group/repo.git",
             "https://user:secret@example.com/x",
             "https://[2001:db8::1]/x",
+            "https://[64:ff9b::10.1.2.3]/x",
         ] {
             assert!(permitted(url, &AllowList::default()).is_ok(), "{url}");
         }
@@ -202,8 +211,16 @@ mod tests {
             "https://[::]/x",
             "https://[fe80::1]/x",
             "https://[::ffff:127.0.0.1]/x",
+            "https://[64:ff9b::169.254.169.254]/x",
+            "https://[64:ff9b::7f00:1]/x",
+            "https://[2002:7f00:1::1]/x",
             "https://[::127.0.0.1]/x",
             "ssh://[::ffff:169.254.169.254]/x",
+            "https://100.100.100.200/latest",
+            "https://168.63.129.16/x",
+            "https://[fd00:ec2::254]/latest",
+            "https://[fd20:ce::254]/x",
+            "https://[64:ff9b::100.100.100.200]/x",
         ] {
             let refused = permitted(url, &allow(&["other.example.com", "/srv"]));
             assert!(matches!(refused, Err(Refused::Host { .. })), "{url}: {refused:?}");
@@ -225,6 +242,9 @@ mod tests {
             ("10.0.0.1", allow(&[]), true),
             ("127.0.0.1", allow(&[]), false),
             ("169.254.169.254", allow(&[]), false),
+            ("fd00:ec2::254", allow(&[]), false),
+            ("fd00:ec2::255", allow(&[]), true),
+            ("100.100.100.201", allow(&[]), true),
             ("::1", allow(&["127.0.0.1"]), false),
             ("127.0.0.1", allow(&["git.example.com:443"]), true),
         ] {

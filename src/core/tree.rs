@@ -2,10 +2,12 @@
 
 use serde::Serialize;
 
+use crate::api::cluster_addon::{HelmHookPhase, HelmHookStatus, StagePhase, StageStatus};
 use crate::api::cluster_stack::ReleaseSummary;
 use crate::api::cluster_stack_release::{Resource, ResourceStatus};
 use crate::api::condition::{self, Condition, ConditionType};
-use crate::api::{ClusterStack, ClusterStackRelease};
+use crate::api::{ClusterAddon, ClusterStack, ClusterStackRelease};
+use crate::core::in_use::{self, ClusterUse};
 use crate::core::plan::key_of;
 use crate::core::status::row_class;
 
@@ -88,13 +90,15 @@ fn without(message: &str, child: &Node) -> String {
 
 /// The tree of one ClusterStack. Of `releases`, those that it owns are taken; a release that its summary names and that
 /// doesn't exist (yet) is shown as the summary has it.
-pub fn tree(stack: &ClusterStack, releases: &[ClusterStackRelease]) -> Node {
+///
+/// Below a release stand the Clusters of `clusters` whose ClusterClass is one of its own, with their addons.
+pub fn tree(stack: &ClusterStack, releases: &[ClusterStackRelease], clusters: &[ClusterView]) -> Node {
     let status = stack.status.clone().unwrap_or_default();
     let name = stack.metadata.name.clone().unwrap_or_default();
     let mut parts: Vec<(Rank, Node)> = Vec::new();
     for line in &status.summary {
         let release = releases.iter().find(|release| is_of(release, stack) && named(release) == line.name);
-        let node = release.map_or_else(|| announced(line, stack), release_node);
+        let node = release.map_or_else(|| announced(line, stack), |release| release_node(release, clusters));
         parts.push((Rank::of(&node, !line.kept.is_empty()), node));
     }
     let listed = |release: &ClusterStackRelease| status.summary.iter().any(|line| line.name == named(release));
@@ -102,7 +106,7 @@ pub fn tree(stack: &ClusterStack, releases: &[ClusterStackRelease]) -> Node {
     others.sort_by_key(|release| {
         std::cmp::Reverse((release.metadata.creation_timestamp.as_ref().map(|t| t.0), named(release)))
     });
-    parts.extend(others.into_iter().map(|release| (Rank::Leaving, release_node(release))));
+    parts.extend(others.into_iter().map(|release| (Rank::Leaving, release_node(release, clusters))));
     // The summary is newest first, and stays so within a rank.
     parts.sort_by_key(|(rank, _)| *rank);
     let (ready, reason, message) = verdict(&status.conditions, stack.metadata.deletion_timestamp.is_some());
@@ -165,7 +169,96 @@ fn announced(line: &ReleaseSummary, stack: &ClusterStack) -> Node {
     }
 }
 
-fn release_node(release: &ClusterStackRelease) -> Node {
+/// A Cluster and what it has of addons.
+#[derive(Clone, Debug)]
+pub struct ClusterView {
+    /// The Cluster.
+    pub cluster: ClusterUse,
+    /// Its ClusterAddon; `None` where there is none.
+    pub addon: Option<ClusterAddon>,
+}
+
+impl ClusterView {
+    fn is_of(&self, release: &ClusterStackRelease) -> bool {
+        let namespace = release.metadata.namespace.clone().unwrap_or_default();
+        let rows = release.status.as_ref().map(|status| status.resources.as_slice()).unwrap_or_default();
+        let classes = in_use::footprint(named(release), &namespace, rows).classes;
+        self.cluster.class.as_ref().is_some_and(|class| class.0 == namespace && classes.contains(class))
+    }
+
+    fn node(&self) -> Node {
+        let addon = self.addon.as_ref().map(addon_node);
+        let none = || (None, "NoClusterAddon".to_owned(), "no operator has looked at it yet".to_owned());
+        let (ready, reason, message) =
+            addon.as_ref().map_or_else(none, |node| (node.ready, node.reason.clone(), node.message.clone()));
+        Node {
+            kind: "Cluster".into(),
+            namespace: self.cluster.namespace.clone(),
+            name: self.cluster.name.clone(),
+            ready,
+            reason,
+            message,
+            children: addon.map(|node| node.children).unwrap_or_default(),
+        }
+    }
+}
+
+/// The stages of a workload cluster with their objects.
+fn addon_node(addon: &ClusterAddon) -> Node {
+    let status = addon.status.clone().unwrap_or_default();
+    let (ready, reason, message) = verdict(&status.conditions, addon.metadata.deletion_timestamp.is_some());
+    let rows_of = |stage: &StageStatus| {
+        let mut rows: Vec<Node> = status.resources.iter().filter(|row| row.stage == stage.name).map(row_node).collect();
+        let charts = status.charts.iter().filter(|chart| chart.name == stage.name);
+        rows.extend(charts.flat_map(|chart| &chart.hooks).map(hook_node));
+        rows.sort_by_key(|row| row.ready == Some(true));
+        rows
+    };
+    let mut children: Vec<Node> = status
+        .stages
+        .iter()
+        .map(|stage| {
+            let children = rows_of(stage);
+            let is_healthy = children.iter().all(|child| child.ready == Some(true));
+            let is_done = stage.phase == StagePhase::Done;
+            Node {
+                kind: "Stage".into(),
+                name: if stage.name.is_empty() { stage.hook.clone() } else { stage.name.clone() },
+                ready: Some(is_done && is_healthy),
+                reason: match stage.outcome {
+                    Some(outcome) => outcome.as_str().into(),
+                    None if is_done && !is_healthy => "ObjectsNotHealthy".into(),
+                    None => stage.phase.as_str().into(),
+                },
+                message: stage.message.clone(),
+                children,
+                ..Node::default()
+            }
+        })
+        .collect();
+    let known = |row: &&Resource| status.stages.iter().any(|stage| stage.name == row.stage);
+    children.extend(status.resources.iter().filter(|row| !known(row)).map(row_node));
+    Node { ready, reason, message, children, ..Node::default() }
+}
+
+/// A run of a Helm hook; it is no object that is watched over.
+fn hook_node(hook: &HelmHookStatus) -> Node {
+    Node {
+        kind: hook.kind.clone(),
+        namespace: hook.namespace.clone(),
+        name: hook.name.clone(),
+        ready: Some(hook.phase == HelmHookPhase::Succeeded),
+        reason: hook.phase.as_str().into(),
+        message: if hook.message.is_empty() {
+            format!("{} hook", hook.event)
+        } else {
+            format!("{} hook: {}", hook.event, hook.message)
+        },
+        ..Node::default()
+    }
+}
+
+fn release_node(release: &ClusterStackRelease, clusters: &[ClusterView]) -> Node {
     let status = release.status.clone().unwrap_or_default();
     let (ready, reason, message) = verdict(&status.conditions, release.metadata.deletion_timestamp.is_some());
     let mut children: Vec<Node> = provider_node(release, &status.conditions).into_iter().collect();
@@ -182,6 +275,7 @@ fn release_node(release: &ClusterStackRelease) -> Node {
         message: "no longer part of the release; never pruned".into(),
         ..row_node(row)
     }));
+    children.extend(clusters.iter().filter(|view| view.is_of(release)).map(ClusterView::node));
     // The provider's object comes first among equals: what it prepares is needed by the rest.
     children.sort_by_key(|child| child.ready == Some(true));
     Node {
@@ -312,7 +406,7 @@ mod tests {
     #[test]
     fn what_blocks_comes_first_and_what_leaves_last() {
         let (stack, releases) = broken();
-        let tree = tree(&stack, &releases);
+        let tree = tree(&stack, &releases, &[]);
         assert_eq!(names(&tree), ["openstack-scs-1-30-v3", "openstack-scs-1-30-v1", "openstack-scs-1-30-v2"]);
         assert_eq!(names(&tree.children[0]), ["ubuntu", "c"]);
         let leaf = &tree.children[0].children[0];
@@ -323,7 +417,7 @@ mod tests {
     #[test]
     fn a_parent_says_only_what_its_parts_do_not() {
         let (stack, releases) = broken();
-        let tree = tree(&stack, &releases);
+        let tree = tree(&stack, &releases, &[]);
         assert_eq!(tree.own_message(), "openstack-scs-1-30-v3; usable: v1");
         assert_eq!(tree.children[0].own_message(), "1 of 2 objects not synced");
         assert!(tree.message.contains("diskBus"), "the whole message stays in the model");
@@ -378,7 +472,7 @@ mod tests {
         let stack = stack(("False", "Progressing", ""), &summary);
         let mut foreign = release("openstack-scs-1-30-v1", ("True", "Ready", ""), &json!([]));
         foreign.metadata.owner_references = None;
-        let tree = tree(&stack, &[foreign]);
+        let tree = tree(&stack, &[foreign], &[]);
         assert_eq!(names(&tree), ["openstack-scs-1-30-v1"]);
         assert_eq!((tree.children[0].ready, tree.children[0].reason.as_str()), (None, "NotFound"));
     }
@@ -390,7 +484,7 @@ mod tests {
             "spec": {"provider": "p", "name": "n", "kubernetesVersion": "1.30", "noProvider": true},
         }))
         .unwrap();
-        let tree = tree(&stack, &[]);
+        let tree = tree(&stack, &[], &[]);
         assert_eq!((tree.ready, tree.reason.as_str()), (None, "NoStatus"));
         assert!(tree.has_problem());
     }
@@ -407,7 +501,7 @@ mod tests {
                 "reason": "ProcessOngoing", "message": "images are uploaded"}))
             .unwrap(),
         );
-        let node = release_node(release);
+        let node = release_node(release, &[]);
         assert_eq!(names(&node), ["p", "ubuntu", "c"]);
         assert_eq!((node.children[0].ready, node.children[0].reason.as_str()), (Some(false), "ProcessOngoing"));
     }
@@ -415,8 +509,74 @@ mod tests {
     #[test]
     fn only_problems_leaves_the_way_to_them() {
         let (stack, releases) = broken();
-        let tree = tree(&stack, &releases).only_problems();
+        let tree = tree(&stack, &releases, &[]).only_problems();
         assert_eq!(names(&tree), ["openstack-scs-1-30-v3", "openstack-scs-1-30-v2"]);
         assert_eq!(names(&tree.children[0]), ["ubuntu"]);
+    }
+
+    #[test]
+    fn a_release_shows_its_clusters_with_their_stages() {
+        let owner = json!({"kind": "ClusterStack", "name": "x", "uid": "u", "apiVersion": "v"});
+        let object = json!({
+            "apiVersion": "clusterstack.x-k8s.io/v1alpha1", "kind": "ClusterStack",
+            "metadata": {"name": "x", "namespace": "shop", "uid": "u"},
+            "spec": {"provider": "docker", "name": "x", "kubernetesVersion": "1.34"},
+        });
+        let stack: ClusterStack = serde_json::from_value(object).unwrap();
+        let release: ClusterStackRelease = serde_json::from_value(json!({
+            "apiVersion": "clusterstack.x-k8s.io/v1alpha1", "kind": "ClusterStackRelease", "spec": {},
+            "metadata": {"name": "docker-x-1-34-v1", "namespace": "shop", "ownerReferences": [owner]},
+        }))
+        .unwrap();
+        let row = |name: &str, stage: &str, health: &str| json!({"version": "v1", "kind": "ConfigMap", "name": name, "stage": stage, "status": "synced", "health": health});
+        let addon: ClusterAddon = serde_json::from_value(json!({
+            "apiVersion": "clusterstack.x-k8s.io/v1alpha1", "kind": "ClusterAddon",
+            "metadata": {"name": "cluster-addon-c", "namespace": "team"},
+            "spec": {"clusterRef": {"name": "c"}},
+            "status": {
+                "stages": [
+                    {"name": "cni", "action": "apply", "phase": "done"},
+                    {"name": "csi", "action": "apply", "phase": "waitingForPreCondition", "message": "cni.ready is false"},
+                    {"name": "ccm", "action": "apply", "phase": "done", "outcome": "Skipped", "leftIn": "Pending"},
+                ],
+                "charts": [{"name": "csi", "hooks": [
+                    {"event": "pre-upgrade", "kind": "Job", "namespace": "kube-system", "name": "move", "phase": "Running"},
+                ]}],
+                "resources": [row("a", "cni", "Current"), row("b", "cni", "InProgress"), row("old", "gone", "Current")],
+            },
+        }))
+        .unwrap();
+        let view = |class: &str, addon| ClusterView {
+            cluster: ClusterUse {
+                namespace: "team".into(),
+                name: "c".into(),
+                class: Some(("shop".into(), class.into())),
+                reconciled: true,
+            },
+            addon,
+        };
+        let clusters = [view("docker-x-1-34-v1", Some(addon)), view("another", None)];
+        let tree = tree(&stack, &[release], &clusters);
+        let clusters = &tree.children[0].children;
+        assert_eq!(clusters.len(), 1);
+        assert_eq!(
+            (clusters[0].kind.as_str(), clusters[0].name.as_str(), clusters[0].namespace.as_str()),
+            ("Cluster", "c", "team")
+        );
+        let shown: Vec<String> =
+            clusters[0].children.iter().map(|n| format!("{} {} {:?} {}", n.kind, n.name, n.ready, n.reason)).collect();
+        assert_eq!(
+            shown,
+            [
+                "Stage cni Some(false) ObjectsNotHealthy",
+                "Stage csi Some(false) waitingForPreCondition",
+                "Stage ccm Some(true) Skipped",
+                "ConfigMap old Some(true) Synced",
+            ]
+        );
+        assert_eq!(clusters[0].children[0].children[0].name, "b");
+        let hook = &clusters[0].children[1].children[0];
+        assert_eq!((hook.name.as_str(), hook.ready, hook.reason.as_str()), ("move", Some(false), "Running"));
+        assert_eq!(hook.message, "pre-upgrade hook");
     }
 }

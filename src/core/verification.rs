@@ -2,6 +2,7 @@
 
 pub mod checksums;
 pub mod cosign;
+pub mod file;
 pub mod git;
 mod keyring;
 mod openpgp;
@@ -26,6 +27,30 @@ pub struct Trust {
     pub cosign: Option<CosignTrust>,
     /// Signed checksums of assets.
     pub checksums: Option<ChecksumTrust>,
+}
+
+impl Trust {
+    /// A digest of what must be signed and of the keys, not of the time: the same decide the same.
+    pub fn digest(&self) -> String {
+        let mut digest = Sha256::new();
+        let mut add = |part: &[u8]| {
+            digest.update((part.len() as u64).to_be_bytes());
+            digest.update(part);
+        };
+        let mut keys = |keys: &Keys| {
+            add(&keys.0.len().to_be_bytes());
+            keys.0.iter().for_each(|(name, key)| [name.as_bytes(), key].into_iter().for_each(&mut add));
+        };
+        [self.git.as_ref().map(|git| &git.keys), self.cosign.as_ref().map(|cosign| &cosign.keys)]
+            .into_iter()
+            .chain([self.checksums.as_ref().map(|checksums| &checksums.keys)])
+            .for_each(|found| keys(found.unwrap_or(&Keys::default())));
+        let mode = self.git.as_ref().map(|git| &git.mode);
+        let identities = self.cosign.as_ref().map(|cosign| &cosign.identities);
+        let file = self.checksums.as_ref().map(|checksums| &checksums.file);
+        add(format!("{mode:?} {identities:?} {file:?}").as_bytes());
+        format!("sha256:{}", hex(&digest.finalize()))
+    }
 }
 
 /// A digest of what is asked for, without the keys: what was verified by the same needs no other look.

@@ -9,12 +9,15 @@ use serde_json::{Value, json};
 use crate::api::condition::Reason;
 use crate::api::{CSO_FIELD_MANAGER, FIELD_MANAGER};
 use crate::core::manifest::{Manifest, ObjectKey};
-use crate::core::{fields, manifest};
+use crate::core::{fields, immutable, manifest};
 use crate::io::kinds::Kind;
 use crate::io::observe::{api, plain};
 
 /// How many objects are sent at once.
 const AT_ONCE: usize = 8;
+
+/// How often an object is sent that others change meanwhile, for the version that is there; then for any.
+const OVERTAKEN: usize = 4;
 
 /// An object to send.
 pub struct Send<'a> {
@@ -24,6 +27,8 @@ pub struct Send<'a> {
     pub kind: &'a Kind,
     /// The live object whose managed fields of the Go operator become ours first.
     pub migrate: Option<&'a Value>,
+    /// The version of the live object that it was decided on; `None` where there was none.
+    pub version: Option<&'a str>,
 }
 
 /// What the API server said to an object. Only [`send`] makes it.
@@ -33,6 +38,8 @@ pub struct Outcome {
     pub key: ObjectKey,
     /// The object as it is now, or the error.
     pub result: Result<Value, Refusal>,
+    /// It was deleted and made anew.
+    pub replaced: bool,
 }
 
 /// An error of the API server about one object.
@@ -50,15 +57,16 @@ pub async fn send(client: &Client, objects: Vec<Send<'_>>) -> Vec<Outcome> {
     stream::iter(sends).buffered(AT_ONCE).collect().await
 }
 
-async fn send_one(client: &Client, object: Send<'_>) -> Outcome {
+pub(super) async fn send_one(client: &Client, object: Send<'_>) -> Outcome {
     let key = object.manifest.key.clone();
     let result = patch(client, &object).await.map_err(|error| refusal(&error));
-    Outcome { key, result: result.map(|live| plain(&live, object.kind)) }
+    Outcome { key, result: result.map(|live| plain(&live, object.kind)), replaced: false }
 }
 
 async fn patch(client: &Client, object: &Send<'_>) -> Result<kube::api::DynamicObject, kube::Error> {
     let key = &object.manifest.key;
     let api = api(client, object.kind, &key.namespace);
+    let mut decided_on = object.version.map(str::to_owned);
     if let Some(list) = object.migrate.and_then(|live| fields::renamed(live, CSO_FIELD_MANAGER, FIELD_MANAGER)) {
         let version = object.migrate.and_then(|live| live.pointer("/metadata/resourceVersion")).cloned();
         let patch = json!([
@@ -66,16 +74,40 @@ async fn patch(client: &Client, object: &Send<'_>) -> Result<kube::api::DynamicO
             {"op": "replace", "path": "/metadata/managedFields", "value": list},
         ]);
         let patch: json_patch::Patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
-        api.patch(&key.name, &PatchParams::default(), &Patch::Json::<Value>(patch)).await?;
+        let migrated = api.patch(&key.name, &PatchParams::default(), &Patch::Json::<Value>(patch)).await?;
+        decided_on = migrated.metadata.resource_version;
     }
     let params = PatchParams::apply(FIELD_MANAGER).force();
+    for _ in 0..OVERTAKEN {
+        // Sent for what was there when it was decided on: what a process sends that slept meanwhile is refused.
+        let Some(version) = decided_on else { break };
+        let mut wanted = object.manifest.object.clone();
+        wanted["metadata"]["resourceVersion"] = version.into();
+        match api.patch(&key.name, &params, &Patch::Apply(&wanted)).await {
+            Err(kube::Error::Api(error)) if error.code == 409 => {
+                // Others write to it too. Whether it is ours still is looked at before it is sent again.
+                decided_on = api.get_metadata_opt(&key.name).await?.and_then(|now| now.metadata.resource_version);
+            }
+            done => return done,
+        }
+    }
     api.patch(&key.name, &params, &Patch::Apply(&object.manifest.object)).await
 }
 
 /// Sorts an error of the API server.
 pub fn refusal(error: &kube::Error) -> Refusal {
     match error {
-        kube::Error::Api(status) => Refusal { reason: reason_of(status), message: words(status) },
+        kube::Error::Api(status) => {
+            let causes = status.details.iter().flat_map(|details| &details.causes);
+            let causes = causes.map(|cause| (cause.field.as_str(), cause.message.as_str()));
+            match immutable::fields(causes).filter(|_| status.code == 422) {
+                Some(fields) => {
+                    let message = immutable::advice(&fields, &words(status));
+                    Refusal { reason: Reason::ImmutableField, message }
+                }
+                None => Refusal { reason: reason_of(status), message: words(status) },
+            }
+        }
         // Its text may quote what could not be read.
         kube::Error::SerdeError(_) => {
             let message = "the API server's answer could not be read".to_owned();
@@ -90,9 +122,10 @@ fn words(status: &Status) -> String {
 }
 
 fn reason_of(status: &Status) -> Reason {
-    let terminating = status.details.iter().flat_map(|d| &d.causes).any(|c| c.reason == "NamespaceTerminating");
+    let terminating = status.details.iter().flat_map(|d| &d.causes).any(|c| c.reason == "NamespaceTerminating")
+        || status.message.contains("because it is being terminated");
     match status.code {
-        403 if terminating => Reason::ApplyFailed,
+        403 if terminating => Reason::NamespaceTerminating,
         401 | 403 => Reason::Forbidden,
         400 | 413 | 415 | 422 => Reason::Invalid,
         // The schema's refusal of server-side apply comes as an internal error.
@@ -160,7 +193,11 @@ mod tests {
             ),
             (status(500, "etcd leader changed"), Reason::ApplyFailed),
             (status(403, "forbidden"), Reason::Forbidden),
-            (Status { details: Some(terminating), ..status(403, "is being terminated") }, Reason::ApplyFailed),
+            (Status { details: Some(terminating), ..status(403, "is going") }, Reason::NamespaceTerminating),
+            (
+                status(403, "unable to create new content in namespace x because it is being terminated"),
+                Reason::NamespaceTerminating,
+            ),
             (status(404, "the server could not find the requested resource"), Reason::NoKindMatch),
             (status(404, "namespaces \"x\" not found"), Reason::ApplyFailed),
             (status(409, "conflict"), Reason::ApplyFailed),
@@ -169,5 +206,26 @@ mod tests {
             let message = status.message.clone();
             assert_eq!(refusal(&kube::Error::Api(Box::new(status))), Refusal { reason: expected, message });
         }
+    }
+
+    #[test]
+    fn a_field_that_cannot_be_changed_has_a_reason_of_its_own() {
+        let cause = StatusCause {
+            reason: "FieldValueInvalid".into(),
+            message: "Invalid value: {}: field is immutable".into(),
+            field: "spec.selector".into(),
+        };
+        let details = StatusDetails {
+            causes: vec![cause],
+            name: String::new(),
+            group: String::new(),
+            kind: String::new(),
+            uid: String::new(),
+            retry_after_seconds: 0,
+        };
+        let status = Status { code: 422, message: "is invalid".into(), details: Some(details), ..Status::success() };
+        let Refusal { reason, message } = refusal(&kube::Error::Api(Box::new(status)));
+        assert_eq!(reason, Reason::ImmutableField);
+        assert!(message.starts_with("spec.selector can't be changed") && message.ends_with("is invalid"), "{message}");
     }
 }

@@ -1,19 +1,33 @@
 //! Clients of the management cluster: the operator's own, and one per ServiceAccount that releases are applied as.
 
+mod again;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
-use http::{HeaderName, HeaderValue, header::USER_AGENT};
-use kube::{Client, Config, client::ClientBuilder};
+use http::{HeaderName, HeaderValue, Request, header::USER_AGENT};
+use hyper_util::client::proxy::matcher::Matcher;
+use kube::client::{Body, ClientBuilder};
+use kube::{Client, Config};
 use thiserror::Error;
 use tower::buffer::BufferLayer;
-use tower::{Layer, Service};
+use tower::retry::RetryLayer;
+use tower::{BoxError, Layer, Service};
+
+use self::again::ReadsAgain;
+use crate::io::fence::{self, Checked, NotOurs};
 
 /// How long the API server may take for an answer that is not a watch.
 const ANSWER: Duration = Duration::from_secs(30);
+
+/// Requests that wait for a connection; more wait for a place.
+const QUEUE: usize = 1024;
+
+/// How we call ourselves: an API server's audit log tells who it was.
+pub const AGENT: HeaderValue = HeaderValue::from_static(concat!("clusterstack/", env!("CARGO_PKG_VERSION")));
 
 /// Why there is no client.
 #[derive(Debug, Error)]
@@ -27,6 +41,18 @@ pub enum ClientError {
     /// The name can't be sent as a header.
     #[error("{0:?} is no name of a ServiceAccount")]
     Name(String),
+}
+
+/// Takes the environment's proxy back where `NO_PROXY` names the API server: kube compares it with the proxy's own name.
+pub fn heed_no_proxy(config: &mut Config) {
+    let of_environment =
+        ["HTTPS_PROXY", "https_proxy"].iter().filter_map(|name| std::env::var(name).ok()).any(|text| {
+            let proxy: Option<http::Uri> = text.trim().parse().ok();
+            proxy.is_some() && proxy == config.proxy_url
+        });
+    if of_environment && Matcher::from_env().intercept(&config.cluster_url).is_none() {
+        config.proxy_url = None;
+    }
 }
 
 /// Makes clients and keeps those of ServiceAccounts.
@@ -47,16 +73,19 @@ pub struct Rate {
 }
 
 impl Clients {
-    /// From `KUBECONFIG`, `~/.kube/config` or the pod's ServiceAccount, as `kubectl` would.
-    pub async fn infer(rate: Rate) -> Result<Self, ClientError> {
-        let config = Config::infer().await.map_err(|error| ClientError::Config(Box::new(error)))?;
-        Self::new(config, rate)
+    /// From `KUBECONFIG`, `~/.kube/config` or the pod's ServiceAccount, as `kubectl` would; `instance` tells this process
+    /// from others in the API server's audit log.
+    pub async fn infer(rate: Rate, instance: &str) -> Result<Self, ClientError> {
+        let mut config = Config::infer().await.map_err(|error| ClientError::Config(Box::new(error)))?;
+        heed_no_proxy(&mut config);
+        Self::new(config, rate, instance)
     }
 
     /// From a configuration.
-    pub fn new(mut config: Config, rate: Rate) -> Result<Self, ClientError> {
+    pub fn new(mut config: Config, rate: Rate, instance: &str) -> Result<Self, ClientError> {
         let agent = concat!("clusterstack/", env!("CARGO_PKG_VERSION"));
-        config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
+        let agent = HeaderValue::from_str(&format!("{agent} ({instance})")).unwrap_or(AGENT);
+        config.headers.push((USER_AGENT, agent));
         let mut watching = config.clone();
         watching.read_timeout = None;
         let watching = Client::try_from(watching).map_err(ClientError::Build)?;
@@ -69,7 +98,7 @@ impl Clients {
 
     /// With the operator's own rights.
     pub fn own(&self) -> Client {
-        self.own.clone()
+        fence::guarded_own(&self.own)
     }
 
     /// With the operator's own rights, for watches: no limit on how long an answer takes.
@@ -82,25 +111,33 @@ impl Clients {
         let key = (namespace.to_owned(), name.to_owned());
         let mut clients = self.impersonating.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(client) = clients.get(&key) {
-            return Ok(client.clone());
+            return Ok(fence::guarded(client));
         }
         let mut config = self.config.clone();
         let user = format!("system:serviceaccount:{namespace}:{name}");
         let value = HeaderValue::from_str(&user).map_err(|_| ClientError::Name(user))?;
         config.headers.push((HeaderName::from_static("impersonate-user"), value));
-        let client = Client::try_from(config).map_err(ClientError::Build)?;
+        let client = steady(config)?;
         clients.insert(key, client.clone());
-        Ok(client)
+        Ok(fence::guarded(&client))
     }
 }
 
 /// `burst` requests may go at once; they come back at `qps`.
 fn limited(config: Config, rate: Rate) -> Result<Client, ClientError> {
     if rate.qps <= 0.0 || rate.burst == 0 {
-        return Client::try_from(config).map_err(ClientError::Build);
+        return steady(config);
     }
     let builder = ClientBuilder::try_from(config).map_err(ClientError::Build)?;
-    Ok(builder.with_layer(&BufferLayer::new(1024)).with_layer(&TokenBucket::new(rate)).build())
+    let builder = builder.with_layer(&BufferLayer::new(QUEUE)).with_layer(&TokenBucket::new(rate));
+    Ok(builder.with_layer(&RetryLayer::new(ReadsAgain::default())).build())
+}
+
+/// A client that reads again what fails in passing.
+fn steady(config: Config) -> Result<Client, ClientError> {
+    let builder = ClientBuilder::try_from(config).map_err(ClientError::Build)?;
+    let builder = builder.with_layer(&BufferLayer::new(QUEUE));
+    Ok(builder.with_layer(&RetryLayer::new(ReadsAgain::default())).build())
 }
 
 /// A token bucket, as client-go limits its requests: a full one lets `burst` requests go at once, and it fills again
@@ -138,26 +175,26 @@ impl<S> Layer<S> for TokenBucket {
 }
 
 /// A service whose requests wait for their token.
+#[derive(Clone)]
 struct Limited<S> {
     inner: S,
     bucket: TokenBucket,
 }
 
-impl<S, R> Service<R> for Limited<S>
+impl<S> Service<Request<Body>> for Limited<S>
 where
-    S: Service<R> + Clone + Send + 'static,
+    S: Service<Request<Body>, Error = BoxError> + Clone + Send + 'static,
     S::Future: Send,
-    R: Send + 'static,
 {
     type Response = S::Response;
-    type Error = S::Error;
+    type Error = BoxError;
     type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
 
     fn poll_ready(&mut self, context: &mut std::task::Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: R) -> Self::Future {
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
         let wait = self.bucket.take(Instant::now());
         // The one that was asked whether it is ready is the one to call.
         let next = self.inner.clone();
@@ -165,6 +202,10 @@ where
         Box::pin(async move {
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;
+                // It may be another's by now.
+                if request.extensions().get::<Checked>().is_some_and(|checked| !checked.holds()) {
+                    return Err(kube::Error::Service(NotOurs.into()).into());
+                }
             }
             ready.call(request).await
         })

@@ -1,16 +1,25 @@
 //! Which kinds the API server serves: discovery, remembered until a CustomResourceDefinition changes.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use kube::Client;
-use kube::api::ApiResource;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIResourceList};
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::core::GroupVersionKind;
+use kube::core::discovery::v2::APIGroupDiscovery;
+use kube::{Api, Client};
+use serde_json::Value;
 
 use crate::core::manifest::{join_api_version, split_api_version};
 
 /// How long a kind that was not there is taken as not there; a CustomResourceDefinition ends it earlier.
 const ABSENT: Duration = Duration::from_mins(1);
+
+/// How long after a change of its definitions a group is asked for by itself: the API server puts its lists of all groups
+/// together once a minute (kube-aggregator, `discoveryManager`).
+const LAGS: Duration = Duration::from_mins(3);
 
 /// A kind that is served.
 #[derive(Clone, Debug)]
@@ -29,6 +38,12 @@ pub struct Kinds {
     groups: Mutex<HashMap<String, Group>>,
     /// The served versions of each group, the preferred one first.
     versions: Mutex<Option<HashMap<String, Vec<String>>>>,
+    /// What charts are told is served, since when.
+    served: Mutex<Option<(Arc<BTreeSet<String>>, Instant)>>,
+    /// The groups whose definitions changed, and when.
+    changed: Mutex<HashMap<String, Instant>>,
+    /// Counts the changes: what was read before one is not remembered after it.
+    generation: AtomicU64,
 }
 
 impl Kinds {
@@ -44,9 +59,13 @@ impl Kinds {
                 None => {}
             }
         }
+        let generation = self.generation();
         let kinds = read(client, api_version).await?;
         let found = kinds.get(kind).cloned();
-        self.lock().insert(api_version.to_owned(), (kinds, Instant::now()));
+        let mut groups = self.lock();
+        if generation == self.generation() {
+            groups.insert(api_version.to_owned(), (kinds, Instant::now()));
+        }
         Ok(found)
     }
 
@@ -65,6 +84,7 @@ impl Kinds {
         if let Some(versions) = &*self.lock_versions() {
             return Ok(known(versions));
         }
+        let generation = self.generation();
         let groups = client.list_api_groups().await?.groups.into_iter().map(|group| {
             let preferred = group.preferred_version.map(|version| version.group_version);
             let others = group.versions.into_iter().map(|version| version.group_version);
@@ -74,11 +94,14 @@ impl Kinds {
         });
         let versions = groups.collect();
         let found = known(&versions);
-        *self.lock_versions() = Some(versions);
+        let mut known = self.lock_versions();
+        if generation == self.generation() {
+            *known = Some(versions);
+        }
         Ok(found)
     }
 
-    /// Every kind that can be listed, one version each.
+    /// Every kind that can be listed, one version each; without those of API servers beside this one that are down.
     pub async fn all(&self, client: &Client) -> Result<Vec<Kind>, kube::Error> {
         let mut versions = vec!["v1".to_owned()];
         let groups = client.list_api_groups().await?.groups;
@@ -86,8 +109,13 @@ impl Kinds {
             let first = group.versions.into_iter().next();
             group.preferred_version.or(first).map(|version| version.group_version)
         }));
+        let down = down_beside(client).await;
         let mut all = Vec::new();
         for version in versions {
+            if down.contains(&version) {
+                tracing::warn!(version, "the API server of this group is down: what it holds is left out");
+                continue;
+            }
             all.extend(read(client, &version).await?.into_values());
         }
         Ok(all)
@@ -95,8 +123,57 @@ impl Kinds {
 
     /// Forgets a group: a CustomResourceDefinition of it came, changed or went.
     pub fn forget(&self, group: &str) {
+        {
+            let mut changed = self.lock_changed();
+            changed.retain(|_, at| at.elapsed() < LAGS);
+            changed.insert(group.to_owned(), Instant::now());
+        }
+        self.generation.fetch_add(1, Ordering::SeqCst);
         self.lock().retain(|api_version, _| split_api_version(api_version).0 != group);
         *self.lock_versions() = None;
+        *self.lock_served() = None;
+    }
+
+    /// Each group and version that is served, and each kind in it, as Helm tells charts: `apps/v1`, `apps/v1/Deployment`.
+    /// Asked for once a minute at most, in two requests, and two more for a group whose definitions have just changed.
+    ///
+    /// # Errors
+    /// What the API server said.
+    pub async fn api_versions(&self, client: &Client) -> Result<Arc<BTreeSet<String>>, kube::Error> {
+        let known = self.lock_served().clone();
+        if let Some((served, read)) = known
+            && read.elapsed() < ABSENT
+        {
+            return Ok(served);
+        }
+        let generation = self.generation();
+        let changed: Vec<String> =
+            self.lock_changed().iter().filter(|(_, at)| at.elapsed() < LAGS).map(|(group, _)| group.clone()).collect();
+        let mut all = served(client).await?;
+        for group in changed {
+            all.retain(|entry| entry.split('/').next() != Some(&group));
+            for version in versions_of(client, &group).await? {
+                with_kinds_of(client, version, &mut all).await?;
+            }
+        }
+        let all = Arc::new(all);
+        let mut known = self.lock_served();
+        if generation == self.generation() {
+            *known = Some((Arc::clone(&all), Instant::now()));
+        }
+        Ok(all)
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    fn lock_changed(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
+        self.changed.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn lock_served(&self) -> std::sync::MutexGuard<'_, Option<(Arc<BTreeSet<String>>, Instant)>> {
+        self.served.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn lock_versions(&self) -> std::sync::MutexGuard<'_, Option<HashMap<String, Vec<String>>>> {
@@ -108,16 +185,75 @@ impl Kinds {
     }
 }
 
-async fn read(client: &Client, api_version: &str) -> Result<HashMap<String, Kind>, kube::Error> {
+async fn served(client: &Client) -> Result<BTreeSet<String>, kube::Error> {
+    let mut all = BTreeSet::new();
+    let lists = [client.list_core_api_versions_aggregated().await, client.list_api_groups_aggregated().await];
+    for list in lists {
+        match list {
+            Ok(list) => list.items.iter().for_each(|group| with_kinds(group, &mut all)),
+            // Older API servers answer otherwise.
+            Err(kube::Error::SerdeError(_)) => {}
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 406) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    // One that does not know that form gave nothing: asked version by version.
+    if !all.contains("v1") {
+        let groups = client.list_api_groups().await?.groups;
+        let versions = groups.into_iter().flat_map(|group| group.versions).map(|version| version.group_version);
+        for version in std::iter::once("v1".to_owned()).chain(versions) {
+            with_kinds_of(client, version, &mut all).await?;
+        }
+    }
+    Ok(all)
+}
+
+/// The versions of a group as its own document says, none if it is not served.
+async fn versions_of(client: &Client, group: &str) -> Result<Vec<String>, kube::Error> {
+    let request = http::Request::get(format!("/apis/{group}")).body(Vec::new()).map_err(kube::Error::HttpError)?;
+    match client.request::<APIGroup>(request).await {
+        Ok(group) => Ok(group.versions.into_iter().map(|version| version.group_version).collect()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// With the kinds of subresources, as Helm has it (`action.GetVersionSet`).
+async fn with_kinds_of(client: &Client, version: String, all: &mut BTreeSet<String>) -> Result<(), kube::Error> {
+    if let Some(list) = resources(client, &version).await? {
+        all.extend(list.resources.into_iter().map(|resource| format!("{version}/{}", resource.kind)));
+        all.insert(version);
+    }
+    Ok(())
+}
+
+/// What a group and version has, `None` if it is not served.
+async fn resources(client: &Client, api_version: &str) -> Result<Option<APIResourceList>, kube::Error> {
     let list = match split_api_version(api_version) {
         ("", version) => client.list_core_api_resources(version).await,
         _ => client.list_api_group_resources(api_version).await,
     };
-    let list = match list {
-        Ok(list) => list,
-        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(HashMap::new()),
-        Err(error) => return Err(error),
-    };
+    match list {
+        Ok(list) => Ok(Some(list)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn with_kinds(group: &APIGroupDiscovery, all: &mut BTreeSet<String>) {
+    let name = group.metadata.as_ref().and_then(|metadata| metadata.name.clone()).unwrap_or_default();
+    for version in &group.versions {
+        let api_version = join_api_version(&name, version.version.as_deref().unwrap_or_default());
+        let subresources = version.resources.iter().flat_map(|resource| &resource.subresources);
+        let kinds = version.resources.iter().filter_map(|resource| resource.response_kind.as_ref());
+        let kinds = kinds.chain(subresources.filter_map(|subresource| subresource.response_kind.as_ref()));
+        all.extend(kinds.filter_map(|kind| Some(format!("{api_version}/{}", kind.kind.as_ref()?))));
+        all.insert(api_version);
+    }
+}
+
+async fn read(client: &Client, api_version: &str) -> Result<HashMap<String, Kind>, kube::Error> {
+    let Some(list) = resources(client, api_version).await? else { return Ok(HashMap::new()) };
     let (group, version) = split_api_version(&list.group_version);
     Ok(list
         .resources
@@ -134,4 +270,22 @@ async fn read(client: &Client, api_version: &str) -> Result<HashMap<String, Kind
             (resource.kind, Kind { resource: served, namespaced: resource.namespaced })
         })
         .collect())
+}
+
+/// The groups and versions of API servers beside this one (an `APIService` names them) that are down. Their answer is not
+/// waited for: the client would try again and again. Who may not read them waits.
+async fn down_beside(client: &Client) -> BTreeSet<String> {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("apiregistration.k8s.io", "v1", "APIService"));
+    let services = Api::<DynamicObject>::all_with(client.clone(), &kind).list(&ListParams::default()).await;
+    let is_down = |service: &DynamicObject| {
+        let conditions = service.data.pointer("/status/conditions").and_then(Value::as_array);
+        let mut available = conditions.into_iter().flatten().filter(|condition| condition["type"] == "Available");
+        service.data.pointer("/spec/service").is_some_and(Value::is_object)
+            && available.any(|condition| condition["status"] != "True")
+    };
+    let of = |service: DynamicObject| {
+        let part = |name: &str| service.data["spec"][name].as_str().map(ToOwned::to_owned);
+        Some(join_api_version(&part("group")?, &part("version")?))
+    };
+    services.map(|all| all.items.into_iter().filter(is_down).filter_map(of).collect()).unwrap_or_default()
 }

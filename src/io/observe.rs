@@ -104,20 +104,59 @@ async fn get(client: &Client, target: &Target) -> (ObjectKey, Result<Option<Valu
 /// Finds what carries the owner's labels among all kinds, by metadata-only lists: the inventory, rebuilt.
 ///
 /// # Errors
-/// The first list that fails: half an inventory is none.
+/// The first list that fails: half an inventory is none. Only what an API server that is down beside this one (an `APIService`)
+/// holds is left out: nothing of it could be read or deleted.
 pub async fn rebuild(client: &Client, kinds: &Kinds, owner: &Owner) -> Result<Vec<Target>, kube::Error> {
-    let all = kinds.all(client).await?;
-    let selector = owner.selector();
+    labelled_anywhere(client, kinds, &owner.selector()).await
+}
+
+/// The same where objects were applied by somebody else than `client`: what that one may not list is asked for by `applier`,
+/// everywhere, and in the owner's namespace where even that is too much.
+///
+/// # Errors
+/// The first list that fails.
+pub async fn rebuild_as(
+    client: &Client,
+    applier: &Client,
+    kinds: &Kinds,
+    owner: &Owner,
+) -> Result<Vec<Target>, kube::Error> {
+    let asked = [(client, ""), (applier, ""), (applier, owner.namespace.as_str())];
+    labelled_by(&asked, client, kinds, &owner.selector()).await
+}
+
+/// Finds what a label selector picks among all kinds, by metadata-only lists.
+///
+/// # Errors
+/// The first list that fails.
+pub async fn labelled_anywhere(client: &Client, kinds: &Kinds, selector: &str) -> Result<Vec<Target>, kube::Error> {
+    labelled_by(&[(client, "")], client, kinds, selector).await
+}
+
+/// Each kind is asked for with the first of `asked` that may: whose client, and in which namespace.
+async fn labelled_by(
+    asked: &[(&Client, &str)],
+    discovery: &Client,
+    kinds: &Kinds,
+    selector: &str,
+) -> Result<Vec<Target>, kube::Error> {
+    let all = kinds.all(discovery).await?;
     let lists = all.iter().filter(|kind| kind.resource.group != "metrics.k8s.io").map(|kind| {
-        let selector = selector.clone();
         async move {
-            let params = ListParams::default().labels(&selector);
-            match api(client, kind, "").list_metadata(&params).await {
-                Ok(list) => Ok(list.items.into_iter().map(|item| (item.metadata, kind.clone())).collect::<Vec<_>>()),
-                // What can't be listed that way (not allowed method, forbidden) can't have been applied by us.
-                Err(kube::Error::Api(status)) if matches!(status.code, 403..=405) => Ok(Vec::new()),
-                Err(error) => Err(error),
+            let params = ListParams::default().labels(selector);
+            for (client, namespace) in asked.iter().filter(|(_, namespace)| namespace.is_empty() || kind.namespaced) {
+                match api(client, kind, namespace).list_metadata(&params).await {
+                    Ok(list) => {
+                        return Ok(list.items.into_iter().map(|item| (item.metadata, kind.clone())).collect());
+                    }
+                    Err(kube::Error::Api(status)) if status.code == 403 => {}
+                    // What can't be listed that way (not an allowed method) can't have been applied by us.
+                    Err(kube::Error::Api(status)) if matches!(status.code, 404 | 405) => break,
+                    Err(error) => return Err(error),
+                }
             }
+            // Nor what nobody may list.
+            Ok(Vec::new())
         }
     });
     let mut lists = stream::iter(lists.collect::<Vec<_>>()).buffer_unordered(8);

@@ -1,54 +1,56 @@
 //! Releases: listed, fetched, kept, rendered. Joins sources, store and charts; each release is rendered once.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+mod addon_chart;
+mod downloads;
+mod preview;
+mod rendering;
+mod shelf;
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
-use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::cluster_stack_release::Artifact;
 use crate::api::cluster_stack_source::Quota;
-use crate::api::condition::{MAX_MESSAGE, Reason, cut};
+use crate::api::condition::Reason;
 use crate::api::source::{Pin, Source as Spec};
-use crate::core::bundle::{Bundle, BundleError};
-use crate::core::chart::{Drawn, InputDigest, Kept, Lookup, Needs};
-use crate::core::limits::Limits;
-use crate::core::manifest::{Manifest, manifests};
+use crate::core::bundle::Bundle;
+use crate::core::chart::Needs;
 use crate::core::name::ReleaseName;
-use crate::core::ownership::Owner;
 use crate::core::pin;
 use crate::core::retry::ErrorClass;
 use crate::core::source::{AllowError, AllowList};
 use crate::core::status::Trouble;
-use crate::io::lookup::Reader;
-use crate::io::render::{self, Subject};
-use crate::io::seed;
+use crate::core::verification::Trust;
+use crate::io::source::flights::{Ground, Waiter};
 use crate::io::source::meter::SourceMetrics;
-use crate::io::source::open::Sources;
+use crate::io::source::open::{BLOBS, Sources};
 use crate::io::source::poller::Poller;
 use crate::io::source::trust::{Demand, asked_of, trust};
 use crate::io::source::{self, Listing, Source, Tag, trouble};
-use crate::io::store::{Digest, Store, StoreError};
+use crate::io::store::{Store, StoreError};
 use crate::io::telemetry::Metrics;
-use crate::io::unpack;
 use crate::settings::{DefaultSource, Settings};
+
+pub use rendering::{Job, Objects, Part, addon_key};
+
+use downloads::{Ask, Downloads, Place as Download};
+use rendering::Attempt;
+use shelf::Shelf;
 
 /// Rendered releases that are remembered.
 const REMEMBERED: usize = 512;
-/// Longest time for rendering a chart.
-const RENDER: Duration = Duration::from_mins(1);
-
-/// Most renderings of a chart in a row: each answers what the one before looked up.
-const ROUNDS: usize = 8;
-/// How often in a row somebody else may write the Secret first.
-const CONFLICTS: usize = 8;
+/// The share of the release directory that parts of blobs may take: one in so many bytes.
+const PARTS: u64 = 4;
+/// How often the store is told that a release is in use which is not read from it any more.
+const TELL: Duration = Duration::from_mins(1);
 
 /// Why releases can't be served at all.
 #[derive(Debug, Error)]
@@ -78,8 +80,14 @@ pub struct Wanted<'a> {
     pub pin: &'a [Pin],
     /// What was fetched before.
     pub had: Option<&'a Artifact>,
+    /// What was refused before is to be downloaded again.
+    pub insists: bool,
     /// How old the source's listing may be.
     pub max_age: Duration,
+    /// What asks for another try of what was refused; the same text asks for none.
+    pub again: &'a str,
+    /// Who is told when the source answers later than it is waited for.
+    pub waiter: Option<&'a Waiter>,
 }
 
 impl<'a> Wanted<'a> {
@@ -93,7 +101,10 @@ impl<'a> Wanted<'a> {
             verify: &[],
             pin: &[],
             had: None,
+            insists: false,
             max_age: Duration::ZERO,
+            again: "",
+            waiter: None,
         }
     }
 }
@@ -120,68 +131,22 @@ pub enum Upstream {
     Unknown,
 }
 
-/// What is to be rendered, and where what it asks for is found.
-pub struct Job<'a> {
-    /// The release.
-    pub release: &'a FetchedRelease,
-    /// Answers lookups.
-    pub reader: &'a Reader<'a>,
-    /// Reads and writes the seed.
-    pub client: &'a Client,
-    /// Whose seed it is.
-    pub seed: &'a Owner,
-    /// The releases of the target that exist.
-    pub existing: &'a BTreeSet<String>,
-}
-
-/// What a release consists of.
-pub struct Objects {
-    /// In Helm's order, or what stands in the way.
-    pub manifests: Result<Vec<Manifest>, Trouble>,
-    /// What is to be told in events, in any case.
-    pub told: Vec<(Reason, String)>,
-    /// When a certificate in it is to be made anew.
-    pub renew: Option<Timestamp>,
-}
-
-/// What came of one rendering.
-#[derive(Clone)]
-struct Attempt {
-    manifests: Result<Vec<Manifest>, Trouble>,
-    /// What it asked for in vain.
-    lacks: Needs,
-    /// Keys and certificates it used.
-    drawn: Drawn,
-    /// Lookups that had an answer.
-    answered: BTreeSet<Lookup>,
-    /// It asked for the time.
-    asked_time: bool,
-}
-
-impl Attempt {
-    /// Whether it is what would be rendered at that time too: no certificate is due.
-    fn holds_at(&self, now: Timestamp) -> bool {
-        self.renew().is_none_or(|at| now < at)
-    }
-
-    /// When the first of its certificates is to be made anew.
-    fn renew(&self) -> Option<Timestamp> {
-        self.drawn.values().filter_map(|kept| kept.renew).min()
-    }
-
-    /// The certificates that it made anew.
-    fn renewed(&self, before: &Drawn) -> Vec<String> {
-        let older = |place: &String, kept: &Kept| before.get(place).is_some_and(|old| old.generation < kept.generation);
-        let renewed = self.drawn.iter().filter(|(place, kept)| older(place, kept));
-        renewed
-            .map(|(_, kept)| format!("two thirds of its life are over: made anew the certificate of {}", kept.of))
-            .collect()
-    }
-}
-
 type Place = (String, String, String);
 /// The answers, as a digest, and the version of the Secret.
 type Input = ([u8; 32], Option<String>);
+
+/// A refusal for signatures: what was found of a revision after a poll.
+struct Refused {
+    polled: Instant,
+    revision: String,
+    trouble: Trouble,
+}
+
+/// The tag of a release, if there is one, and the poll that told of it.
+struct Told {
+    tag: Option<Tag>,
+    polled: Instant,
+}
 
 /// Sources, the store and what was rendered.
 pub struct Releases {
@@ -189,12 +154,12 @@ pub struct Releases {
     /// For those who name none.
     default: Option<DefaultSource>,
     poller: Poller,
-    /// What releases contain that were looked into before they are taken, by source, tag and revision.
-    contents: Mutex<HashMap<Place, Result<String, Trouble>>>,
-    /// By source and name, with the poll it belongs to.
-    resolved: Mutex<HashMap<(String, String), (Instant, Tag)>>,
-    store: Store,
-    bundles: Mutex<HashMap<(String, String), Arc<Bundle>>>,
+    downloads: Downloads<Download, Artifact>,
+    /// By source, name and the poll it belongs to.
+    resolved: Downloads<(String, String, Instant), Tag>,
+    /// Releases that were not signed as asked for, by source, tag and what was asked for.
+    refused: Mutex<HashMap<Place, Refused>>,
+    shelf: Arc<Shelf>,
     needs: Mutex<HashMap<Place, Needs>>,
     /// One input each: the last one.
     rendered: Mutex<HashMap<Place, (Input, Attempt)>>,
@@ -207,18 +172,35 @@ impl Releases {
     /// The directory can't be used, or a flag is wrong.
     pub async fn open(settings: &Settings, metrics: &Metrics) -> Result<Self, ReleasesError> {
         let allow = AllowList::parse(settings.allow_source.iter().map(String::as_str))?;
-        let dir = &settings.release_dir;
+        let opened = Self::at(&settings.release_dir, settings.release_dir_size, allow).await?;
+        let poller = Poller::counting(metrics.polls.clone(), metrics.poll_failures.clone());
+        Ok(Self { default: settings.default_source.clone(), poller, ..opened })
+    }
+
+    /// A store of at most `size` bytes in a directory, with the local sources of `allow` and no source for those who name
+    /// none: for those who only look.
+    ///
+    /// # Errors
+    /// The directory can't be used.
+    pub async fn at(dir: &Path, size: u64, allow: AllowList) -> Result<Self, ReleasesError> {
+        let scratch = dir.join("scratch");
+        let store = Store::open_beside(dir.join("sha256"), size, Some(scratch.join(BLOBS))).await?;
         Ok(Self {
-            sources: Sources::new(allow, &dir.join("scratch")),
-            default: settings.default_source.clone(),
-            poller: Poller::counting(metrics.polls.clone(), metrics.poll_failures.clone()),
-            contents: Mutex::default(),
-            resolved: Mutex::default(),
-            store: Store::open(dir.join("sha256"), settings.release_dir_size).await?,
-            bundles: Mutex::default(),
+            sources: Sources::new(allow, &scratch).with_parts(size / PARTS),
+            default: None,
+            poller: Poller::default(),
+            downloads: Downloads::on(Ground::default()),
+            resolved: Downloads::on(Ground::default()),
+            refused: Mutex::default(),
+            shelf: Arc::new(Shelf::new(store)),
             needs: Mutex::default(),
             rendered: Mutex::default(),
         })
+    }
+
+    /// Says where the digests of the artifacts that are in use are found: the store keeps them as long as it can.
+    pub fn keep(&self, in_use: impl Fn() -> HashSet<String> + Send + Sync + 'static) {
+        self.shelf.keep(in_use);
     }
 
     /// The same, whose requests to sources are counted in `metrics`.
@@ -227,7 +209,15 @@ impl Releases {
         Self { sources: self.sources.counted_in(metrics), ..self }
     }
 
-    /// The tags of a source, not older than `max_age`, and what is left of its quota; one poll for all who name it.
+    /// The same, which asks sources in tasks on `ground`.
+    #[must_use]
+    pub fn on(self, ground: &Ground) -> Self {
+        let (downloads, resolved) = (Downloads::on(ground.clone()), Downloads::on(ground.clone()));
+        Self { poller: self.poller.on(ground.clone()), downloads, resolved, ..self }
+    }
+
+    /// The tags of a source, not older than `max_age` if it answers in time, and what is left of its quota; one poll for
+    /// all who name it. `waiter` is told if it answers later.
     ///
     /// # Errors
     /// What stands in the way.
@@ -237,17 +227,27 @@ impl Releases {
         namespace: &str,
         spec: Option<&Spec>,
         max_age: Duration,
+        waiter: &Waiter,
         cancel: &CancellationToken,
     ) -> Result<(Arc<Listing>, Option<Quota>), Trouble> {
         let source = self.source(client, namespace, spec).await?;
-        let polled = self.poller.poll(source.as_ref(), max_age, cancel).await.map_err(|error| trouble(&error))?;
+        let polled = self.poller.poll(Arc::clone(&source), max_age, Some(waiter), cancel).await;
+        let polled = polled.map_err(|error| trouble(&error))?;
         Ok((polled.listing, source.quota()))
     }
 
-    /// What a release contains that is not taken yet. It is fetched for that, once for each revision.
+    /// The files of a release that was fetched; `None` if they are not in the store.
     ///
     /// # Errors
-    /// What stands in the way; what is wrong with the release itself is remembered too.
+    /// They can't be understood.
+    pub async fn stored(&self, artifact: &Artifact, name: &ReleaseName) -> Result<Option<Arc<Bundle>>, Trouble> {
+        self.shelf.stored(artifact, name).await
+    }
+
+    /// What a release contains that is not taken yet. It is fetched for that.
+    ///
+    /// # Errors
+    /// What stands in the way.
     pub async fn contents(
         &self,
         client: &Client,
@@ -255,28 +255,19 @@ impl Releases {
         cancel: &CancellationToken,
     ) -> Result<String, Trouble> {
         let source = self.source(client, wanted.namespace, wanted.source).await?;
-        let Some(tag) = self.tag(source.as_ref(), wanted.name, wanted.max_age, cancel).await? else {
+        let Told { tag: Some(tag), polled } = self.tag(&source, wanted, cancel).await? else {
             return Err(not_found(wanted.name));
         };
-        let place = (source.key(), tag.name.clone(), tag.revision.clone());
-        if let Some(known) = lock(&self.contents).get(&place) {
-            return known.clone();
-        }
         // As when it is taken: nothing is unpacked without the signatures that are asked for.
         let trust = trust(client, wanted.verify, Timestamp::now()).await?;
-        let asked = asked_of(wanted.verify).unwrap_or_default();
-        let fetch = source::Wanted { tag: &tag, release: wanted.name, trust: trust.as_ref() };
-        let found = Box::pin(self.fetch_now(source.as_ref(), &fetch, wanted.pin, asked, cancel)).await;
-        let contents = found.map(|fetched| fetched.bundle.contents());
-        if contents.as_ref().err().is_none_or(|trouble| trouble.class == ErrorClass::Invalid) {
-            remember(&self.contents, place, contents.clone());
-        }
-        contents
+        let fetch = source::Wanted { tag: &tag, release: wanted.name, trust: trust.as_ref(), by_revision: false };
+        let fetched = Box::pin(self.fetch_unless_refused(&source, &fetch, wanted, polled, cancel)).await?;
+        Ok(fetched.bundle.contents())
     }
 
     /// The files of a release: from the store if `had` is still there, else from the source, whose listing is not older
-    /// than `max_age`. A tag that moved since is not followed. What was not verified as `verify` asks is not taken from
-    /// the store.
+    /// than `max_age`. A tag that moved since is not followed: what it named is fetched, where the source still has it. What
+    /// was not verified as `verify` asks is not taken from the store.
     ///
     /// # Errors
     /// What stands in the way.
@@ -286,262 +277,176 @@ impl Releases {
         wanted: &Wanted<'_>,
         cancel: &CancellationToken,
     ) -> Result<FetchedRelease, Trouble> {
-        let &Wanted { namespace, source, held, name, verify, pin, had, max_age } = wanted;
+        let &Wanted { namespace, source, held, name, verify, pin, had, .. } = wanted;
         let asked = asked_of(verify).unwrap_or_default();
         let source = match held {
             Some(trouble) => Err(trouble.clone()),
             None => self.source(client, namespace, source).await,
         };
         let tag = match &source {
-            Ok(source) => self.tag(source.as_ref(), name, max_age, cancel).await,
+            Ok(source) => self.tag(source, wanted, cancel).await,
             Err(trouble) => Err(trouble.clone()),
         };
-        let is_proved = |artifact: &&Artifact| asked.is_empty() || artifact.verify_digest == asked;
         if let Some(artifact) = had {
             pin::check(pin, name, &artifact.digest, &artifact.revision)?;
         }
-        if let Some(artifact) = had.filter(is_proved)
-            && let Some(bundle) = self.stored(artifact, name).await?
+        if let Some(artifact) = had.filter(|had| is_proved(had, &asked))
+            && let Some(bundle) = self.shelf.stored(artifact, name).await?
         {
-            let upstream = tag.map_or(Upstream::Unknown, |tag| changed(artifact, tag.as_ref()));
+            let upstream = tag.map_or(Upstream::Unknown, |told| changed(artifact, told.tag.as_ref()));
             return Ok(FetchedRelease { artifact: artifact.clone(), bundle, upstream });
         }
         let source = source?;
-        let Some(tag) = tag? else {
-            return Err(not_found(name));
-        };
-        if let Some(had) = had.filter(|had| had.revision != tag.revision && !had.revision.is_empty()) {
-            let why = if is_proved(&had) { "is in the store no more" } else { "was not verified as verify asks" };
-            let message = format!(
-                "tag {} names {} now, but {} was applied and {why}; what is applied stays. \
-                 Move the tag back, or delete this release to take the new one",
-                tag.name, tag.revision, had.revision
-            );
+        let told = tag?;
+        let now = told.tag.as_ref();
+        let moved = |had: &&Artifact| !had.revision.is_empty() && now.is_none_or(|tag| tag.revision != had.revision);
+        if let Some(had) = had.filter(moved) {
+            // That it was verified is known of what has its digest.
+            let asks = if is_proved(had, &asked) { &[] } else { verify };
+            let trust = trust(client, asks, Timestamp::now()).await?;
+            let fetch = self.fetch_moved(&source, had, &told, trust.as_ref(), wanted, cancel);
+            return Box::pin(fetch).await.map_err(|trouble| lost(had, now, wanted, &asked, trouble));
+        }
+        let Told { tag: Some(tag), polled } = told else { return Err(not_found(name)) };
+        let trust = trust(client, verify, Timestamp::now()).await?;
+        let fetch = source::Wanted { tag: &tag, release: name, trust: trust.as_ref(), by_revision: false };
+        Box::pin(self.fetch_unless_refused(&source, &fetch, wanted, polled, cancel)).await
+    }
+
+    /// What was applied, from a source that has something else under its name now.
+    async fn fetch_moved(
+        &self,
+        source: &Arc<dyn Source>,
+        had: &Artifact,
+        told: &Told,
+        trust: Option<&Trust>,
+        wanted: &Wanted<'_>,
+        cancel: &CancellationToken,
+    ) -> Result<FetchedRelease, Trouble> {
+        if !source.keeps_revisions() {
+            let message = "the source gives what its tag names alone";
             return Err(Trouble::new(ErrorClass::Invalid, Reason::ArtifactChanged, message));
         }
-        let trust = trust(client, verify, Timestamp::now()).await?;
-        let wanted = source::Wanted { tag: &tag, release: name, trust: trust.as_ref() };
-        Box::pin(self.fetch_now(source.as_ref(), &wanted, pin, asked, cancel)).await
+        let now = told.tag.as_ref();
+        let name = now.map_or_else(|| wanted.name.to_string(), |tag| tag.name.clone());
+        let tag = Tag { name, revision: had.revision.clone() };
+        let fetch = source::Wanted { tag: &tag, release: wanted.name, trust, by_revision: true };
+        let found = self.fetch_unless_refused(source, &fetch, wanted, told.polled, cancel).await?;
+        if found.artifact.digest != had.digest {
+            let message = format!("what it gives has the digest {}, not {}", found.artifact.digest, had.digest);
+            return Err(Trouble::new(ErrorClass::Invalid, Reason::ArtifactChanged, message));
+        }
+        let artifact = if trust.is_some() { found.artifact } else { had.clone() };
+        Ok(FetchedRelease { artifact, bundle: found.bundle, upstream: changed(had, now) })
+    }
+
+    /// Fetches a release, unless it was refused for its signature and nothing changed since: neither was the source
+    /// polled again, nor are the keys or what is asked for others.
+    async fn fetch_unless_refused(
+        &self,
+        source: &Arc<dyn Source>,
+        fetch: &source::Wanted<'_>,
+        wanted: &Wanted<'_>,
+        polled: Instant,
+        cancel: &CancellationToken,
+    ) -> Result<FetchedRelease, Trouble> {
+        let Some(trust) = fetch.trust else { return self.fetch_now(source, fetch, wanted, cancel).await };
+        let place = (source.key(), fetch.tag.name.clone(), format!("{} {}", trust.digest(), wanted.again));
+        if let Some(before) = lock(&self.refused).get(&place)
+            && before.polled == polled
+            && before.revision == fetch.tag.revision
+        {
+            return Err(before.trouble.clone());
+        }
+        let found = self.fetch_now(source, fetch, wanted, cancel).await;
+        match &found {
+            Err(trouble) if trouble.reason == Reason::NotVerified => {
+                let (revision, trouble) = (fetch.tag.revision.clone(), trouble.clone());
+                remember(&self.refused, place, Refused { polled, revision, trouble });
+            }
+            _ => drop(lock(&self.refused).remove(&place)),
+        }
+        found
     }
 
     /// The tag of a release with what it names; where the listing does not tell, it is found out once per poll.
     async fn tag(
         &self,
-        source: &dyn Source,
-        name: &ReleaseName,
-        max_age: Duration,
+        source: &Arc<dyn Source>,
+        wanted: &Wanted<'_>,
         cancel: &CancellationToken,
-    ) -> Result<Option<Tag>, Trouble> {
-        let polled = self.poller.poll(source, max_age, cancel).await.map_err(|error| trouble(&error))?;
-        let Some(tag) = tag_of(&polled.listing, name) else { return Ok(None) };
+    ) -> Result<Told, Trouble> {
+        let polled = self.poller.poll(Arc::clone(source), wanted.max_age, wanted.waiter, cancel).await;
+        let polled = polled.map_err(|error| trouble(&error))?;
+        let Some(tag) = tag_of(&polled.listing, wanted.name) else { return Ok(Told { tag: None, polled: polled.at }) };
         if !tag.revision.is_empty() {
-            return Ok(Some(tag.clone()));
+            return Ok(Told { tag: Some(tag.clone()), polled: polled.at });
         }
-        let place = (source.key(), tag.name.clone());
-        if let Some((at, tag)) = lock(&self.resolved).get(&place)
-            && *at == polled.at
-        {
-            return Ok(Some(tag.clone()));
-        }
-        let tag = source.resolve(tag, cancel).await.map_err(|error| trouble(&error))?;
-        remember(&self.resolved, place, (polled.at, tag.clone()));
-        Ok(Some(tag))
+        let ask = Ask {
+            place: (source.key(), tag.name.clone(), polled.at),
+            host: source.host(),
+            doing: format!("reading what tag {} names", tag.name),
+            insists: false,
+            expires: false,
+            waiter: wanted.waiter,
+        };
+        let resolve = || {
+            let (source, tag, cancel) = (Arc::clone(source), tag.clone(), cancel.clone());
+            async move { source.resolve(&tag, &cancel).await.map_err(|error| trouble(&error)) }
+        };
+        let tag = self.resolved.once(ask, async |_| true, resolve).await?;
+        Ok(Told { tag: Some(tag), polled: polled.at })
     }
 
+    /// A release from the source, or from the store if somebody else downloaded it with the same rights.
     async fn fetch_now(
         &self,
-        source: &dyn Source,
-        wanted: &source::Wanted<'_>,
-        pin: &[Pin],
-        asked: String,
+        source: &Arc<dyn Source>,
+        fetch: &source::Wanted<'_>,
+        wanted: &Wanted<'_>,
         cancel: &CancellationToken,
     ) -> Result<FetchedRelease, Trouble> {
-        let source::Wanted { tag, release: name, trust } = *wanted;
-        tracing::info!(release = %name, tag = tag.name, revision = tag.revision, "fetching");
-        let fetched = source.fetch(wanted, cancel).await.map_err(|error| trouble(&error))?;
-        let verified_by = fetched.signer.map(|signer| cut(&signer.0, MAX_MESSAGE)).unwrap_or_default();
-        if trust.is_some() && verified_by.is_empty() {
-            let message = format!("release {name} is not taken: its source did not say who signed it");
-            return Err(Trouble::new(ErrorClass::Bug, Reason::NotVerified, message));
-        }
-        let not_stored = |error: String| {
-            Trouble::new(ErrorClass::Transient, Reason::FetchFailed, format!("the release can't be stored: {error}"))
+        let source::Wanted { tag, release: name, trust, by_revision } = *fetch;
+        // Nothing is said to be verified that was not.
+        let asked = trust.and_then(|_| asked_of(wanted.verify)).unwrap_or_default();
+        let place = Download {
+            source: source.fetch_key(),
+            tag: (tag.name.clone(), tag.revision.clone()),
+            by_revision,
+            release: name.to_string(),
+            trust: trust.map(|trust| format!("{asked} {}", trust.digest())).unwrap_or_default(),
         };
-        let packed = unpack::pack_release(&fetched.files, &fetched.component_ids);
-        let packed = packed.map_err(|error| not_stored(error.to_string()))?;
-        pin::check(pin, name, &Digest::of(&packed).to_string(), &fetched.revision)?;
-        let digest = self.store.put(packed).await.map_err(|error| not_stored(error.to_string()))?;
-        let artifact = Artifact {
-            revision: fetched.revision,
-            digest: digest.to_string(),
-            url: fetched.url,
-            verified_by,
-            verify_digest: asked,
+        let ask = Ask {
+            host: source.host(),
+            doing: format!("fetching {name}"),
+            insists: wanted.insists,
+            expires: !place.trust.is_empty(),
+            waiter: wanted.waiter,
+            place,
         };
-        let bundle = Bundle::from_files(name, &fetched.files, &fetched.component_ids);
-        let bundle = self.understood(&artifact, name, bundle)?;
-        Ok(FetchedRelease { artifact, bundle, upstream: Upstream::Same })
-    }
-
-    /// The bundle of a stored artifact; `None` if it is not in the store.
-    async fn stored(&self, artifact: &Artifact, name: &ReleaseName) -> Result<Option<Arc<Bundle>>, Trouble> {
-        let key = (artifact.digest.clone(), name.object_name());
-        if let Some(bundle) = lock(&self.bundles).get(&key) {
-            return Ok(Some(Arc::clone(bundle)));
-        }
-        let Ok(digest) = artifact.digest.parse::<Digest>() else { return Ok(None) };
-        let packed = self.store.get(&digest).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "the store can't be read: fetching again");
-            None
-        });
-        let Some(packed) = packed else { return Ok(None) };
-        // What we packed ourselves and whose digest was checked; should it be refused, it is fetched again.
-        let Ok((files, ids)) = unpack::unpack_release(&packed, &Limits::default()) else { return Ok(None) };
-        self.understood(artifact, name, Bundle::from_files(name, &files, &ids)).map(Some)
-    }
-
-    fn understood(
-        &self,
-        artifact: &Artifact,
-        name: &ReleaseName,
-        bundle: Result<Bundle, BundleError>,
-    ) -> Result<Arc<Bundle>, Trouble> {
-        let bundle =
-            bundle.map_err(|error| Trouble::new(ErrorClass::Invalid, Reason::ReleaseInvalid, error.to_string()))?;
-        let bundle = Arc::new(bundle);
-        let mut bundles = lock(&self.bundles);
-        if bundles.len() >= REMEMBERED {
-            bundles.clear();
-        }
-        bundles.insert((artifact.digest.clone(), name.object_name()), Arc::clone(&bundle));
-        Ok(bundle)
-    }
-
-    /// The objects of a release's class chart. The same release with the same answers and the same seed is rendered once.
-    ///
-    /// A chart says what it lacks by asking: it is rendered again with the answers, until it asks for nothing new.
-    ///
-    /// # Errors
-    /// The chart does not render, what it renders are no objects, or what it asks for can't be had.
-    pub async fn render(&self, job: &Job<'_>) -> Result<Objects, Trouble> {
-        let bundle = &job.release.bundle;
-        let place = (job.release.artifact.digest.clone(), bundle.name.to_string(), job.seed.namespace.clone());
-        let release = bundle.name.object_name();
-        let mut needs = lock(&self.needs).get(&place).cloned().unwrap_or_default();
-        let mut told = Vec::new();
-        let (mut rounds, mut conflicts) = (0, 0);
-        while rounds < ROUNDS && conflicts < CONFLICTS {
-            let (answers, unanswered) = job.reader.answers(&needs.lookups).await?;
-            let wanted = needs.seed || needs.time;
-            let kept = if wanted { Some(seed::read_or_make(job.client, job.seed).await?) } else { None };
-            if kept.as_ref().is_some_and(|kept| kept.is_new) {
-                let note = format!(
-                    "made Secret {}: random functions draw from it, and it keeps the time",
-                    seed::name(job.seed)
-                );
-                told.push((Reason::SeedCreated, note));
-            }
-            let now = Timestamp::now();
-            let answered = digest_of(&answers);
-            let digest = kept.as_ref().map(|kept| InputDigest::new(&kept.seed, &input_of(&place, &answered)));
-            let first =
-                kept.as_ref().zip(digest.as_ref()).and_then(|(kept, digest)| kept.memory.times.first(&release, digest));
-            let first = needs.time.then(|| first.unwrap_or(now));
-            let input = (answered, kept.as_ref().map(|kept| kept.version.clone()));
-            let known =
-                lock(&self.rendered).get(&place).filter(|(of, known)| *of == input && known.holds_at(now)).cloned();
-            let attempt = match known {
-                Some((_, known)) => known,
-                None => self.attempt(job, answers, kept.as_ref(), (first, now)).await?,
-            };
-            if needs.extend(&attempt.lacks) {
-                rounds += 1;
-                continue;
-            }
-            let trouble = attempt.lacks.lookups.iter().find_map(|lookup| unanswered.get(lookup));
-            let trouble = trouble.or(attempt.manifests.as_ref().err()).cloned();
-            // A rendering that fails may have asked for it too.
-            let asked = digest.zip(first).filter(|_| attempt.asked_time || trouble.is_some());
-            if let Some(trouble) = trouble {
-                if let Some(kept) = kept.as_ref().filter(|_| asked.is_some()) {
-                    let times = kept.memory.times.settled(&release, asked, job.existing);
-                    let memory = seed::Memory { times, ..kept.memory.clone() };
-                    if memory != kept.memory {
-                        // Another one's write is as good: the next pass finds what it finds.
-                        seed::write(job.client, job.seed, kept, memory).await?;
-                    }
+        // What is there but can't be understood is there.
+        let is_there = async |artifact: Artifact| !matches!(self.shelf.stored(&artifact, name).await, Ok(None));
+        let download = || {
+            let (shelf, source, cancel) = (Arc::clone(&self.shelf), Arc::clone(source), cancel.clone());
+            let (tag, name, trust, asked) = (tag.clone(), name.clone(), trust.cloned(), asked.clone());
+            async move {
+                let wanted = source::Wanted { tag: &tag, release: &name, trust: trust.as_ref(), by_revision };
+                tokio::select! {
+                    artifact = shelf.download(source.as_ref(), &wanted, asked, &cancel) => artifact,
+                    () = cancel.cancelled() => Err(cancelled(&name)),
                 }
-                // What it asked for may have been a mistake: the next pass finds out anew.
-                lock(&self.needs).remove(&place);
-                return Ok(Objects { manifests: Err(trouble), told, renew: None });
             }
-            needs.lookups.clone_from(&attempt.answered);
-            remember(&self.needs, place.clone(), needs);
-            let renew = attempt.renew();
-            let Some(kept) = kept else {
-                remember(&self.rendered, place, (input, attempt.clone()));
-                return Ok(Objects { manifests: attempt.manifests, told, renew });
-            };
-            let renewed = attempt.renewed(&kept.memory.keyring.drawn());
-            let memory = seed::Memory {
-                keyring: kept.memory.keyring.settled(&release, &attempt.drawn, job.existing),
-                times: kept.memory.times.settled(&release, asked, job.existing),
-            };
-            let kept = if memory == kept.memory {
-                kept
-            } else {
-                // Kept before it is applied: a process that dies in between finds the same again.
-                let Some(written) = seed::write(job.client, job.seed, &kept, memory).await? else {
-                    conflicts += 1;
-                    needs = lock(&self.needs).get(&place).cloned().unwrap_or_default();
-                    continue;
-                };
-                written
-            };
-            told.extend(renewed.into_iter().map(|what| (Reason::CertificateRenewed, what)));
-            remember(&self.rendered, place, ((answered, Some(kept.version)), attempt.clone()));
-            return Ok(Objects { manifests: attempt.manifests, told, renew });
-        }
-        lock(&self.needs).remove(&place);
-        let asked: Vec<String> =
-            needs.lookups.iter().take(8).map(|l| format!("{} {}/{}", l.kind, l.namespace, l.name)).collect();
-        let trouble = if conflicts < CONFLICTS {
-            let message =
-                format!("the chart looked up something new in each of {ROUNDS} renderings: {}", asked.join(", "));
-            Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, message)
-        } else {
-            let message = format!("Secret {} was changed by others again and again", seed::name(job.seed));
-            Trouble::new(ErrorClass::Transient, Reason::RenderFailed, message)
         };
-        Ok(Objects { manifests: Err(trouble), told, renew: None })
-    }
-
-    /// One rendering.
-    async fn attempt(
-        &self,
-        job: &Job<'_>,
-        answers: BTreeMap<Lookup, Value>,
-        kept: Option<&seed::Kept>,
-        (first, now): (Option<Timestamp>, Timestamp),
-    ) -> Result<Attempt, Trouble> {
-        // Set when this future is dropped: a rendering that nobody waits for any more ends.
-        let stop = StopOnDrop::default();
-        let subject = Subject {
-            release: job.release.bundle.name.stem(),
-            namespace: job.seed.namespace.clone(),
-            first,
-            seed: kept.map(|kept| kept.seed),
-            drawn: kept.map(|kept| kept.memory.keyring.drawn()).unwrap_or_default(),
-            answers,
-            clock: now,
-            stop: Some(Arc::clone(&stop.0)),
+        let artifact = tokio::select! {
+            artifact = self.downloads.once(ask, is_there, download) => artifact?,
+            () = cancel.cancelled() => return Err(cancelled(name)),
         };
-        let bundle = Arc::clone(&job.release.bundle);
-        let work = blocking(move || render_bundle(&bundle, &subject));
-        tokio::time::timeout(RENDER, work).await.unwrap_or_else(|_| {
-            let message = format!("the chart did not render within {} s", RENDER.as_secs());
-            Err(Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, message))
-        })
+        pin::check(wanted.pin, name, &artifact.digest, &artifact.revision)?;
+        let Some(bundle) = self.shelf.stored(&artifact, name).await? else {
+            let message = format!("release {name} was evicted from the store at once: raise --release-dir-size");
+            return Err(Trouble::new(ErrorClass::Transient, Reason::FetchFailed, message));
+        };
+        Ok(FetchedRelease { artifact, bundle, upstream: Upstream::Same })
     }
 
     async fn source(&self, client: &Client, namespace: &str, spec: Option<&Spec>) -> Result<Arc<dyn Source>, Trouble> {
@@ -557,6 +462,39 @@ impl Releases {
             }
         }
     }
+}
+
+fn cancelled(name: &ReleaseName) -> Trouble {
+    let message = format!("fetching {name} was cancelled");
+    Trouble::new(ErrorClass::Transient, Reason::SourceUnreachable, message)
+}
+
+/// Whether it was verified as `asked`.
+fn is_proved(artifact: &Artifact, asked: &str) -> bool {
+    asked.is_empty() || artifact.verify_digest == asked
+}
+
+/// What to say where what was applied can't be had any more, as its tag names something else `now`. What may go away by
+/// itself is said as it is.
+fn lost(had: &Artifact, now: Option<&Tag>, wanted: &Wanted<'_>, asked: &str, trouble: Trouble) -> Trouble {
+    let is_mended_there = [Reason::SourceUnauthorized, Reason::SourceUnreachable].contains(&trouble.reason);
+    if trouble.class == ErrorClass::Transient || is_mended_there {
+        return trouble;
+    }
+    let why = if is_proved(had, asked) { "is in the store no more" } else { "was not verified as verify asks" };
+    let (class, reason, now) = if let Some(tag) = now {
+        let now = format!("tag {} names {} now", tag.name, tag.revision);
+        (ErrorClass::Invalid, Reason::ArtifactChanged, now)
+    } else {
+        let now = format!("the source has no tag of release {} any more", wanted.name);
+        (ErrorClass::Waiting, Reason::ReleaseNotFound, now)
+    };
+    let message = format!(
+        "{now}, but {} was applied and {why} ({}); what is applied stays. \
+         Put the tag back, or delete this release to take what the source has",
+        had.revision, trouble.message
+    );
+    Trouble::new(class, reason, message)
 }
 
 fn not_found(name: &ReleaseName) -> Trouble {
@@ -582,73 +520,12 @@ fn changed(artifact: &Artifact, tag: Option<&Tag>) -> Upstream {
     }
 }
 
-/// Tells a blocking worker to stop when the future that waits for it is dropped.
-#[derive(Default)]
-struct StopOnDrop(Arc<AtomicBool>);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-fn render_bundle(bundle: &Bundle, subject: &Subject) -> Attempt {
-    let failed = |error: String| Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, error);
-    let mut attempt = Attempt {
-        manifests: Ok(Vec::new()),
-        lacks: Needs::default(),
-        drawn: Drawn::new(),
-        answered: BTreeSet::new(),
-        asked_time: false,
-    };
-    let rendered = match unpack::expand_charts(bundle.class_chart.clone(), &Limits::default()) {
-        Ok(files) => render::class_chart(&files, subject),
-        Err(error) => {
-            attempt.manifests = Err(failed(error.to_string()));
-            return attempt;
-        }
-    };
-    match rendered {
-        Ok(rendered) => {
-            attempt.lacks.lookups = rendered.missing_lookups;
-            attempt.answered = rendered.answered_lookups;
-            attempt.drawn = rendered.drawn;
-            attempt.asked_time = rendered.asked_time;
-            attempt.manifests = manifests(rendered.objects).map_err(|error| failed(error.to_string()));
-        }
-        Err(error) => {
-            attempt.lacks = error.lacks();
-            attempt.manifests = Err(failed(error.shown(subject)));
-        }
-    }
-    attempt
-}
-
-/// All that a rendering depends on but for what the Secret keeps.
-fn input_of((artifact, release, namespace): &Place, answers: &[u8; 32]) -> Vec<u8> {
-    [artifact.as_bytes(), release.as_bytes(), namespace.as_bytes(), answers].join(&0)
-}
-
-fn digest_of(answers: &BTreeMap<Lookup, Value>) -> [u8; 32] {
-    let mut digest = Sha256::new();
-    for (lookup, answer) in answers {
-        digest.update(format!("{lookup:?}\0{answer}\0"));
-    }
-    digest.finalize().into()
-}
-
 fn remember<K: std::hash::Hash + Eq, V>(all: &Mutex<HashMap<K, V>>, key: K, value: V) {
     let mut all = lock(all);
     if all.len() >= REMEMBERED && !all.contains_key(&key) {
         all.clear();
     }
     all.insert(key, value);
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Trouble> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| Trouble::new(ErrorClass::Bug, Reason::RenderFailed, format!("a worker failed: {error}")))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -53,6 +53,14 @@ pub struct Subject {
     pub release: String,
     /// Namespace it is rendered for.
     pub namespace: String,
+    /// Values over those of the chart.
+    pub values: Value,
+    /// Some of them come from a Secret.
+    pub secret_values: bool,
+    /// What the cluster can do.
+    pub capabilities: Capabilities,
+    /// Whether the files in `crds/` are among the objects.
+    pub include_crds: bool,
     /// What `now` gives: when the input was first rendered. `None` until it is known that the chart asks.
     pub first: Option<Timestamp>,
     /// What random functions draw from.
@@ -68,9 +76,9 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Something could be drawn, or a Secret was looked up.
+    /// Something could be drawn, a Secret was looked up, or values come from one.
     pub fn handles_secrets(&self) -> bool {
-        self.seed.is_some() || self.answers.keys().any(|lookup| lookup.kind == "Secret")
+        self.secret_values || self.seed.is_some() || self.answers.keys().any(|lookup| lookup.kind == "Secret")
     }
 }
 
@@ -82,10 +90,10 @@ impl fmt::Debug for Subject {
     }
 }
 
-/// What a class chart rendered to.
-pub struct ClassChart {
-    /// The objects in Helm's order.
-    pub objects: Vec<Value>,
+/// What a chart rendered to.
+pub struct RenderedChart {
+    /// The objects in Helm's order, hooks last.
+    pub documents: Vec<Document>,
     /// What it looked up in vain.
     pub missing_lookups: BTreeSet<Lookup>,
     /// What it looked up and got.
@@ -96,28 +104,27 @@ pub struct ClassChart {
     pub asked_time: bool,
 }
 
-/// The documents of a class chart, as `helm template <release> <chart> --namespace <namespace>` gives them, tests left out.
+/// The documents of a chart, as `helm template <release> <chart> --namespace <namespace>` gives them, tests left out.
 ///
 /// # Errors
 /// The chart does not load or render.
-pub fn class_chart(files: &FileTree, subject: &Subject) -> Result<ClassChart, ChartFailure> {
+pub fn chart(files: &FileTree, subject: &Subject) -> Result<RenderedChart, ChartFailure> {
     let chart = loaded(files)?;
-    let capabilities = Capabilities::default();
     let release = Release::new(&subject.release, &subject.namespace);
     let input = RenderInput {
         seed: subject.seed,
         drawn: &subject.drawn,
         lookups: &subject.answers,
         clock: Some(subject.clock),
-        include_crds: false,
+        values: subject.values.clone(),
+        include_crds: subject.include_crds,
         stop: subject.stop.clone(),
         now: subject.first,
-        ..RenderInput::new(release, &capabilities, subject.clock)
+        ..RenderInput::new(release, &subject.capabilities, subject.clock)
     };
     let rendered = render(&chart, &input)?;
-    let documents = rendered.documents.into_iter().filter(|document| !is_test(document));
-    Ok(ClassChart {
-        objects: documents.map(|document| document.object).collect(),
+    Ok(RenderedChart {
+        documents: rendered.documents,
         missing_lookups: rendered.missing_lookups,
         answered_lookups: rendered.answered_lookups,
         drawn: rendered.drawn,
@@ -177,10 +184,6 @@ fn digest(files: &FileTree) -> Digest256 {
     digest.finalize().into()
 }
 
-fn is_test(document: &Document) -> bool {
-    document.hook.as_ref().is_some_and(|hook| hook.events.iter().all(|event| event.starts_with("test")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,6 +191,31 @@ mod tests {
     fn files(name: &str) -> FileTree {
         let text = format!("apiVersion: v2\nname: {name}\nversion: 1.0.0\n");
         [("Chart.yaml".to_owned(), text.into())].into()
+    }
+
+    #[test]
+    fn an_error_of_a_chart_with_values_of_a_secret_shows_none_of_them() {
+        let mut tree = files("x");
+        tree.insert("templates/a.yaml".to_owned(), "{{ fail .Values.password }}".into());
+        for (secret_values, shows) in [(false, true), (true, false)] {
+            let subject = Subject {
+                release: "x".into(),
+                namespace: "shop".into(),
+                values: serde_json::json!({"password": "swordfish"}),
+                secret_values,
+                capabilities: Capabilities::default(),
+                include_crds: false,
+                first: None,
+                seed: None,
+                drawn: Drawn::new(),
+                answers: BTreeMap::new(),
+                clock: Timestamp::UNIX_EPOCH,
+                stop: None,
+            };
+            let Err(error) = chart(&tree, &subject) else { panic!("it renders") };
+            let shown = error.shown(&subject);
+            assert!(shown.contains("templates/a.yaml") && shown.contains("swordfish") == shows, "{shown}");
+        }
     }
 
     #[test]
@@ -201,6 +229,10 @@ mod tests {
         let subject = Subject {
             release: "docker-x".into(),
             namespace: "shop".into(),
+            values: Value::Null,
+            secret_values: false,
+            capabilities: Capabilities::default(),
+            include_crds: false,
             first: None,
             seed: Some(Seed([77; 32])),
             drawn: Drawn::new(),

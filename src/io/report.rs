@@ -3,42 +3,97 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::api::FIELD_MANAGER;
 use crate::api::condition::{Reason, cut};
-use crate::api::{API_VERSION, FIELD_MANAGER};
+use crate::io::fence::{self, Written};
 
 /// Longest note of an event (`events.k8s.io/v1`), in bytes.
 const MAX_NOTE: usize = 1024;
 
+/// How often a status is sent again that only other parts of the object overtook.
+const AGAIN: usize = 4;
+
 /// Writes a status by server-side apply, unless it is what the object has. `true` if it was written.
 ///
+/// It is sent for the version of the object that it was decided on, or that this pass made of it: the write of a process
+/// that slept meanwhile is refused. Where all but the status changed, it is sent for the version that is there now.
+///
 /// # Errors
-/// What the API server said. An object that is gone is no error.
+/// What the API server said; a conflict where somebody else wrote the status. An object that is gone is no error.
 pub async fn status<K, S>(client: &Client, object: &K, had: Option<&S>, status: &S) -> Result<bool, kube::Error>
 where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
         + Clone
         + std::fmt::Debug
+        + Serialize
         + DeserializeOwned,
-    S: Serialize + PartialEq,
+    S: Serialize + DeserializeOwned + PartialEq,
 {
     if had == Some(status) {
         return Ok(false);
     }
     let name = object.name_any();
     let api: Api<K> = Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
-    let patch = json!({"apiVersion": API_VERSION, "kind": K::kind(&()), "metadata": {"name": name, "uid": object.uid()}, "status": status});
-    match api.patch_status(&name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(patch)).await {
-        Ok(_) => Ok(true),
-        // Gone, or made anew under the same name: its own event tells.
-        Err(kube::Error::Api(error)) if matches!(error.code, 404 | 409) => Ok(false),
-        Err(error) => Err(error),
+    let uid = object.uid();
+    let own = fence::written(uid.as_deref().unwrap_or_default());
+    let mut version = own.as_ref().map_or_else(|| object.resource_version(), |own| own.resource_version.clone());
+    for left in (0..AGAIN).rev() {
+        let metadata = json!({"name": name, "uid": uid, "resourceVersion": version});
+        let patch =
+            json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": metadata, "status": status});
+        match api.patch_status(&name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(patch)).await {
+            Ok(written) => {
+                let status = status_of(&written);
+                let written = Written { resource_version: written.resource_version(), status };
+                fence::wrote(uid.as_deref().unwrap_or_default(), written);
+                return Ok(true);
+            }
+            // Gone: its own event tells.
+            Err(kube::Error::Api(error)) if error.code == 404 => return Ok(false),
+            Err(kube::Error::Api(error)) if error.code == 409 && left > 0 => {
+                let Some(now) = api.get_opt(&name).await? else { return Ok(false) };
+                if now.uid() != uid {
+                    // Made anew under the same name: its own event tells.
+                    return Ok(false);
+                }
+                let found = status_of(&now);
+                let is_as_decided = match &own {
+                    Some(own) => own.status == found,
+                    None => had.is_none() && found.is_null() || had == serde_json::from_value(found).ok().as_ref(),
+                };
+                if !is_as_decided {
+                    return Err(kube::Error::Api(error));
+                }
+                version = now.resource_version();
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+fn status_of<K: Serialize>(object: &K) -> Value {
+    serde_json::to_value(object).ok().and_then(|mut object| Some(object.get_mut("status")?.take())).unwrap_or_default()
+}
+
+/// How events name any object.
+pub fn reference(object: &Value) -> ObjectReference {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    ObjectReference {
+        api_version: text("/apiVersion"),
+        kind: text("/kind"),
+        namespace: text("/metadata/namespace"),
+        name: text("/metadata/name"),
+        uid: text("/metadata/uid"),
+        ..ObjectReference::default()
     }
 }
 
@@ -72,6 +127,25 @@ impl Events {
 
     /// Says that something happened to an object. An event that can't be written is logged: it stops nothing.
     pub async fn say<K: Resource<DynamicType = ()>>(&self, object: &K, reason: Reason, note: &str) {
+        self.say_of(&object.object_ref(&()), reason, note).await;
+    }
+
+    /// The same of an object that is named.
+    pub async fn say_of(&self, object: &ObjectReference, reason: Reason, note: &str) {
+        if !fence::holds() {
+            // Who has the object now says what is so.
+            return;
+        }
+        if let Err(error) = self.publish(object, reason, note).await {
+            tracing::debug!(%error, %reason, "event not written");
+        }
+    }
+
+    /// The same for what must not be lost.
+    ///
+    /// # Errors
+    /// What the API server said.
+    pub async fn publish(&self, object: &ObjectReference, reason: Reason, note: &str) -> Result<(), kube::Error> {
         let type_ = match reason {
             Reason::ReleaseCreated
             | Reason::ReleaseCollected
@@ -84,7 +158,27 @@ impl Events {
             | Reason::SeedCreated
             | Reason::CertificateRenewed
             | Reason::ProcessOngoing
-            | Reason::DriftCorrected => EventType::Normal,
+            | Reason::HookBlocked
+            | Reason::DriftCorrected
+            | Reason::StageDone
+            | Reason::Replaced
+            | Reason::WaitingForHelmHook
+            | Reason::StageSkipped
+            | Reason::HelmTestSucceeded
+            | Reason::WaitingForPreCondition
+            | Reason::WaitingForPostCondition
+            | Reason::DeletingObjects
+            | Reason::WaitingForImages
+            | Reason::BuildQueued
+            | Reason::BuildStepStarted
+            | Reason::BuildStepDone
+            | Reason::BuildCancelled
+            | Reason::ImageReady
+            | Reason::ImageMarked
+            | Reason::ImageRemoved
+            | Reason::ImageRetained
+            | Reason::ImageUnused
+            | Reason::Paused => EventType::Normal,
             _ => EventType::Warning,
         };
         let event = Event {
@@ -94,8 +188,6 @@ impl Events {
             action: "Reconcile".to_owned(),
             secondary: None,
         };
-        if let Err(error) = self.recorder(note).publish(&event, &object.object_ref(&())).await {
-            tracing::debug!(%error, %reason, "event not written");
-        }
+        self.recorder(note).publish(&event, object).await
     }
 }

@@ -94,6 +94,24 @@ pub async fn read_or_make(client: &Client, target: &Owner) -> Result<Kept, Troub
     }
 }
 
+/// Reads the Secret; where there is none, one is thought up that nobody keeps: for those who only look.
+///
+/// # Errors
+/// What stands in the way.
+pub async fn read_or_imagine(client: &Client, target: &Owner) -> Result<Kept, Trouble> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), &target.namespace);
+    match api.get_opt(&name(target)).await.map_err(|error| failed("read", target, &error))? {
+        Some(secret) => understood(&secret, target),
+        None => Ok(Kept {
+            seed: Seed(rand::random()),
+            memory: Memory::default(),
+            version: String::new(),
+            metadata: ObjectMeta::default(),
+            is_new: true,
+        }),
+    }
+}
+
 /// Writes another memory; `None` if the Secret has changed since it was read.
 ///
 /// # Errors

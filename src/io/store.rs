@@ -5,6 +5,7 @@
 //!
 //! Caveats: the bound counts whole entries and is kept after each write, so that it may be passed for a moment.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::fs::{self, File, FileTimes};
 use std::io::{self, ErrorKind, Write};
@@ -103,6 +104,8 @@ pub struct Store {
 struct Inner {
     directory: PathBuf,
     limit: u64,
+    /// A directory of others whose files count.
+    beside: Option<PathBuf>,
 }
 
 struct Found {
@@ -114,7 +117,13 @@ struct Found {
 impl Store {
     /// Opens the store in `directory`, which is made if needed, with at most `limit` bytes.
     pub async fn open(directory: PathBuf, limit: u64) -> Result<Self, StoreError> {
-        let inner = Arc::new(Inner { directory, limit });
+        Self::open_beside(directory, limit, None).await
+    }
+
+    /// The same, in which the files of the directory `beside` count, up to half of it: it is others' to keep them few, and
+    /// what is there is not given up for them.
+    pub async fn open_beside(directory: PathBuf, limit: u64, beside: Option<PathBuf>) -> Result<Self, StoreError> {
+        let inner = Arc::new(Inner { directory, limit, beside });
         let store = Self { inner };
         store.run(Inner::open).await?;
         Ok(store)
@@ -122,7 +131,20 @@ impl Store {
 
     /// Puts an entry.
     pub async fn put(&self, bytes: Bytes) -> Result<Digest, StoreError> {
-        self.run(move |inner| inner.put(&bytes)).await
+        self.put_beside(bytes, HashSet::new()).await
+    }
+
+    /// Puts an entry. If that takes more room than there is, what is `in_use` goes after all others.
+    pub async fn put_beside(&self, bytes: Bytes, in_use: HashSet<Digest>) -> Result<Digest, StoreError> {
+        self.run(move |inner| inner.put(&bytes, &in_use)).await
+    }
+
+    /// Notes that an entry is in use, without reading it: other processes see that too.
+    pub async fn used(&self, digest: &Digest) {
+        let digest = *digest;
+        let noted = self.run(move |inner| Ok(note_use(&inner.entry(digest)))).await;
+        // What is not there is fetched when it is read.
+        drop(noted);
     }
 
     /// The entry with this digest; `None` if it is not there or was damaged.
@@ -154,6 +176,12 @@ fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
+/// When it was used, for eviction.
+fn note_use(path: &Path) -> io::Result<()> {
+    let now = FileTimes::new().set_modified(SystemTime::now());
+    File::options().append(true).open(path).and_then(|file| file.set_times(now))
+}
+
 impl Inner {
     fn entry(&self, digest: Digest) -> PathBuf {
         self.directory.join(digest.hex())
@@ -169,10 +197,10 @@ impl Inner {
                 if_there(fs::remove_file(&found.path)).map_err(failed("removing", &found.path))?;
             }
         }
-        self.evict(None)
+        self.evict(None, &HashSet::new())
     }
 
-    fn put(&self, bytes: &[u8]) -> Result<Digest, StoreError> {
+    fn put(&self, bytes: &[u8], in_use: &HashSet<Digest>) -> Result<Digest, StoreError> {
         let size = bytes.len() as u64;
         if size > self.limit {
             return Err(StoreError::TooLarge { size, limit: self.limit });
@@ -183,6 +211,8 @@ impl Inner {
         }
         let path = self.entry(digest);
         let action = "writing";
+        // It may have been lost since it was opened.
+        fs::create_dir_all(&self.directory).map_err(failed("making the directory", &self.directory))?;
         let mut file = tempfile::Builder::new()
             .prefix(TEMPORARY)
             .tempfile_in(&self.directory)
@@ -193,7 +223,7 @@ impl Inner {
         file.persist(&path).map_err(|error| failed(action, &path)(error.error))?;
         // The name is on the disk only when its directory is.
         File::open(&self.directory).and_then(|file| file.sync_all()).map_err(failed(action, &self.directory))?;
-        self.evict(Some(&path))?;
+        self.evict(Some(&path), in_use)?;
         Ok(digest)
     }
 
@@ -205,17 +235,18 @@ impl Inner {
             if_there(fs::remove_file(&path)).map_err(failed("removing", &path))?;
             return Ok(None);
         }
-        // When it was used, for eviction. Not worth an error.
-        let now = FileTimes::new().set_modified(SystemTime::now());
-        let _ = File::options().append(true).open(&path).and_then(|file| file.set_times(now));
+        // Not worth an error.
+        let _ = note_use(&path);
         Ok(Some(Bytes::from(bytes)))
     }
 
-    /// Removes what was not used for the longest time until the rest fits; never `keep`.
-    fn evict(&self, keep: Option<&Path>) -> Result<(), StoreError> {
+    /// Removes what is not in use and was not used for the longest time until the rest fits, then what is; never `keep`.
+    fn evict(&self, keep: Option<&Path>, in_use: &HashSet<Digest>) -> Result<(), StoreError> {
+        let in_use: HashSet<PathBuf> = in_use.iter().map(|digest| self.entry(*digest)).collect();
         let mut found = self.found(|name| name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit()))?;
-        found.sort_by_key(|found| found.used);
-        let mut size: u64 = found.iter().map(|found| found.size).sum();
+        found.sort_by_key(|found| (in_use.contains(&found.path), found.used));
+        let entries: u64 = found.iter().map(|found| found.size).sum();
+        let mut size = entries.saturating_add(self.beside().min(self.limit / 2));
         for found in found.iter().filter(|found| Some(found.path.as_path()) != keep) {
             if size <= self.limit {
                 break;
@@ -224,6 +255,12 @@ impl Inner {
             size -= found.size;
         }
         Ok(())
+    }
+
+    /// Bytes of the files beside the store.
+    fn beside(&self) -> u64 {
+        let files = self.beside.iter().flat_map(fs::read_dir).flatten().flatten();
+        files.filter_map(|file| file.metadata().ok()).map(|metadata| metadata.len()).sum()
     }
 
     fn found(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Found>, StoreError> {
@@ -243,108 +280,4 @@ impl Inner {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    async fn store(limit: u64) -> (tempfile::TempDir, Store) {
-        let directory = tempfile::tempdir().unwrap();
-        let store = Store::open(directory.path().join("store"), limit).await.unwrap();
-        (directory, store)
-    }
-
-    fn age(path: &Path, by: Duration) {
-        let file = File::options().append(true).open(path).unwrap();
-        file.set_modified(SystemTime::now() - by).unwrap();
-    }
-
-    fn names(store: &Store) -> Vec<String> {
-        let entries = fs::read_dir(&store.inner.directory).unwrap();
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
-    }
-
-    #[tokio::test]
-    async fn what_is_put_can_be_got_also_by_another_process() {
-        let (_directory, store) = store(100).await;
-        let digest = store.put(Bytes::from_static(b"hello")).await.unwrap();
-        assert_eq!(digest.to_string(), "sha256:2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824");
-        assert_eq!(digest.to_string().parse(), Ok(digest));
-        assert_eq!(store.put(Bytes::from_static(b"hello")).await.unwrap(), digest);
-        let other = Store::open(store.inner.directory.clone(), 100).await.unwrap();
-        assert_eq!(other.get(&digest).await.unwrap().unwrap(), "hello");
-        assert_eq!(other.get(&Digest::of(b"other")).await.unwrap(), None);
-        assert_eq!(names(&store).len(), 1);
-    }
-
-    #[tokio::test]
-    async fn a_damaged_entry_is_removed_and_can_be_put_again() {
-        for damage in [&b""[..], b"hell", b"jello", b"hello, and more"] {
-            let (_directory, store) = store(100).await;
-            let digest = store.put(Bytes::from_static(b"hello")).await.unwrap();
-            fs::write(store.inner.entry(digest), damage).unwrap();
-            assert_eq!(store.get(&digest).await.unwrap(), None);
-            assert_eq!(names(&store), Vec::<String>::new());
-            store.put(Bytes::from_static(b"hello")).await.unwrap();
-            fs::write(store.inner.entry(digest), damage).unwrap();
-            store.put(Bytes::from_static(b"hello")).await.unwrap();
-            assert_eq!(store.get(&digest).await.unwrap().unwrap(), "hello");
-        }
-    }
-
-    #[tokio::test]
-    async fn what_was_used_least_goes_first() {
-        let (_directory, store) = store(10).await;
-        let mut digests = Vec::new();
-        for (text, minutes) in [("aaaa", 3), ("bbbb", 2)] {
-            let digest = store.put(Bytes::from_static(text.as_bytes())).await.unwrap();
-            age(&store.inner.entry(digest), Duration::from_mins(minutes));
-            digests.push(digest);
-        }
-        assert!(store.get(&digests[0]).await.unwrap().is_some());
-        let third = store.put(Bytes::from_static(b"cccc")).await.unwrap();
-        assert!(store.get(&digests[0]).await.unwrap().is_some());
-        assert_eq!(store.get(&digests[1]).await.unwrap(), None);
-        assert!(store.get(&third).await.unwrap().is_some());
-        assert!(matches!(store.put(Bytes::from(vec![0; 11])).await, Err(StoreError::TooLarge { size: 11, limit: 10 })));
-    }
-
-    #[tokio::test]
-    async fn left_over_files_go_and_those_being_written_stay() {
-        let (_directory, store) = store(100).await;
-        let path = |name: &str| store.inner.directory.join(name);
-        for name in ["tmp-old", "tmp-new", "tmp-locked", "notes.txt"] {
-            fs::write(path(name), "x").unwrap();
-        }
-        age(&path("tmp-old"), Duration::from_mins(2));
-        age(&path("tmp-locked"), Duration::from_mins(2));
-        let writer = File::open(path("tmp-locked")).unwrap();
-        writer.lock().unwrap();
-        Store::open(store.inner.directory.clone(), 100).await.unwrap();
-        let mut names = names(&store);
-        names.sort();
-        assert_eq!(names, ["notes.txt", "tmp-locked", "tmp-new"]);
-    }
-
-    #[tokio::test]
-    async fn many_writers_and_readers_of_two_stores_get_along() {
-        let (_directory, first) = store(400).await;
-        let second = Store::open(first.inner.directory.clone(), 400).await.unwrap();
-        let work = (0..200u8).map(|n| {
-            let store = if n % 2 == 0 { first.clone() } else { second.clone() };
-            async move {
-                let bytes = Bytes::from(vec![n / 8; 40]);
-                let digest = store.put(bytes.clone()).await.unwrap();
-                assert!(store.get(&digest).await.unwrap().is_none_or(|got| got == bytes));
-            }
-        });
-        futures::future::join_all(work).await;
-        assert!(names(&first).iter().all(|name| name.len() == 64));
-    }
-
-    #[test]
-    fn what_is_no_digest_is_refused() {
-        let good = Digest::of(b"x").to_string();
-        for text in ["", "sha256:", "sha512:00", &good[..70], &good.to_uppercase(), &good.replace(':', "/../")] {
-            assert!(text.parse::<Digest>().is_err(), "{text}");
-        }
-    }
-}
+mod tests;

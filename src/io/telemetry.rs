@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
+use crate::io::image::meter::BuildMetrics;
 use crate::io::source::meter::SourceMetrics;
 use crate::settings::{LogFormat, LogLevel};
 
@@ -29,10 +30,11 @@ pub fn log(level: LogLevel, format: LogFormat) {
         LogLevel::Warn => "warn",
         LogLevel::Error => "error",
     };
-    // What the client could not read, it would log whole: it may be a Secret.
+    // What the client could not read, it would log whole: it may be a Secret. That a request failed says who sent it, and
+    // to which cluster.
     let ours = format!(
         "{level},hyper=warn,hyper_util=warn,rustls=warn,tower=warn,kube_client=warn,kube_client::client=error,\
-         kube_runtime=warn,h2=warn"
+         kube_client::client::builder=off,kube_runtime=warn,h2=warn"
     );
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(ours));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
@@ -78,7 +80,9 @@ pub struct Metrics {
     pub poll_failures: Counter,
     /// Requests to sources and their quotas.
     pub sources: SourceMetrics,
-    /// 1 while this replica works.
+    /// Builds of node images.
+    pub images: BuildMetrics,
+    /// 1 while this replica does what one alone does.
     pub leader: Gauge,
 }
 
@@ -95,6 +99,7 @@ impl Default for Metrics {
             polls: Counter::default(),
             poll_failures: Counter::default(),
             sources: SourceMetrics::default(),
+            images: BuildMetrics::default(),
             leader: Gauge::default(),
         };
         registry.register("reconciles", "Passes of the controllers", metrics.reconciles.clone());
@@ -103,7 +108,8 @@ impl Default for Metrics {
         registry.register("source_polls", "Successful polls of sources", metrics.polls.clone());
         registry.register("source_poll_failures", "Failed polls of sources", metrics.poll_failures.clone());
         metrics.sources.register(&mut registry);
-        registry.register("leader", "Whether this replica is the active one", metrics.leader.clone());
+        metrics.images.register(&mut registry);
+        registry.register("leader", "Whether this replica does what one alone does", metrics.leader.clone());
         Self { registry: Arc::new(registry), ..metrics }
     }
 }

@@ -1,13 +1,17 @@
 //! Archives: written so that equal files give equal bytes, read as hostile until proven otherwise.
 //!
 //! Guarantees: what is read stays in memory, within [`Limits`], at paths inside of the root; links, devices and two
-//! files at one place (also where only upper and lower case differ) are refused, whoever made the archive.
+//! files at one place (also where only upper and lower case, or the way letters are composed, differ) are refused,
+//! whoever made the archive.
+
+mod zipped;
 
 use std::collections::BTreeMap;
 use std::io::{self, Cursor, Read};
 
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
+use icu_normalizer::ComposingNormalizerBorrowed;
 use libdeflater::Decompressor;
 use memchr::memmem;
 use tar::{Archive, Builder, Entries, Entry, EntryType, Header};
@@ -28,7 +32,7 @@ const CHARTS: &str = "charts/";
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum UnpackError {
     /// It is damaged, or none.
-    #[error("it is no tar or tar.gz, or damaged: {0}")]
+    #[error("it is no tar, tar.gz or zip, or damaged: {0}")]
     Damaged(String),
     /// A path is outside of the root, or no path.
     #[error(transparent)]
@@ -88,7 +92,7 @@ pub fn pack(files: &FileTree) -> Result<Bytes, UnpackError> {
     builder.into_inner().map(Bytes::from).map_err(error)
 }
 
-/// Reads a tar or tar.gz.
+/// Reads a tar, tar.gz or zip.
 pub fn unpack(archive: &[u8], limits: &Limits) -> Result<FileTree, UnpackError> {
     let mut reader = Unpacker { limits, budget: Budget::default() };
     reader.read(archive)
@@ -181,6 +185,9 @@ impl Unpacker<'_> {
             let limit = self.limits.packed_bytes;
             return Err(TooLarge { what: "the size of the archive in bytes".to_owned(), limit }.into());
         }
+        if zipped::is_zip(archive) {
+            return self.zip(archive);
+        }
         if let Some(tar) = inflated(archive, self.limits) {
             // Files are parts of one buffer: no copies, and no memory of their own.
             let part = |entry: &mut Entry<'_, Cursor<&[u8]>>, size: u64| {
@@ -217,6 +224,9 @@ impl Unpacker<'_> {
             any = true;
             let mut entry = entry.map_err(damaged)?;
             let Some(path) = self.path(&entry)? else { continue };
+            if is_sparse(&mut entry)? {
+                return Err(UnpackError::Kind { path, kind: "sparse file" });
+            }
             let is_file = entry.header().entry_type() != EntryType::Directory;
             let size = if is_file { entry.size() } else { 0 };
             self.budget.add(self.limits, &path, size)?;
@@ -292,12 +302,31 @@ fn copied<R: Read>(entry: &mut Entry<'_, R>, size: u64) -> io::Result<Option<Byt
     Ok((content.len() as u64 == size).then(|| Bytes::from(content)))
 }
 
+/// Whether it is a file with holes as newer tars write it: its contents are a map of the holes, then the rest.
+fn is_sparse<R: Read>(entry: &mut Entry<'_, R>) -> Result<bool, UnpackError> {
+    for extension in entry.pax_extensions().map_err(damaged)?.into_iter().flatten() {
+        if extension.map_err(damaged)?.key_bytes().starts_with(b"GNU.sparse") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// What two names have in common that some file system takes for one: letters composed, and small.
+fn folded(path: &str) -> String {
+    if path.is_ascii() {
+        return path.to_ascii_lowercase();
+    }
+    let fold = |text: String| ComposingNormalizerBorrowed::new_nfc().normalize(&text).into_owned();
+    fold(fold(path.to_owned()).to_lowercase())
+}
+
 /// Takes the places of a path and of the directories above it. A directory may be named again, in the same spelling.
 fn occupy(places: &mut BTreeMap<String, Place>, path: &str, is_file: bool) -> Result<(), UnpackError> {
     let ends = path.match_indices('/').map(|(end, _)| (end, false)).chain([(path.len(), is_file)]);
     for (end, is_file) in ends {
         let part = &path[..end];
-        let taken = match places.get(&part.to_lowercase()) {
+        let taken = match places.get(&folded(part)) {
             None => None,
             Some(Place::Directory(first)) if first == part && !is_file => continue,
             Some(Place::Directory(first) | Place::File(first)) => Some(first.clone()),
@@ -306,7 +335,7 @@ fn occupy(places: &mut BTreeMap<String, Place>, path: &str, is_file: bool) -> Re
             return Err(UnpackError::Collision { first, second: path.to_owned() });
         }
         let place = if is_file { Place::File(part.to_owned()) } else { Place::Directory(part.to_owned()) };
-        places.insert(part.to_lowercase(), place);
+        places.insert(folded(part), place);
     }
     Ok(())
 }

@@ -48,8 +48,13 @@ async fn world(client: &Client, kinds: &Kinds, templates: &BTreeSet<(String, Str
 
 /// All Clusters of all namespaces, in the version that the API server prefers.
 pub async fn clusters(client: &Client, kinds: &Kinds) -> Result<Vec<ClusterUse>, kube::Error> {
+    Ok(cluster_objects(client, kinds).await?.iter().filter_map(in_use::cluster).collect())
+}
+
+/// The same, whole.
+pub async fn cluster_objects(client: &Client, kinds: &Kinds) -> Result<Vec<Value>, kube::Error> {
     let Some(kind) = kinds.preferred(client, CLUSTER_API, "Cluster").await? else { return Ok(Vec::new()) };
-    Ok(list(client, &kind).await?.iter().filter_map(in_use::cluster).collect())
+    list(client, &kind).await
 }
 
 async fn addons(client: &Client, kinds: &Kinds) -> Result<Vec<AddonUse>, kube::Error> {
@@ -60,6 +65,7 @@ async fn addons(client: &Client, kinds: &Kinds) -> Result<Vec<AddonUse>, kube::E
         Some(AddonUse {
             namespace: text("/metadata/namespace")?,
             name: text("/metadata/name")?,
+            cluster: text("/spec/clusterRef/name").unwrap_or_default(),
             cluster_stack: text("/spec/clusterStack")?,
         })
     };

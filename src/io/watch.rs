@@ -11,15 +11,18 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
+use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::{CLUSTER_NAME_LABEL, ClusterStackRelease, OWNER_KIND_LABEL};
+use crate::api::{CLUSTER_NAME_LABEL, CLUSTER_STACK_LABEL, ClusterStackRelease, OWNER_KIND_LABEL};
+use crate::core::addon::cluster::{self, Cluster};
 use crate::core::in_use::{self, ClusterUse};
 use crate::core::manifest::ObjectKey;
 use crate::io::kinds::{Kind, Kinds};
 use crate::io::observe::plain;
+use crate::io::source::flights::Waiter;
 use crate::io::usage::CLUSTER_API;
 
 type Metadata = PartialObjectMeta<DynamicObject>;
@@ -31,8 +34,14 @@ pub enum Notice {
     Applied(ObjectRef<ClusterStackRelease>),
     /// A CustomResourceDefinition of this group came, changed or went.
     Definition(String),
+    /// A Cluster came, changed what its addons depend on, or went: its namespace and name.
+    Addons(String, String),
+    /// Something changed that the addons of a Cluster are made from, or one of their objects: its namespace and name.
+    Addon(String, String),
     /// A Cluster changed what it uses, or lost a Machine: the namespaces of its ClusterClass, before and after.
     Cluster(BTreeSet<String>),
+    /// A source answered for which a pass did not wait.
+    Answered(Waiter),
 }
 
 /// The watches. Each kind that is applied is watched once, by metadata alone.
@@ -42,11 +51,17 @@ pub struct Watches {
     cancel: CancellationToken,
     tasks: TaskTracker,
     applied: Mutex<Applied>,
+    /// Clusters as last seen.
+    clusters: Mutex<HashMap<(String, String), Seen>>,
 }
+
+/// A Cluster as last seen: what matters of it, and a hash of what templates of values see.
+type Seen = (Cluster, u64);
 
 #[derive(Default)]
 struct Applied {
-    kinds: HashSet<String>,
+    /// Which are watched: group, version and kind, and the label that their objects carry.
+    kinds: HashSet<(String, &'static str)>,
     objects: HashMap<ObjectKey, Known>,
 }
 
@@ -64,7 +79,7 @@ impl Watches {
         cancel: CancellationToken,
         tasks: TaskTracker,
     ) -> Arc<Self> {
-        Arc::new(Self { client, notices, cancel, tasks, applied: Mutex::default() })
+        Arc::new(Self { client, notices, cancel, tasks, applied: Mutex::default(), clusters: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Applied> {
@@ -80,15 +95,37 @@ impl Watches {
         key: &ObjectKey,
         version: &str,
     ) {
+        self.remember_labelled(owner, kind, key, version, OWNER_KIND_LABEL);
+    }
+
+    /// Remembers the provider's object of `owner`, likewise.
+    pub fn remember_provided(
+        self: &Arc<Self>,
+        owner: &ObjectRef<ClusterStackRelease>,
+        kind: &Kind,
+        key: &ObjectKey,
+        version: &str,
+    ) {
+        self.remember_labelled(owner, kind, key, version, CLUSTER_STACK_LABEL);
+    }
+
+    fn remember_labelled(
+        self: &Arc<Self>,
+        owner: &ObjectRef<ClusterStackRelease>,
+        kind: &Kind,
+        key: &ObjectKey,
+        version: &str,
+        label: &'static str,
+    ) {
         let is_new = {
             let mut applied = self.lock();
             applied.objects.insert(key.clone(), Known { owner: owner.clone(), resource_version: version.to_owned() });
-            applied.kinds.insert(kind.resource.api_version.clone() + "/" + &kind.resource.kind)
+            applied.kinds.insert((kind.resource.api_version.clone() + "/" + &kind.resource.kind, label))
         };
         if is_new {
             let watches = Arc::clone(self);
             let resource = kind.resource.clone();
-            self.tasks.spawn(async move { watches.watch_kind(resource).await });
+            self.tasks.spawn(async move { watches.watch_kind(resource, label).await });
         }
     }
 
@@ -97,9 +134,9 @@ impl Watches {
         self.lock().objects.retain(|_, known| known.owner != *owner);
     }
 
-    async fn watch_kind(&self, resource: ApiResource) {
+    async fn watch_kind(&self, resource: ApiResource, label: &str) {
         let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.client.clone(), &resource);
-        let config = watcher::Config::default().labels(OWNER_KIND_LABEL);
+        let config = watcher::Config::default().labels(label);
         let mut events = watcher::watcher(api, config).default_backoff().boxed();
         while let Some(event) = self.next(&mut events, &resource.kind).await {
             match event {
@@ -146,7 +183,18 @@ impl Watches {
         self.tell(Notice::Applied(owner));
     }
 
-    fn tell(&self, notice: Notice) {
+    /// Where their tasks are.
+    pub fn tasks(&self) -> &TaskTracker {
+        &self.tasks
+    }
+
+    /// When they end.
+    pub fn ends(&self) -> CancellationToken {
+        self.cancel.clone()
+    }
+
+    /// Tells those who listen.
+    pub fn tell(&self, notice: Notice) {
         // Nobody listens any more: the process is ending.
         let _ = self.notices.send(notice);
     }
@@ -203,6 +251,7 @@ impl Watches {
         let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
         let mut machines = self.machines(&kinds).await;
         let mut known: HashMap<(String, String), ClusterUse> = HashMap::new();
+        self.lock_clusters().clear();
         loop {
             let (object, deleted) = tokio::select! {
                 () = stop.cancelled() => return,
@@ -223,7 +272,9 @@ impl Watches {
                     continue;
                 }
             };
-            let Some(cluster) = in_use::cluster(&plain(&object, &kind)) else { continue };
+            let object = plain(&object, &kind);
+            self.addons(&object, deleted);
+            let Some(cluster) = in_use::cluster(&object) else { continue };
             let id = (cluster.namespace.clone(), cluster.name.clone());
             let before = if deleted { known.remove(&id) } else { known.insert(id, cluster.clone()) };
             if !deleted && before.as_ref() == Some(&cluster) {
@@ -231,6 +282,40 @@ impl Watches {
             }
             self.tell(Notice::Cluster(namespaces_of_classes([Some(&cluster), before.as_ref()])));
         }
+    }
+
+    /// Tells of what matters to the addons of a Cluster.
+    fn addons(&self, object: &Value, deleted: bool) {
+        let Some(cluster) = cluster::read(object) else { return };
+        let id = (cluster.namespace.clone(), cluster.name.clone());
+        let mut clusters = self.lock_clusters();
+        let content = cluster::content(object);
+        let before =
+            if deleted { clusters.remove(&id) } else { clusters.insert(id.clone(), (cluster.clone(), content)) };
+        drop(clusters);
+        match before {
+            Some((before, _)) if deleted || before != cluster => self.tell(Notice::Addons(id.0, id.1)),
+            Some((_, before)) if before != content => self.tell(Notice::Addon(id.0, id.1)),
+            Some(_) => {}
+            None => self.tell(Notice::Addons(id.0, id.1)),
+        }
+    }
+
+    /// The Clusters with a ClusterClass of this namespace, as last seen: namespace and name.
+    pub fn clusters_of(&self, namespace: &str) -> Vec<(String, String)> {
+        let of_namespace = |cluster: &&Cluster| cluster.class.as_ref().is_some_and(|class| class.0 == namespace);
+        let clusters = self.lock_clusters();
+        let all = clusters.values().map(|(cluster, _)| cluster);
+        all.filter(of_namespace).map(|c| (c.namespace.clone(), c.name.clone())).collect()
+    }
+
+    /// All Clusters, as last seen.
+    pub fn clusters_seen(&self) -> Vec<Cluster> {
+        self.lock_clusters().values().map(|(cluster, _)| cluster.clone()).collect()
+    }
+
+    fn lock_clusters(&self) -> MutexGuard<'_, HashMap<(String, String), Seen>> {
+        self.clusters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The Machines of all Clusters, by metadata alone; none where they are not served.

@@ -1,17 +1,21 @@
 //! The operator-wide source, from the variables that the Go operator reads: its deployment moves over unchanged.
 
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use clap::ValueEnum;
 use thiserror::Error;
 
 use crate::api::source::{GithubSource, OciSource, Source};
-use crate::io::source::{Access, Credentials};
+use crate::io::source::{Access, Credentials, Login};
 
 /// Kinds of source that the environment can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SourceKind {
     /// `GIT_PROVIDER=github`, `GIT_ORG_NAME`, `GIT_REPOSITORY_NAME`, `GIT_ACCESS_TOKEN`.
     Github,
-    /// `OCI_REGISTRY`, `OCI_REPOSITORY`, and `OCI_ACCESS_TOKEN` or `OCI_USERNAME` and `OCI_PASSWORD`.
+    /// `OCI_REGISTRY` (with `http://` in front: by plain http), `OCI_REPOSITORY`, and `OCI_ACCESS_TOKEN`, or `OCI_USERNAME` and `OCI_PASSWORD`, or all three.
     Oci,
 }
 
@@ -64,31 +68,52 @@ impl DefaultSource {
                     ..GithubSource::default()
                 };
                 let spec = Source { github: Some(github), ..Source::default() };
-                Ok(Some(Self { spec, access: access(None, get("GIT_ACCESS_TOKEN")) }))
+                let token = get("GIT_ACCESS_TOKEN");
+                let credentials = token.map(|token| Credentials { password: Some(token), ..Credentials::default() });
+                Ok(Some(Self { spec, access: Access { credentials, ..Access::default() } }))
             }
             SourceKind::Oci => {
-                let registry = needed("OCI_REGISTRY")?;
-                let repository = in_registry(&registry, &needed("OCI_REPOSITORY")?);
+                let (registry, plain) = scheme(needed("OCI_REGISTRY")?);
+                let (repository, plain_there) = scheme(needed("OCI_REPOSITORY")?);
+                let repository = in_registry(&registry, &repository);
                 // The credentials are the registry's: another one never sees them.
                 let is_there = host(&repository) == host(&registry);
-                let login = get("OCI_USERNAME").zip(get("OCI_PASSWORD"));
-                let (user, password) = match (get("OCI_ACCESS_TOKEN"), login) {
-                    _ if !is_there => (None, None),
-                    (Some(token), _) => (None, Some(token)),
-                    (None, Some((user, password))) => (Some(user), Some(password)),
-                    (None, None) => (None, None),
-                };
-                let spec = Source { oci: Some(OciSource { repository, ..OciSource::default() }), ..Source::default() };
-                Ok(Some(Self { spec, access: access(user, password) }))
+                let basic = get("OCI_USERNAME").zip(get("OCI_PASSWORD"));
+                let login = login(get("OCI_ACCESS_TOKEN"), basic).filter(|_| is_there);
+                let registries = login.into_iter().map(|login| (host(&registry).to_ascii_lowercase(), login));
+                let registries: BTreeMap<_, _> = registries.collect();
+                let credentials =
+                    (!registries.is_empty()).then(|| Credentials { registries, ..Credentials::default() });
+                // The registry's word counts where the repository is in it.
+                let insecure = plain_there || (plain && is_there);
+                let access = Access { credentials, insecure, ..Access::default() };
+                let oci = OciSource { repository, insecure, ..OciSource::default() };
+                let spec = Source { oci: Some(oci), ..Source::default() };
+                Ok(Some(Self { spec, access }))
             }
         }
     }
 }
 
-fn access(username: Option<String>, password: Option<String>) -> Access {
-    let credentials =
-        password.map(|password| Credentials { username, password: Some(password), ..Credentials::default() });
-    Access { credentials, ..Access::default() }
+/// As the Go operator logs in: the token, in base64, is shown to the registry itself where it asks for one, and never
+/// exchanged; user and password are for registries that ask for those.
+fn login(token: Option<String>, basic: Option<(String, String)>) -> Option<Login> {
+    let token = token.map(|token| STANDARD.encode(token));
+    match (token, basic) {
+        (Some(token), Some((username, password))) => Some(Login::BearerOrBasic { token, username, password }),
+        (Some(token), None) => Some(Login::Bearer(token)),
+        (None, Some((username, password))) => Some(Login::Basic { username, password }),
+        (None, None) => None,
+    }
+}
+
+/// A name without `http://`, which asks for plain http, or `https://`; and whether it asks.
+fn scheme(name: String) -> (String, bool) {
+    match (name.strip_prefix("http://"), name.strip_prefix("https://")) {
+        (Some(bare), _) => (bare.to_owned(), true),
+        (None, Some(bare)) => (bare.to_owned(), false),
+        (None, None) => (name, false),
+    }
 }
 
 /// The host of `host[:port]/path`, with or without a scheme.
@@ -125,53 +150,90 @@ mod tests {
     const OCI: [(&str, &str); 2] =
         [("OCI_REGISTRY", "registry.example.com"), ("OCI_REPOSITORY", "registry.example.com/kaas/cluster-stacks")];
 
-    /// Place, user and password.
-    fn shown(source: &DefaultSource) -> (String, Option<&str>, Option<&str>) {
-        let place = match (&source.spec.github, &source.spec.oci) {
-            (Some(github), None) => format!("{} {}", github.owner, github.repo),
-            (None, Some(oci)) => oci.repository.clone(),
-            _ => String::new(),
-        };
+    /// Place, and what is shown there.
+    fn shown(source: &DefaultSource) -> (String, String) {
         let credentials = source.access.credentials.as_ref();
-        (place, credentials.and_then(|c| c.username.as_deref()), credentials.and_then(|c| c.password.as_deref()))
+        match (&source.spec.github, &source.spec.oci) {
+            (Some(github), None) => {
+                let token = credentials.and_then(|known| known.password.clone());
+                (format!("{} {}", github.owner, github.repo), token.unwrap_or_default())
+            }
+            (None, Some(oci)) => {
+                let login = credentials.and_then(|known| known.login("registry.example.com", "kaas/cluster-stacks"));
+                let login = match login {
+                    None => String::new(),
+                    Some(Login::Basic { username, password }) => format!("basic {username} {password}"),
+                    Some(Login::Bearer(token)) => format!("bearer {token}"),
+                    Some(Login::BearerOrBasic { token, username, password }) => {
+                        format!("bearer {token} or basic {username} {password}")
+                    }
+                    Some(Login::Identity(_)) => "identity".to_owned(),
+                };
+                (oci.repository.clone(), login)
+            }
+            _ => Default::default(),
+        }
     }
 
     #[test]
     fn the_variables_of_the_go_operator_name_a_source() {
         let oci = |more: &[(&'static str, &'static str)]| [&OCI[..], more].concat();
-        let github = ("SovereignCloudStack cluster-stacks", None, Some("hunter2"));
+        let github = ("SovereignCloudStack cluster-stacks", "hunter2");
         let at = "registry.example.com/kaas/cluster-stacks";
         for (name, kind, variables, expected) in [
             ("github", None, GITHUB.to_vec(), github),
-            ("without a token", None, GITHUB[..3].to_vec(), (github.0, None, None)),
-            ("an empty token", None, [&GITHUB[..3], &[("GIT_ACCESS_TOKEN", "")]].concat(), (github.0, None, None)),
-            ("oci", None, oci(&[]), (at, None, None)),
-            ("oci with a token", None, oci(&[("OCI_ACCESS_TOKEN", "t")]), (at, None, Some("t"))),
+            ("without a token", None, GITHUB[..3].to_vec(), (github.0, "")),
+            ("an empty token", None, [&GITHUB[..3], &[("GIT_ACCESS_TOKEN", "")]].concat(), (github.0, "")),
+            ("oci", None, oci(&[]), (at, "")),
+            ("oci with a token", None, oci(&[("OCI_ACCESS_TOKEN", "t")]), (at, "bearer dA==")),
             (
-                "oci with a login",
+                "oci with both",
                 None,
-                oci(&[("OCI_USERNAME", "u"), ("OCI_PASSWORD", "p")]),
-                (at, Some("u"), Some("p")),
+                oci(&[("OCI_ACCESS_TOKEN", "t"), ("OCI_USERNAME", "u"), ("OCI_PASSWORD", "p")]),
+                (at, "bearer dA== or basic u p"),
             ),
+            ("oci with a login", None, oci(&[("OCI_USERNAME", "u"), ("OCI_PASSWORD", "p")]), (at, "basic u p")),
             ("both", None, [&GITHUB[..], &OCI].concat(), github),
-            ("both, told", Some(SourceKind::Oci), [&GITHUB[..], &OCI].concat(), (at, None, None)),
+            ("both, told", Some(SourceKind::Oci), [&GITHUB[..], &OCI].concat(), (at, "")),
             (
                 "a repository without its registry",
                 None,
                 vec![("OCI_REGISTRY", "registry.example.com"), ("OCI_REPOSITORY", "kaas/cluster-stacks")],
-                (at, None, None),
+                (at, ""),
             ),
             (
                 "another registry gets no credentials",
                 None,
                 vec![("OCI_REGISTRY", "ghcr.io"), OCI[1], ("OCI_ACCESS_TOKEN", "t")],
-                (at, None, None),
+                (at, ""),
             ),
         ] {
             let source = read(kind, &variables).unwrap().unwrap();
-            let (place, user, password) = shown(&source);
-            assert_eq!((place.as_str(), user, password), expected, "{name}");
+            let (place, login) = shown(&source);
+            assert_eq!((place.as_str(), login.as_str()), expected, "{name}");
             assert!(!format!("{source:?}").contains("hunter2"), "{name}");
+        }
+    }
+
+    #[test]
+    fn plain_http_is_a_choice() {
+        let at = |registry: &str, repository: &str| {
+            let source = read(None, &[("OCI_REGISTRY", registry), ("OCI_REPOSITORY", repository)]).unwrap().unwrap();
+            let oci = source.spec.oci.unwrap();
+            assert_eq!(oci.insecure, source.access.insecure);
+            (oci.repository, oci.insecure)
+        };
+        let there = "registry.example.com/kaas/stacks";
+        for (registry, repository, plain) in [
+            ("registry.example.com", there, false),
+            ("https://registry.example.com", "kaas/stacks", false),
+            ("http://registry.example.com", "kaas/stacks", true),
+            ("http://registry.example.com", there, true),
+            ("http://registry.example.com/", "kaas/stacks", true),
+            ("registry.example.com", "http://registry.example.com/kaas/stacks", true),
+            ("http://other.example.com", there, false),
+        ] {
+            assert_eq!(at(registry, repository), (there.to_owned(), plain), "{registry} {repository}");
         }
     }
 

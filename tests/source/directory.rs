@@ -2,14 +2,18 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clusterstack::core::limits::Limits;
 use clusterstack::core::name::ReleaseName;
-use clusterstack::core::source::AllowList;
+use clusterstack::core::source::{AllowList, Refused};
 use clusterstack::io::source::directory::DirectorySource;
 use clusterstack::io::source::{Fetched, Source, SourceError};
 use clusterstack::io::unpack;
+use rustix::fs::{CWD, RenameFlags};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
@@ -81,8 +85,35 @@ async fn links_are_refused_and_roots_are_kept() {
     let allow = AllowList::parse([inside.path().to_str().unwrap()]).unwrap();
     let through = DirectorySource::new(link.to_str().unwrap(), &allow, Limits::default()).unwrap();
     let listed = through.list(&CancellationToken::new()).await;
-    assert!(matches!(listed, Err(SourceError::Refused(_))), "{listed:?}");
+    assert!(matches!(listed, Err(SourceError::Refused(Refused::Link { .. }))), "{listed:?}");
     assert!(DirectorySource::new(outside.path().to_str().unwrap(), &allow, Limits::default()).is_err());
+}
+
+#[tokio::test]
+async fn who_exchanges_a_file_for_a_link_while_it_is_read_shows_nothing_of_what_it_leads_to() {
+    let (directory, outside) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    fs::write(outside.path().join("secret"), "swordfish").unwrap();
+    write(&directory, &format!("{TAG}/cluster-class/Chart.yaml"), "harmless!");
+    symlink(outside.path().join("secret"), directory.path().join("link")).unwrap();
+    let (file, link) = (directory.path().join(TAG).join("cluster-class/Chart.yaml"), directory.path().join("link"));
+    let (source, done) = (source(&directory), Arc::new(AtomicBool::new(false)));
+    let exchanger = std::thread::spawn({
+        let done = Arc::clone(&done);
+        move || {
+            while !done.load(Ordering::Relaxed) {
+                rustix::fs::renameat_with(CWD, &file, CWD, &link, RenameFlags::EXCHANGE).unwrap();
+            }
+        }
+    });
+    let (started, mut read) = (Instant::now(), 0);
+    while started.elapsed() < Duration::from_secs(2) {
+        let result = fetch(&source).await;
+        assert!(!format!("{result:?}").contains("swordfish"), "{result:?}");
+        read += usize::from(result.is_ok());
+    }
+    done.store(true, Ordering::Relaxed);
+    exchanger.join().unwrap();
+    assert!(read > 0, "it was never read");
 }
 
 #[tokio::test]

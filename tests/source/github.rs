@@ -15,7 +15,7 @@ use clusterstack::core::source::AllowList;
 use clusterstack::core::verification::{ChecksumTrust, GitTrust, Keys, NotVerified, Trust};
 use clusterstack::io::source::github::GithubSource;
 use clusterstack::io::source::meter::{ByOutcome, BySource, SourceMetrics};
-use clusterstack::io::source::{Listing, Source, SourceError, Tag, Wanted};
+use clusterstack::io::source::{Listing, Quotas, Source, SourceError, Tag, Wanted};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -116,14 +116,18 @@ impl World {
     }
 
     fn source_as(&self, secret: &[(&str, &str)]) -> GithubSource {
+        self.source_of("r", secret, &Quotas::default())
+    }
+
+    fn source_of(&self, repo: &str, secret: &[(&str, &str)], quotas: &Quotas) -> GithubSource {
         let spec = Spec {
             owner: "o".into(),
-            repo: "r".into(),
+            repo: repo.into(),
             api_url: Some(format!("http://{}/api/v3", self.api.host)),
             ..Spec::default()
         };
         let allow = AllowList::parse([self.api.host.as_str(), self.blobs.host.as_str()]).unwrap();
-        GithubSource::new(&spec, &access(secret), &allow, Limits::default(), self.metrics.clone()).unwrap()
+        GithubSource::new(&spec, &access(secret), &allow, Limits::default(), self.metrics.clone(), quotas).unwrap()
     }
 
     fn source(&self) -> GithubSource {
@@ -164,7 +168,7 @@ fn name() -> ReleaseName {
 }
 
 async fn fetch(source: &GithubSource, tag: &Tag, trust: Option<&Trust>) -> Result<Vec<String>, SourceError> {
-    let wanted = Wanted { tag, release: &name(), trust };
+    let wanted = Wanted { tag, release: &name(), trust, by_revision: false };
     let fetched = source.fetch(&wanted, &CancellationToken::new()).await?;
     assert_eq!(fetched.revision, tag.revision);
     Ok(fetched.files.into_keys().collect())
@@ -530,4 +534,26 @@ async fn sources_are_other_ones_by_place_and_by_who_asks() {
     assert_eq!(a.key(), same.key());
     assert_ne!(a.key(), b.key());
     assert!(!a.key().contains("swordfish"));
+}
+
+#[tokio::test]
+async fn a_limit_holds_for_all_repositories_that_a_token_reads() {
+    let world = World::new().await;
+    let quotas = Quotas::default();
+    let of = |repo: &str, token: &str| world.source_of(repo, &[("token", token)], &quotas);
+    let (first, second, other) = (of("r", TOKEN), of("another", TOKEN), of("r", "ghp_other"));
+    let secondary = r#"{"message":"You have exceeded a secondary rate limit."}"#;
+    world.api_says(403, &[("retry-after", "300")], secondary);
+    list(&first).await.unwrap_err();
+    let asked = world.api.asked().len();
+    let error = list(&second).await.unwrap_err();
+    let SourceError::RateLimited { after, .. } = &error else { panic!("{error}") };
+    assert!(asked == 1 && world.api.asked().is_empty() && after.as_secs() > 290, "{error}");
+    assert!(!format!("{error:?}").contains(TOKEN), "{error:?}");
+    // Who has another token is served.
+    let repository = Arc::clone(&world.repository);
+    world.api.answers(move |asked| github(&repository, asked));
+    list(&other).await.unwrap();
+    assert!(matches!(list(&first).await, Err(SourceError::RateLimited { .. })));
+    assert_eq!((first.quota(), other.quota().unwrap().limit), (None, 5000));
 }

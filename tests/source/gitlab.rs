@@ -11,7 +11,7 @@ use clusterstack::core::name::ReleaseName;
 use clusterstack::core::source::AllowList;
 use clusterstack::io::source::gitlab::GitlabSource;
 use clusterstack::io::source::meter::SourceMetrics;
-use clusterstack::io::source::{Listing, Source, SourceError, Tag, Wanted};
+use clusterstack::io::source::{Listing, Quotas, Source, SourceError, Tag, Wanted};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -96,7 +96,8 @@ impl World {
         let url = Some(format!("http://{}", self.api.host));
         let spec = Spec { url, project: "group/name".into(), ..Spec::default() };
         let allow = AllowList::parse([self.api.host.as_str(), self.elsewhere.host.as_str()]).unwrap();
-        GitlabSource::new(&spec, &access(secret), &allow, Limits::default(), SourceMetrics::default()).unwrap()
+        let (limits, metrics) = (Limits::default(), SourceMetrics::default());
+        GitlabSource::new(&spec, &access(secret), &allow, limits, metrics, &Quotas::default()).unwrap()
     }
 
     fn source(&self) -> GitlabSource {
@@ -124,7 +125,7 @@ async fn resolved(source: &GitlabSource) -> Tag {
 
 async fn fetch(source: &GitlabSource, tag: &Tag) -> Result<Vec<String>, SourceError> {
     let release: ReleaseName = V1.parse().unwrap();
-    let wanted = Wanted { tag, release: &release, trust: None };
+    let wanted = Wanted { tag, release: &release, trust: None, by_revision: false };
     Ok(source.fetch(&wanted, &CancellationToken::new()).await?.files.into_keys().collect())
 }
 

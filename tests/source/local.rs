@@ -50,6 +50,31 @@ async fn links_and_git_files_do_not_leave_the_permitted_root() {
         let error = source.list(&CancellationToken::new()).await.unwrap_err();
         assert!(matches!(error, SourceError::Refused(Refused::Root { .. })), "{name}: {error}");
     }
+    // Objects that lie elsewhere, also two steps away.
+    for (name, alternates) in [
+        ("borrows", secret.path.join(".git/objects").display().to_string()),
+        ("relative", "../../../../secret/.git/objects".to_owned()),
+        ("again", root.join("borrows/.git/objects").display().to_string()),
+    ] {
+        let repository = Repository::new(root.join(name));
+        std::fs::write(repository.path.join(".git/objects/info/alternates"), format!("{alternates}\n")).unwrap();
+        let source = git.source(&format!("file://{}/{name}", root.display()), None, Access::default()).unwrap();
+        let error = source.list(&CancellationToken::new()).await.unwrap_err();
+        assert!(matches!(error, SourceError::Refused(Refused::Root { .. })), "{name}: {error}");
+    }
+    // Within the root they may.
+    let lender = Repository::new(root.join("lender"));
+    lender.write_stack("stacks/docker/scs").commit();
+    lender.tag(TAG);
+    let status = std::process::Command::new("git")
+        .args(["clone", "-q", "--shared"])
+        .args([&lender.path, &root.join("shares")])
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let source = git.source(&format!("file://{}/shares", root.display()), None, Access::default()).unwrap();
+    assert_eq!(source.list(&CancellationToken::new()).await.unwrap().tags.len(), 1);
+
     let linked = directory.path().join("linked");
     symlink(directory.path(), &linked).unwrap();
     let git = super::git(directory.path(), &[linked.to_str().unwrap()]);
@@ -162,7 +187,22 @@ async fn submodules_and_tags_of_something_else_are_refused() {
     assert!(error.contains("stacks") || error.contains("module"), "{error}");
     assert!(error.contains("submodule"), "{error}");
 
-    repository::git(&repository.path, &["tag", "-f", TAG, "HEAD:stacks"]);
+    // Elsewhere it does no harm, and in the place of the stack it is named.
+    repository::git(&repository.path, &["mv", "stacks/docker/scs/module", "module"]);
+    repository.commit();
+    repository.tag(TAG);
+    assert_eq!(fetch(&source(&git, &repository)).await.unwrap().path, "stacks/docker/scs");
+    repository::git(&repository.path, &["rm", "-q", "-r", "stacks/docker/scs"]);
+    repository::git(&repository.path, &["mv", "module", "stacks"]);
+    repository.commit();
+    repository.tag(TAG);
+    let error = fetch(&source(&git, &repository)).await.unwrap_err().to_string();
+    assert!(error.contains("stacks") && error.contains("submodule"), "{error}");
+    repository.write_stack("providers/docker/scs").commit();
+    repository.tag(TAG);
+    assert_eq!(fetch(&source(&git, &repository)).await.unwrap().path, "providers/docker/scs");
+
+    repository::git(&repository.path, &["tag", "-f", TAG, "HEAD:providers"]);
     let error = fetch(&source(&git, &repository)).await.unwrap_err().to_string();
     assert!(error.contains("points at no commit"), "{error}");
 }

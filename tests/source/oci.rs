@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use clusterstack::core::artifact::{INDEX, MANIFEST};
 use clusterstack::core::files::FileTree;
 use clusterstack::core::limits::Limits;
 use clusterstack::core::name::ReleaseName;
 use clusterstack::core::source::AllowList;
 use clusterstack::core::verification::{CosignTrust, Keys, NotVerified, Trust};
-use clusterstack::io::registry::{INDEX, MANIFEST, Registry, push};
+use clusterstack::io::registry::Registry;
 use clusterstack::io::source::oci::OciSource;
 use clusterstack::io::source::{Access, Fetched, Source, SourceError, Tag, Wanted};
 use clusterstack::io::store::Digest;
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use super::registry::{Liar, RegistryServer, assets};
+use super::registry::{Liar, RegistryServer, assets, push};
 
 pub const TAG: &str = "docker-scs-1-30-v1";
 
@@ -68,7 +69,7 @@ impl World {
 
     /// Pushes a release past the liar's eyes, and forgets that.
     pub async fn release(&self, tag: &str, templates: &str) -> Digest {
-        let digest = push(&self.repository(), tag, &assets(tag, templates), &BTreeMap::new()).await.unwrap();
+        let digest = push(&self.repository(), tag, &assets(tag, templates)).await.unwrap();
         self.liar.asked();
         digest
     }
@@ -93,7 +94,7 @@ pub async fn resolved(source: &OciSource, name: &str) -> Result<Tag, SourceError
 
 pub async fn fetch(source: &OciSource, tag: &Tag, trust: Option<&Trust>) -> Result<Fetched, SourceError> {
     let release: ReleaseName = tag.name.parse().unwrap();
-    source.fetch(&Wanted { tag, release: &release, trust }, &CancellationToken::new()).await
+    source.fetch(&Wanted { tag, release: &release, trust, by_revision: false }, &CancellationToken::new()).await
 }
 
 async fn names(source: &OciSource) -> Vec<String> {
@@ -137,12 +138,11 @@ async fn a_pushed_release_is_listed_and_fetched() {
 async fn the_same_release_pushed_again_has_the_same_digest_and_sends_no_blob() {
     let Some(t) = World::new(&[]).await else { return };
     let first = t.release(TAG, "a: 1").await;
-    let notes = BTreeMap::new();
-    let again = push(&t.repository(), "other", &assets(TAG, "a: 1"), &notes).await.unwrap();
+    let again = push(&t.repository(), "other", &assets(TAG, "a: 1")).await.unwrap();
     assert_eq!(first, again);
     let sent: Vec<String> = t.liar.asked().into_iter().map(|asked| asked.what).collect();
     assert!(!sent.iter().any(|what| what.starts_with("POST")), "{sent:?}");
-    let refused = push(&t.repository(), "a/b", &assets(TAG, "a: 1"), &notes).await;
+    let refused = push(&t.repository(), "a/b", &assets(TAG, "a: 1")).await;
     assert!(refused.unwrap_err().to_string().contains("no tag"));
 }
 
@@ -277,9 +277,9 @@ async fn a_real_stack_is_the_same_from_a_registry_as_from_git() {
     for name in ["openstack-scs2-1-34-v2", "openstack-scs-1-30-v1"] {
         let release: ReleaseName = name.parse().unwrap();
         let Some(tag) = tags.iter().find(|tag| tag.name == name) else { panic!("no tag {name} among {tags:?}") };
-        let from_git = git.fetch(&Wanted { tag, release: &release, trust: None }, &cancel).await.unwrap().files;
+        let from_git = git.fetch(&super::wanted(tag, &release), &cancel).await.unwrap().files;
         let assets = published(&release, &from_git);
-        push(&t.repository(), name, &assets, &BTreeMap::new()).await.unwrap();
+        push(&t.repository(), name, &assets).await.unwrap();
         let known: Vec<&String> = from_git.keys().filter(|path| belongs(path)).collect();
         let fetched = t.get(name).await.unwrap().files;
         assert_eq!(fetched.keys().collect::<Vec<_>>(), known);

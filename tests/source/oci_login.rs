@@ -8,14 +8,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clusterstack::core::limits::Limits;
 use clusterstack::core::source::AllowList;
-use clusterstack::io::registry::{Registry, push};
+use clusterstack::io::registry::Registry;
 use clusterstack::io::source::access::Tls;
 use clusterstack::io::source::oci::OciSource;
 use clusterstack::io::source::{Access, Credentials, Source, SourceError};
+use clusterstack::settings::environment::DefaultSource;
 use tokio_util::sync::CancellationToken;
 
 use super::oci::{TAG, World, fetch, resolved};
-use super::registry::{Lie, RegistryServer, assets};
+use super::registry::{Lie, RegistryServer, assets, push};
 
 const USER: [&str; 4] = ["-user", "robot", "-password", "hunter2-hunter2"];
 
@@ -82,7 +83,7 @@ async fn a_token_is_got_and_used_until_it_ends() {
 
     t.access.credentials = None;
     t.get(TAG).await.unwrap();
-    let denied = push(&t.repository(), TAG, &assets(TAG, "a: 2"), &BTreeMap::new()).await.unwrap_err();
+    let denied = push(&t.repository(), TAG, &assets(TAG, "a: 2")).await.unwrap_err();
     assert!(matches!(denied, SourceError::Unauthorized { .. }), "{denied}");
     t.access.credentials = credentials(&[("username", "robot"), ("password", "hunter2-wrong")]);
     let error = t.get(TAG).await.unwrap_err();
@@ -200,7 +201,7 @@ async fn certificates_are_checked_and_shown() {
     };
     let good = access(true, true);
     let own = Registry::new(&name, &good, &allow, &scratch).unwrap();
-    push(&own, TAG, &assets(TAG, "a: 1"), &BTreeMap::new()).await.unwrap();
+    push(&own, TAG, &assets(TAG, "a: 1")).await.unwrap();
     let source = OciSource::new(&name, &good, &allow, &scratch, Limits::default()).unwrap();
     fetch(&source, &resolved(&source, TAG).await.unwrap(), None).await.unwrap();
 
@@ -230,4 +231,45 @@ fn certificates() -> (String, (String, String), (String, String)) {
     let server = signed(vec!["127.0.0.1".to_owned()], ExtendedKeyUsagePurpose::ServerAuth);
     let client = signed(vec!["client".to_owned()], ExtendedKeyUsagePurpose::ClientAuth);
     (authority, server, client)
+}
+
+#[tokio::test]
+async fn the_go_operators_variables_log_in_as_it_does() {
+    let Some(mut t) = World::new(&[]).await else { return };
+    t.release(TAG, "a: 1").await;
+    const BEARER: &str = "Bearer realm=\"https://auth.example.com/token\",service=\"r\"";
+    const BASIC: &str = "Basic realm=\"r\"";
+    // base64 of swordfish, and of robot:hunter2
+    let (token, password) = ("Bearer c3dvcmRmaXNo", "Basic cm9ib3Q6aHVudGVyMg==");
+    let of_token = [("OCI_ACCESS_TOKEN", "swordfish")];
+    let of_user = [("OCI_USERNAME", "robot"), ("OCI_PASSWORD", "hunter2")];
+    let both = [of_token[0], of_user[0], of_user[1]];
+    for (variables, challenge, expected, good) in [
+        (&of_token[..], BEARER, token, true),
+        (&of_user[..], BASIC, password, true),
+        (&both[..], BEARER, token, true),
+        (&both[..], BASIC, password, true),
+        (&of_token[..], BEARER, "Bearer other", false),
+        (&both[..], BASIC, "Basic other", false),
+    ] {
+        let name = t.name();
+        let read = |variable: &str| match variable {
+            "OCI_REGISTRY" => Some(t.liar.host.clone()),
+            "OCI_REPOSITORY" => Some(name.clone()),
+            _ => variables.iter().find(|(key, _)| *key == variable).map(|(_, value)| (*value).to_owned()),
+        };
+        let found = DefaultSource::read(None, read).unwrap().unwrap();
+        assert_eq!(found.spec.oci.unwrap().repository, t.name());
+        t.access = Access { insecure: true, ..found.access };
+        t.liar.set(Lie::Login(challenge, expected));
+        match t.get(TAG).await {
+            Ok(_) => assert!(good, "{variables:?} {challenge}"),
+            Err(error) => {
+                assert!(!good && matches!(error, SourceError::Unauthorized { .. }), "{variables:?} {error}");
+                assert!(
+                    !["swordfish", "hunter2", "c3dvcmRmaXNo"].iter().any(|word| format!("{error:?}").contains(word))
+                );
+            }
+        }
+    }
 }

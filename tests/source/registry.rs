@@ -12,7 +12,11 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
+use clusterstack::core::artifact::{Artifact, MANIFEST};
 use clusterstack::core::name::ReleaseName;
+use clusterstack::io::registry::Registry;
+use clusterstack::io::source::SourceError;
+use clusterstack::io::store::Digest;
 use clusterstack::io::unpack;
 use futures::StreamExt;
 use tokio::net::TcpListener;
@@ -73,6 +77,15 @@ pub fn assets(tag: &str, templates: &str) -> BTreeMap<String, Bytes> {
     ])
 }
 
+/// Pushes files as `tag`, whatever that named before; gives the manifest's digest.
+pub async fn push(registry: &Registry, tag: &str, files: &BTreeMap<String, Bytes>) -> Result<Digest, SourceError> {
+    let artifact = Artifact::of_release(&"docker-x-1-34-v1".parse().expect("no name"), files);
+    for content in artifact.blobs.values() {
+        registry.push_blob(content).await?;
+    }
+    registry.push_manifest(tag, MANIFEST, artifact.manifest).await
+}
+
 /// How the liar answers.
 #[derive(Clone, Debug, Default)]
 pub enum Lie {
@@ -105,6 +118,8 @@ pub enum Lie {
     Slow(Duration),
     /// With this page of tags and this `Link`.
     Page(String, String),
+    /// By this challenge to whoever does not show this in `Authorization`.
+    Login(&'static str, &'static str),
 }
 
 /// What was asked.
@@ -189,6 +204,12 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
         Lie::Page(tags, link) if path.ends_with("/tags/list") => {
             let link = HeaderValue::from_str(link).expect("no header");
             return respond(200, &[(header::LINK, link)], Body::from(tags.clone()));
+        }
+        Lie::Login(challenge, expected)
+            if headers.get(header::AUTHORIZATION).is_none_or(|shown| shown != *expected) =>
+        {
+            let challenge = HeaderValue::from_static(challenge);
+            return respond(401, &[(header::WWW_AUTHENTICATE, challenge)], Body::empty());
         }
         Lie::Slow(time) => tokio::time::sleep(*time).await,
         Lie::NoRange => drop(headers.remove(header::RANGE)),

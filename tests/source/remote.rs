@@ -1,12 +1,13 @@
 //! Repositories behind a server.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base64::Engine;
 use clusterstack::core::name::ReleaseName;
 use clusterstack::io::source::git::GitSource;
 use clusterstack::io::source::poller::Poller;
-use clusterstack::io::source::{Access, Credentials, Listing, Source, SourceError, Tag};
+use clusterstack::io::source::{Access, Credentials, Listing, Source, SourceError, Tag, Wanted};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
@@ -127,6 +128,37 @@ async fn a_tag_that_moved_or_went_is_said_so() {
 }
 
 #[tokio::test]
+async fn a_commit_that_its_tag_left_comes_by_its_id_where_the_server_gives_it() {
+    let world = World::new().await;
+    let tag = world.tag().await;
+    let before = world.fetch(&tag).await.unwrap();
+    world.repository.write("stacks/docker/scs/cluster-class/values.yaml", "new: true");
+    world.repository.commit();
+    world.repository.tag(TAG);
+    let by_revision = async |source: GitSource| {
+        let (release, trust) = (release(), None);
+        source.fetch(&Wanted { tag: &tag, release: &release, trust, by_revision: true }, &world.cancel).await
+    };
+    let gone = |result: Result<_, SourceError>, part: &str| {
+        let error = result.unwrap_err();
+        assert!(matches!(&error, SourceError::RevisionGone { problem, .. } if problem.contains(part)), "{error:?}");
+    };
+    assert_eq!(by_revision(world.local()).await.unwrap().files, before.files);
+    gone(by_revision(world.source()).await, "gives no commits by their ids");
+    let path = &world.repository.path;
+    repository::git(path, &["config", "uploadpack.allowReachableSHA1InWant", "true"]);
+    assert_eq!(by_revision(world.source()).await.unwrap(), before);
+    // Without the tag as well.
+    repository::git(path, &["tag", "-d", TAG]);
+    assert_eq!(by_revision(world.source()).await.unwrap(), before);
+    // What nothing leads to any more is not given.
+    repository::git(path, &["checkout", "--quiet", "--orphan", "anew"]);
+    world.repository.commit();
+    repository::git(path, &["branch", "-D", "main"]);
+    gone(by_revision(world.source()).await, "does not give this commit");
+}
+
+#[tokio::test]
 async fn credentials_are_asked_for_and_never_shown() {
     let world = World::new().await;
     let (mode, right) = login("user", "hunter2");
@@ -143,6 +175,18 @@ async fn credentials_are_asked_for_and_never_shown() {
     assert!(!format!("{source:?} {}", source.key()).contains("hunter"));
     assert_ne!(source.key(), world.source_with(Some(wrong)).key());
     assert_ne!(source.key(), world.source().key());
+}
+
+#[tokio::test]
+async fn a_bearer_token_is_shown_as_one() {
+    let world = World::new().await;
+    world.server.answers(Mode::Login("Bearer hunter2".to_owned()));
+    let secret = |key: &str| Credentials::from_secret(&[(key.to_owned(), "hunter2\n")].into()).unwrap();
+    world.source_with(Some(secret("bearerToken"))).list(&world.cancel).await.unwrap();
+    let error = world.source_with(Some(secret("token"))).list(&world.cancel).await.unwrap_err();
+    assert!(matches!(error, SourceError::Unauthorized { .. }), "{error}");
+    let keys = ["bearerToken", "token"].map(|key| world.source_with(Some(secret(key))).key());
+    assert_ne!(keys[0], keys[1]);
 }
 
 #[tokio::test]
@@ -198,6 +242,20 @@ async fn what_a_server_answers_is_classed() {
     }
 }
 
+#[tokio::test]
+async fn a_list_without_an_end_is_given_up_before_it_fills_the_memory() {
+    let world = World::new().await;
+    let reference = b"0050cafebabecafebabecafebabecafebabecafebabe refs/tags/docker-scs-1-30-v1234567\n";
+    let begin = b"001e# service=git-upload-pack\n0000".to_vec();
+    world.server.answers(Mode::Text([begin, reference.repeat(65 * 1024 * 1024 / reference.len())].concat()));
+    // It is the size that ends it, on a busy machine too.
+    let mut git = git(world.directory.path(), &[&world.server.host]);
+    git.list_timeout = Duration::from_mins(5);
+    let source = git.source(&world.server.url("r/.git"), None, Access::default()).unwrap();
+    let error = source.list(&world.cancel).await.unwrap_err();
+    assert!(matches!(&error, SourceError::TooLarge { limit, .. } if limit.limit == 64 << 20), "{error:?}");
+}
+
 /// A list with a tag whose name is not UTF-8.
 fn not_utf8() -> Vec<u8> {
     let line = |text: &[u8]| [format!("{:04x}", text.len() + 4).as_bytes(), text].concat();
@@ -219,6 +277,11 @@ async fn a_server_that_is_not_there_is_unreachable() {
     let source = git.source("https://no-such-host.invalid/r", None, Access::default()).unwrap();
     let error = source.list(&CancellationToken::new()).await.unwrap_err();
     assert!(matches!(error, SourceError::Unreachable { .. }), "{error:?}");
+    // By us, so that what was looked at is what is connected to.
+    let source = git.source("ssh://git@no-such-host.invalid/r", None, Access::default()).unwrap();
+    let error = source.list(&CancellationToken::new()).await.unwrap_err();
+    let is_ours = |problem: &str| problem.contains("failed to lookup address information");
+    assert!(matches!(&error, SourceError::Unreachable { problem, .. } if is_ours(problem)), "{error:?}");
 }
 
 #[tokio::test]
@@ -258,10 +321,18 @@ async fn many_stacks_of_one_repository_are_one_list() {
     let poller = Poller::new();
     let git = git(world.directory.path(), &[&world.server.host]);
     let url = world.server.url("r/.git");
-    let sources: Vec<_> =
-        (0..20).map(|n| git.source(&url, Some(format!("stack-{n}")), Access::default()).unwrap()).collect();
-    let polls = sources.iter().map(|source| poller.poll(source, Duration::from_mins(5), &world.cancel));
+    let source = |n| Arc::new(git.source(&url, Some(format!("stack-{n}")), Access::default()).unwrap());
+    let polls = (0..20).map(|n| poller.poll(source(n), Duration::from_mins(5), None, &world.cancel));
     let polled = futures::future::join_all(polls).await;
     assert!(polled.iter().all(Result::is_ok));
     assert_eq!(world.server.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_no_tls_is_told_from_one_that_is_away() {
+    let world = World::new().await;
+    let git = git(world.directory.path(), &[&world.server.host]);
+    let url = world.server.url("r/.git").replacen("http://", "https://", 1);
+    let error = git.source(&url, None, Access::default()).unwrap().list(&world.cancel).await.unwrap_err().to_string();
+    assert!(error.contains("it speaks no TLS there") && error.contains("insecure"), "{error}");
 }

@@ -1,5 +1,6 @@
 //! A real Git server on loopback: `git http-backend`, and what may go wrong with one.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
@@ -8,12 +9,16 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::serve::Listener;
+use futures::{StreamExt, stream};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 /// How the server answers.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +34,14 @@ pub enum Mode {
     Status(u16),
     /// By sending on to another server.
     Elsewhere(String),
+    /// By sending on to what begins so.
+    To(String),
+    /// The pack ends in the middle, in good order or not.
+    Half(bool),
+    /// The pack stops in the middle, and the connection stays.
+    Stalls,
+    /// The pack is preceded by words without end.
+    Endless,
     /// With this text to whatever is asked.
     Text(Vec<u8>),
 }
@@ -50,6 +63,7 @@ struct Shared {
 
 /// A server that ends when it is dropped.
 pub struct Server {
+    scheme: &'static str,
     pub host: String,
     shared: Shared,
     task: JoinHandle<()>,
@@ -69,12 +83,22 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let host = listener.local_addr().unwrap().to_string();
         let task = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        Self { host, shared, task }
+        Self { scheme: "http", host, shared, task }
+    }
+
+    /// The same over TLS.
+    pub async fn with_tls(root: PathBuf, acceptor: TlsAcceptor) -> Self {
+        let shared = Shared { root, mode: Arc::default(), asked: Arc::default() };
+        let app = Router::new().fallback(answer).with_state(shared.clone());
+        let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let host = tcp.local_addr().unwrap().to_string();
+        let task = tokio::spawn(async move { axum::serve(Tls { tcp, acceptor }, app).await.unwrap() });
+        Self { scheme: "https", host, shared, task }
     }
 
     /// URL of a repository.
     pub fn url(&self, repository: &str) -> String {
-        format!("http://{}/{repository}", self.host)
+        format!("{}://{}/{repository}", self.scheme, self.host)
     }
 
     /// Changes how it answers.
@@ -111,12 +135,76 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
             let location = format!("http://{host}{}", parts.uri);
             return (StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, location)]).into_response();
         }
+        Mode::To(place) => {
+            let location = format!("{place}{}", parts.uri);
+            return (StatusCode::FOUND, [(header::LOCATION, location)]).into_response();
+        }
+        Mode::Half(_) | Mode::Stalls | Mode::Endless if parts.method == Method::GET => {}
+        Mode::Half(in_order) => {
+            let whole = backend(&shared.root, parts.method.as_ref(), &parts.uri, &parts.headers, &body).await;
+            return half(whole, Some(in_order)).await;
+        }
+        Mode::Stalls => {
+            let whole = backend(&shared.root, parts.method.as_ref(), &parts.uri, &parts.headers, &body).await;
+            return half(whole, None).await;
+        }
+        Mode::Endless => {
+            let words = format!("{:04x}\x02{}", 1005, "x".repeat(1000)).into_bytes();
+            // First it is told what is shallow, then it asks again and says that it is done.
+            let done = body.ends_with(b"0009done\n");
+            let start = if done { Bytes::from_static(b"0008NAK\n") } else { Bytes::from_static(b"0000") };
+            let start = stream::once(async { start });
+            let body = start.chain(stream::repeat(Bytes::from(words))).map(Ok::<_, std::io::Error>);
+            let kind = "application/x-git-upload-pack-result";
+            return ([(header::CONTENT_TYPE, kind)], Body::from_stream(body)).into_response();
+        }
         Mode::Text(text) => {
             let kind = "application/x-git-upload-pack-advertisement";
             return ([(header::CONTENT_TYPE, kind)], text).into_response();
         }
     }
     backend(&shared.root, parts.method.as_ref(), &parts.uri, &parts.headers, &body).await
+}
+
+/// The first half of an answer, then its end: in order, or not, or never.
+async fn half(whole: Response, in_order: Option<bool>) -> Response {
+    let (parts, body) = whole.into_parts();
+    let body = to_bytes(body, 1 << 24).await.unwrap();
+    let first = stream::once({
+        let half = body.slice(..body.len() / 2);
+        async { Ok::<_, std::io::Error>(half) }
+    });
+    let body = match in_order {
+        Some(true) => Body::from_stream(first),
+        Some(false) => Body::from_stream(first.chain(stream::once(async { Err(std::io::Error::other("broken")) }))),
+        None => Body::from_stream(first.chain(stream::pending())),
+    };
+    Response::from_parts(parts, body)
+}
+
+/// Connections of TLS.
+struct Tls {
+    tcp: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+impl Listener for Tls {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, SocketAddr) {
+        loop {
+            let Ok((stream, address)) = self.tcp.accept().await else { continue };
+            // Who does not trust us hangs up here.
+            if let Ok(stream) = self.acceptor.accept(stream).await {
+                return (stream, address);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.tcp.local_addr()
+    }
 }
 
 /// Git's own server side, by CGI.

@@ -37,7 +37,7 @@ async fn fetch(source: &GitSource, name: &str, trust: &Trust) -> Result<Fetched,
     let release: ReleaseName = name.parse().unwrap();
     let listing = source.list(&cancel).await.unwrap();
     let tag = listing.tags.iter().find(|tag| tag.name == name).unwrap();
-    source.fetch(&Wanted { tag, release: &release, trust: Some(trust) }, &cancel).await
+    source.fetch(&Wanted { tag, release: &release, trust: Some(trust), by_revision: false }, &cancel).await
 }
 
 fn refusal(result: Result<Fetched, SourceError>) -> NotVerified {

@@ -168,7 +168,7 @@ fn a_single_addon_chart_gets_the_addons_version() {
     let bundle = bundle("openstack-scs-1-30-v3", &files).unwrap();
     let Some(AddonCharts::Single(chart)) = &bundle.addon else { panic!("{:?}", bundle.addon) };
     assert_eq!(chart_yaml(chart), format!("name: addon\nversion: \"{}\"\n", bundle.addon_version.unwrap()));
-    assert!(bundle.addon_values.unwrap().contains(".Cluster"));
+    assert!(bundle.addon_values.unwrap().text.contains(".Cluster"));
 }
 
 #[test]

@@ -7,19 +7,19 @@ use serde_json::{Map, Value};
 
 use super::charts::{self, Wanted};
 use super::{Desk, Rendered, injected, line_in, names, sample_cluster};
-use crate::core::addon_config::AddonConfig;
+use crate::core::addon::essential;
+use crate::core::addon::values::{self, ADDON_VALUES, OVERWRITE, Template};
+use crate::core::addon_config::{AddonConfig, Hook};
 use crate::core::bundle::CLUSTER_ADDON;
 use crate::core::chart::{Capabilities, Release, RenderInput, Seed, render_text};
 use crate::core::files::below;
+use crate::core::image::pipeline::Pipeline;
 use crate::core::name::ReleaseName;
 use crate::core::node_images::{self, NodeImages};
 use crate::core::package::Identity;
 use crate::core::yaml;
 
 const CONFIG: &str = "clusteraddon.yaml";
-const VALUES: &str = "cluster-addon-values.yaml";
-/// Of a stage.
-const OVERWRITE: &str = "overwrite.yaml";
 
 /// Looks at the addons and renders them.
 pub(super) fn check(desk: &mut Desk<'_>, identity: &Identity, name: &ReleaseName) -> Vec<Rendered> {
@@ -58,6 +58,10 @@ pub(super) fn check(desk: &mut Desk<'_>, identity: &Identity, name: &ReleaseName
             desk.find("chart-stage", Some(&format!("{directory}/Chart.yaml")), None, message);
         }
     }
+    if let Ok(Some((file, _))) = values::template(ADDON_VALUES, |file| desk.files.get(file)) {
+        let message = "no stage reads it: move what is in it to overwrite.yaml in the charts of the stages";
+        desk.find("values-unread", Some(&file), None, message);
+    }
     let mut all = Vec::new();
     for stage in stages {
         let directory = format!("{CLUSTER_ADDON}/{stage}");
@@ -66,37 +70,70 @@ pub(super) fn check(desk: &mut Desk<'_>, identity: &Identity, name: &ReleaseName
             desk.find("stage-chart", Some(CONFIG), names::line_of(desk.files.get(CONFIG), stage), message);
             continue;
         }
-        all.extend(one(desk, identity, name, &directory));
+        let own = format!("{directory}/{OVERWRITE}");
+        let rendered = one(desk, identity, name, (&directory, &own));
+        if let (true, Some(chart)) = (is_deleted_last(&config, stage), &rendered) {
+            deletion(desk, stage, chart);
+        }
+        all.extend(rendered);
     }
     all
+}
+
+fn is_deleted_last(config: &AddonConfig, name: &str) -> bool {
+    config.of(Hook::BeforeClusterDelete).iter().any(|stage| stage.name == name)
+}
+
+/// Tells what a cluster would lack before its machines are deleted.
+fn deletion(desk: &mut Desk<'_>, stage: &str, chart: &Rendered) {
+    for (manifest, file) in &chart.objects {
+        let Some(need) = essential::of(&manifest.object) else { continue };
+        let message = format!(
+            "the stage {stage} of BeforeClusterDelete would delete {}: {}; take it out of that hook",
+            manifest.key,
+            need.as_str()
+        );
+        desk.find("stage-deletion", Some(file), None, message);
+    }
 }
 
 /// The addon of a stack without stages.
 fn single(desk: &mut Desk<'_>, identity: &Identity, name: &ReleaseName) -> Option<Rendered> {
     if desk.files.contains_key(&format!("{CLUSTER_ADDON}/Chart.yaml")) {
-        return one(desk, identity, name, CLUSTER_ADDON);
+        let own = format!("{CLUSTER_ADDON}/{OVERWRITE}");
+        let has_values = matches!(values::template(ADDON_VALUES, |file| desk.files.get(file)), Ok(Some(_)) | Err(_));
+        return one(desk, identity, name, (CLUSTER_ADDON, if has_values { ADDON_VALUES } else { &own }));
     }
     let message = "there is neither clusteraddon.yaml, which names the stages, nor cluster-addon/Chart.yaml";
     desk.find("addon-config", None, None, message);
     None
 }
 
-fn one(desk: &mut Desk<'_>, identity: &Identity, name: &ReleaseName, directory: &str) -> Option<Rendered> {
+/// The chart of a directory, with the values that a file gives for a Cluster.
+fn one(
+    desk: &mut Desk<'_>,
+    identity: &Identity,
+    name: &ReleaseName,
+    (directory, file): (&str, &str),
+) -> Option<Rendered> {
     let kubernetes = desk.options.kubernetes.unwrap_or(&identity.kubernetes_version);
     let sample = sample_cluster(name, &identity.kubernetes_version, desk.options.namespace);
     let extra = injected(desk.options.cluster.unwrap_or(&sample));
-    let own = format!("{directory}/{OVERWRITE}");
-    let mut values = Map::new();
-    for file in [VALUES, own.as_str()] {
-        let Some(text) = desk.expanded.get(file) else { continue };
-        match for_cluster(file, text, &extra, kubernetes, desk.options.now) {
-            Ok(more) => merge(&mut values, more),
+    let expanded = desk.expanded;
+    let values = match values::template(file, |file| expanded.get(file)) {
+        Ok(None) => Map::new(),
+        Ok(Some((file, text))) => match for_cluster(&file, text, &extra, kubernetes, desk.options.now) {
+            Ok(values) => values,
             Err((message, line)) => {
-                desk.find("addon-values", Some(file), line, message);
+                desk.find("addon-values", Some(&file), line, message);
                 return None;
             }
+        },
+        Err(error) => {
+            desk.find("addon-values", Some(file), None, error.to_string());
+            return None;
         }
-    }
+    };
     let wanted = Wanted {
         directory,
         files: below(desk.expanded, directory),
@@ -123,6 +160,9 @@ fn for_cluster(
     now: jiff::Timestamp,
 ) -> Result<Map<String, Value>, (String, Option<usize>)> {
     let text = std::str::from_utf8(text).map_err(|_| ("it is not valid UTF-8".to_owned(), None))?;
+    if file.ends_with(values::TERA) {
+        return of_tera(file, text, cluster, kubernetes);
+    }
     let form = |error: yaml::Error| (error.to_string(), Some(error.line()));
     let template = match yaml::parse(text).map_err(form)?.get("values") {
         None | Some(Value::Null) => return Ok(Map::new()),
@@ -142,11 +182,25 @@ fn for_cluster(
     }
 }
 
-fn merge(base: &mut Map<String, Value>, over: Map<String, Value>) {
-    for (key, value) in over {
-        match (base.get_mut(&key), value) {
-            (Some(Value::Object(base)), Value::Object(over)) => merge(base, over),
-            (_, value) => _ = base.insert(key, value),
+/// The values that a Tera template gives for a Cluster; the problem with its line.
+fn of_tera(
+    file: &str,
+    text: &str,
+    cluster: &BTreeMap<String, Value>,
+    kubernetes: &str,
+) -> Result<Map<String, Value>, (String, Option<usize>)> {
+    let capabilities = Capabilities::for_kube_version(kubernetes).unwrap_or_default();
+    let template = Template { file: file.to_owned(), text: text.to_owned() };
+    let root = Value::Object(cluster.clone().into_iter().collect());
+    match values::of_stack(&template, &root, &values::input(&capabilities)) {
+        Ok(Value::Object(map)) => Ok(map),
+        Ok(_) => Ok(Map::new()),
+        Err(error) => {
+            let message = error.to_string();
+            let place = message.rsplit_once(&format!("{file}:")).map(|(_, rest)| rest);
+            let line = place.and_then(|rest| rest.split(':').next()?.parse().ok());
+            let line = line.or_else(|| line_in(&message));
+            Err((message, line))
         }
     }
 }
@@ -158,12 +212,33 @@ pub(super) fn images(desk: &mut Desk<'_>) {
         let problem = match std::str::from_utf8(text).map(NodeImages::parse) {
             Ok(Ok(list)) => {
                 twice(desk, file, &list);
+                for image in &list.images {
+                    let line = names::line_of(desk.files.get(file), &image.name);
+                    match Pipeline::of(image) {
+                        Err(error) => desk.find("node-images", Some(file), line, error.to_string()),
+                        Ok(Some(pipeline)) if list.api_version == node_images::API_VERSION => {
+                            unverified(desk, file, line, &pipeline);
+                        }
+                        Ok(_) => {}
+                    }
+                }
                 continue;
             }
             Ok(Err(error)) => error.to_string(),
             Err(_) => "it is not valid UTF-8".to_owned(),
         };
         desk.find("node-images", Some(file), line_in(&problem), format!("the list can't be read: {problem}"));
+    }
+}
+
+/// Tells of a download that the built-in provider refuses. Other providers have lists of their own.
+fn unverified(desk: &mut Desk<'_>, file: &str, line: Option<usize>, pipeline: &Pipeline) {
+    if let Some(step) = pipeline.unverified() {
+        let message = format!(
+            "image {}: nothing vouches for what step {} gets: give it a checksum, or put a verify step behind it",
+            pipeline.image, step.name
+        );
+        desk.find("image-checksum", Some(file), line, message);
     }
 }
 

@@ -94,6 +94,16 @@ fn a_good_stack_is_clean() {
 /// What breaks a stack, the rule that finds it, where, and a part of what it says.
 type Case<'a> = (&'a [(&'a str, Option<&'a str>)], &'a str, Option<&'a str>, Option<usize>, &'a str);
 
+const UNVERIFIED: &str = "apiVersion: nodeimages.clusterstack.x-k8s.io/v1alpha1
+images:
+- {name: ubuntu, url: 'https://images.example.org/ubuntu.qcow2', format: qcow2}
+";
+const STEP_WITHOUT_FILE: &str = "apiVersion: nodeimages.clusterstack.x-k8s.io/v1alpha1
+images:
+- name: ubuntu
+  steps: [{convert: {format: qcow2}}]
+";
+
 #[test]
 #[expect(clippy::too_many_lines, reason = "one table")]
 fn one_broken_thing_is_one_finding() {
@@ -109,6 +119,8 @@ fn one_broken_thing_is_one_finding() {
     let long = CSCTL.replace("scs", &"s".repeat(60));
     let dependency = "apiVersion: v2\nname: cni\nversion: v1\ndependencies:\n- name: cilium\n  version: 1.18.9\n  repository: https://x/\n";
     let two = "addonStages:\n  AfterControlPlaneInitialized:\n    - {name: cni, action: apply}\n    - {name: csi, action: apply}\n";
+    let last = "addonStages:\n  AfterControlPlaneInitialized:\n    - {name: cni, action: apply}\n    - {name: net, action: apply}\n  BeforeClusterDelete:\n    - {name: net, action: delete}\n";
+    let network = "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: net, namespace: kube-system}\nspec: {template: {spec: {volumes: [{hostPath: {path: /etc/cni/net.d}}]}}}\n";
     let schema = r#"{"properties": {"size": {"type": "string"}}}"#;
     let class = "cluster-class/templates/class.yaml";
     let cases: &[Case<'_>] = &[
@@ -213,6 +225,17 @@ fn one_broken_thing_is_one_finding() {
         ),
         (&[("clusteraddon.yaml", None)], "addon-config", None, None, "neither clusteraddon.yaml"),
         (
+            &[
+                ("clusteraddon.yaml", Some(last)),
+                ("cluster-addon/net/Chart.yaml", Some("apiVersion: v2\nname: net\nversion: v1\n")),
+                ("cluster-addon/net/templates/a.yaml", Some(network)),
+            ],
+            "stage-deletion",
+            Some("cluster-addon/net/templates/a.yaml"),
+            None,
+            "would delete DaemonSet kube-system/net: the network of the nodes (CNI)",
+        ),
+        (
             &[("clusteraddon.yaml", Some(two))],
             "stage-chart",
             Some("clusteraddon.yaml"),
@@ -241,11 +264,35 @@ fn one_broken_thing_is_one_finding() {
             "do not render",
         ),
         (
-            &[("cluster-addon-values.yaml", Some("values: |\n  - a\n"))],
+            &[
+                ("cluster-addon/cni/overwrite.yaml", None),
+                ("cluster-addon/cni/overwrite.yaml.tera", Some("a: 1\nb: {{ cluster.spec.a.b.c }}\n")),
+            ],
             "addon-values",
-            Some("cluster-addon-values.yaml"),
+            Some("cluster-addon/cni/overwrite.yaml.tera"),
+            Some(2),
+            "can't be rendered",
+        ),
+        (
+            &[("cluster-addon/cni/overwrite.yaml.tera", Some("a: 1\n"))],
+            "addon-values",
+            Some("cluster-addon/cni/overwrite.yaml"),
+            None,
+            "keep one",
+        ),
+        (
+            &[("cluster-addon/cni/overwrite.yaml", Some("values: |\n  - a\n"))],
+            "addon-values",
+            Some("cluster-addon/cni/overwrite.yaml"),
             None,
             "no map",
+        ),
+        (
+            &[("cluster-addon-values.yaml", Some("values: |\n  a: b\n"))],
+            "values-unread",
+            Some("cluster-addon-values.yaml"),
+            None,
+            "no stage reads it",
         ),
         (
             &[("cluster-addon/cni/templates/a.yaml", Some("# nothing\n"))],
@@ -260,6 +307,20 @@ fn one_broken_thing_is_one_finding() {
             Some("node-images.yaml"),
             Some(1),
             "url",
+        ),
+        (
+            &[("node-images.yaml", Some(UNVERIFIED))],
+            "image-checksum",
+            Some("node-images.yaml"),
+            Some(3),
+            "nothing vouches for what step download gets",
+        ),
+        (
+            &[("node-images.yaml", Some(STEP_WITHOUT_FILE))],
+            "node-images",
+            Some("node-images.yaml"),
+            Some(3),
+            "image ubuntu, step 1 (convert): there is no file yet",
         ),
         (
             &[("node-images.yaml", Some("dockerImages:\n- a\n- a\n"))],
@@ -305,6 +366,15 @@ fn what_a_stack_brings_along_is_known() {
     ]));
     let [only] = found.as_slice() else { panic!("{found:#?}") };
     assert!(only.rule.id == "object-schema" && only.message.contains(".spec"), "{only:?}");
+}
+
+#[test]
+fn values_in_tera_are_taken_as_they_are_in_go() {
+    let files = stack(&[
+        ("cluster-addon/cni/overwrite.yaml", None),
+        ("cluster-addon/cni/overwrite.yaml.tera", Some("values: |\n  cluster: {{ cluster.metadata.name }}\n")),
+    ]);
+    assert_eq!(findings(&files), []);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{ADDON_CONFIG, ADDON_VALUES, HASHES, METADATA};
+use super::{ADDON_CONFIG, ADDON_VALUES, ADDON_VALUES_TERA, HASHES, METADATA};
 use crate::core::bundle::{CLUSTER_ADDON, CLUSTER_CLASS};
 use crate::core::digest::hex;
 use crate::core::files::{FileTree, below};
@@ -48,7 +48,7 @@ impl Hashes {
             cluster_stack: tree(&all.collect()),
             cluster_class_dir: of_directory(CLUSTER_CLASS),
             cluster_addon_dir: of_directory(CLUSTER_ADDON),
-            cluster_addon_values: of_file(ADDON_VALUES),
+            cluster_addon_values: of_file(ADDON_VALUES) + &of_file(ADDON_VALUES_TERA),
             cluster_addon_config: of_file(ADDON_CONFIG),
             node_image_dir: node_images(files),
         }

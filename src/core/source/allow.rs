@@ -71,6 +71,11 @@ impl AllowList {
         self.hosts.iter().any(|(name, _)| name == host)
     }
 
+    /// Whether a flag names a host on one port only.
+    pub fn holds_ports(&self) -> bool {
+        self.hosts.iter().any(|(_, only)| only.is_some())
+    }
+
     /// Whether a flag names the host, with this port or with none.
     pub fn holds_host(&self, host: &str, port: u16) -> bool {
         let host = host.trim_end_matches('.');

@@ -1,7 +1,7 @@
 //! URLs of sources.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use url::{Host, Url};
@@ -75,6 +75,14 @@ impl SourceUrl {
         self.url.as_str()
     }
 
+    /// The whole, but at another address: for a connection that leads there by another way.
+    pub fn by_way_of(&self, address: SocketAddr) -> Option<String> {
+        let mut url = self.url.clone();
+        url.set_ip_host(address.ip()).ok()?;
+        url.set_port(Some(address.port())).ok()?;
+        Some(url.into())
+    }
+
     /// For messages: without user and password, but with the user of an SSH URL.
     pub fn redacted(&self) -> String {
         let mut url = self.url.clone();
@@ -128,7 +136,7 @@ impl SourceUrl {
         (self.scheme == Scheme::File).then(|| self.url.to_file_path().ok()).flatten()
     }
 
-    /// Whether the host is a loopback, link-local or unspecified one, by address or by name.
+    /// Whether the host is a loopback, link-local or unspecified one or a cloud's metadata service, by address or by name.
     pub fn is_local_host(&self) -> bool {
         match Host::parse(&self.host) {
             Ok(Host::Ipv4(address)) => is_local_v4(address),
@@ -180,7 +188,7 @@ fn is_parent(part: &str) -> bool {
     part.to_ascii_lowercase().replace("%2e", ".") == ".."
 }
 
-/// Whether an address is a loopback, link-local or unspecified one.
+/// Whether an address is a loopback, link-local or unspecified one, or a cloud's metadata service.
 pub(super) fn is_local_address(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_local_v4(address),
@@ -188,15 +196,35 @@ pub(super) fn is_local_address(address: IpAddr) -> bool {
     }
 }
 
+/// Metadata services of clouds that are not on the link: they give credentials of the machine to who asks. Alibaba Cloud's,
+/// and that of Azure's platform.
+const METADATA_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16)];
+/// Those of AWS and Google Cloud.
+const METADATA_V6: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)];
+
 fn is_local_v4(address: Ipv4Addr) -> bool {
     // All of 0.0.0.0/8 is "this host on this network".
-    address.is_loopback() || address.is_link_local() || address.octets()[0] == 0
+    address.is_loopback() || address.is_link_local() || address.octets()[0] == 0 || METADATA_V4.contains(&address)
 }
 
 fn is_local_v6(address: Ipv6Addr) -> bool {
-    // `::a.b.c.d` as well as `::ffff:a.b.c.d`.
-    let embedded = address.to_ipv4().is_some_and(is_local_v4);
-    address.is_loopback() || address.is_unspecified() || address.is_unicast_link_local() || embedded
+    let embedded = embedded_v4(address).is_some_and(is_local_v4);
+    let local = address.is_loopback() || address.is_unspecified() || address.is_unicast_link_local();
+    local || embedded || METADATA_V6.contains(&address)
+}
+
+/// The IPv4 address to which packets for an IPv6 address go: `::a.b.c.d`, `::ffff:a.b.c.d`, through NAT64 (RFC 6052) and by
+/// 6to4 (RFC 3056).
+fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let octets = |high: u16, low: u16| {
+        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+        Ipv4Addr::new(a, b, c, d)
+    };
+    match address.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => Some(octets(high, low)),
+        _ => address.to_ipv4(),
+    }
 }
 
 fn is_local_name(name: &str) -> bool {
@@ -219,6 +247,17 @@ mod tests {
             ("git@host:/srv/repo", "ssh://git@host/srv/repo"),
         ] {
             assert_eq!(SourceUrl::parse(text).unwrap().redacted(), url);
+        }
+    }
+
+    #[test]
+    fn a_way_changes_host_and_port_and_nothing_else() {
+        for (text, way) in [
+            ("git@example.com:group/repo.git", "ssh://git@127.0.0.1:4711/group/repo.git"),
+            ("ssh://git@[2001:db8::1]:22/~/repo", "ssh://git@127.0.0.1:4711/~/repo"),
+        ] {
+            let address = "127.0.0.1:4711".parse().unwrap();
+            assert_eq!(SourceUrl::parse(text).unwrap().by_way_of(address).unwrap(), way);
         }
     }
 

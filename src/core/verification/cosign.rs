@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
-use super::{CosignTrust, NotVerified, Signer};
+use super::{CosignTrust, Keys, NotVerified, Signer};
 use crate::core::digest::hex;
 use key::Key;
 
@@ -65,6 +65,32 @@ pub fn verify(trust: &CosignTrust, digest: &str, signatures: &[Signature]) -> Re
         }
     }
     Err(refusal.unwrap_or(NotVerified::Unsigned { what }))
+}
+
+/// Checks a signature of a file, as `cosign sign-blob` writes it: base64, or a bundle.
+///
+/// # Errors
+/// It is not valid, or of none of the keys; keyless signatures are of none.
+pub(super) fn verify_blob(keys: &Keys, what: &str, sha256: &str, signature: &[u8]) -> Result<Signer, NotVerified> {
+    let invalid = |problem: String| NotVerified::Invalid { what: what.to_owned(), problem };
+    let unknown = |by: String| NotVerified::UnknownSigner { what: what.to_owned(), by };
+    let keys = self::keys(&CosignTrust { keys: keys.clone(), identities: Vec::new() })?;
+    let text = signature.trim_ascii();
+    if text.starts_with(b"{") {
+        let bundle: Bundle = serde_json::from_slice(text)
+            .map_err(|error| invalid(format!("its bundle can't be read: {error}; sign with --new-bundle-format")))?;
+        if bundle.is_keyless() {
+            return Err(unknown("a keyless identity".to_owned()));
+        }
+        return bundle.verify(&keys, sha256).map_err(|refusal| match refusal {
+            Refusal::Unknown(by) => unknown(by),
+            Refusal::Invalid(problem) => invalid(problem),
+            Refusal::Trust(problem) => problem,
+        });
+    }
+    let made = STANDARD.decode(text).unwrap_or_else(|_| signature.to_vec());
+    let found = keys.iter().find(|key| key.verifies_digest(sha256, &made)).map(Key::signer);
+    found.ok_or_else(|| unknown("a key of cosign, or it is no signature of this file".to_owned()))
 }
 
 /// Why one signature does not count.

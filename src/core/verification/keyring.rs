@@ -1,5 +1,7 @@
 //! The keys of a Secret, whatever kind they are of, and the detached signatures that they check.
 
+use std::io::{ErrorKind, Read};
+
 use jiff::Timestamp;
 use minisign_verify as minisign;
 use pgp::composed::SignedPublicKey;
@@ -13,6 +15,8 @@ const MINISIGN: &str = "untrusted comment:";
 /// Keys of a Secret that are for cosign; the same Secret may serve both.
 const PEM_KEY: &str = "-----BEGIN PUBLIC KEY-----";
 const TRUSTED_ROOT: &str = "trusted_root.json";
+/// Bytes of a file that are read at once.
+const PART: usize = 64 * 1024;
 
 /// What was signed with an SSH key: the namespace of the signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,11 +85,11 @@ impl Keyring {
         let begins = |text: &str| signature.starts_with(text.as_bytes());
         if begins(ssh::SIGNATURE) {
             let namespace = if purpose == Purpose::Git { "git" } else { "file" };
-            ssh::verify(&self.ssh, what, namespace, data, signature, now)
+            ssh::verify(&self.ssh, what, namespace, &|| Box::new(data), signature, now)
         } else if begins(MINISIGN) && purpose == Purpose::File {
-            self.minisign(what, data, signature)
+            self.minisign(what, &|| Box::new(data), signature)
         } else if openpgp::is_signature(signature) {
-            openpgp::verify(&self.openpgp, what, data, signature, now)
+            openpgp::verify(&self.openpgp, what, &|| Box::new(data), signature, now)
         } else {
             let kinds = if purpose == Purpose::Git { "OpenPGP or SSH" } else { "OpenPGP, SSH or minisign" };
             let problem = format!("it is no signature of {kinds}");
@@ -93,16 +97,52 @@ impl Keyring {
         }
     }
 
-    fn minisign(&self, what: &str, data: &[u8], signature: &[u8]) -> Result<Signer, NotVerified> {
+    /// Checks the detached `signature` of a file that is too large to be held; `None` where it is of another kind.
+    pub(super) fn verify_file<'d>(
+        &self,
+        what: &str,
+        open: &(dyn Fn() -> Box<dyn Read + 'd> + 'd),
+        signature: &[u8],
+        now: Timestamp,
+    ) -> Option<Result<Signer, NotVerified>> {
+        if signature.starts_with(ssh::SIGNATURE.as_bytes()) {
+            Some(ssh::verify(&self.ssh, what, "file", open, signature, now))
+        } else if signature.starts_with(MINISIGN.as_bytes()) {
+            Some(self.minisign(what, open, signature))
+        } else if openpgp::is_signature(signature) {
+            Some(openpgp::verify(&self.openpgp, what, open, signature, now))
+        } else {
+            None
+        }
+    }
+
+    /// Of what minisign hashes before it signs, which it always does by now.
+    fn minisign<'d>(
+        &self,
+        what: &str,
+        open: &(dyn Fn() -> Box<dyn Read + 'd> + 'd),
+        signature: &[u8],
+    ) -> Result<Signer, NotVerified> {
         let invalid = |problem: String| NotVerified::Invalid { what: what.to_owned(), problem };
         let text = String::from_utf8_lossy(signature);
         let signature = minisign::Signature::decode(&text).map_err(|error| invalid(error.to_string()))?;
         for (name, key) in &self.minisign {
-            match key.verify(data, &signature, false) {
-                Ok(()) => return Ok(Signer(format!("minisign key {name}"))),
-                Err(minisign::Error::UnexpectedKeyId) => {}
+            let mut judge = match key.verify_stream(&signature) {
+                Ok(judge) => judge,
+                Err(minisign::Error::UnexpectedKeyId) => continue,
                 Err(error) => return Err(invalid(error.to_string())),
+            };
+            let (mut file, mut part) = (open(), vec![0; PART]);
+            loop {
+                match file.read(&mut part) {
+                    Ok(0) => break,
+                    Ok(read) => judge.update(&part[..read]),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => return Err(invalid(format!("reading it failed: {error}"))),
+                }
             }
+            judge.finalize().map_err(|error| invalid(error.to_string()))?;
+            return Ok(Signer(format!("minisign key {name}")));
         }
         Err(NotVerified::UnknownSigner { what: what.to_owned(), by: "a minisign key".to_owned() })
     }

@@ -1,6 +1,8 @@
 //! OpenPGP signatures: which key may have made one, and whether it holds. The cryptography is rPGP's; here is what makes a
 //! key count: bound by its owner, meant for signing, not expired, not revoked, nothing weak.
 
+use std::io::Read;
+
 use jiff::Timestamp;
 use pgp::armor::{BlockType, Dearmor};
 use pgp::composed::{Deserializable, DetachedSignature, SignedPublicKey, SignedPublicSubKey};
@@ -56,6 +58,9 @@ pub(super) fn is_signature(signature: &[u8]) -> bool {
         || signature.first().is_some_and(|first| first & 0xfc == 0x88 || *first == 0xc2)
 }
 
+/// Opens what was signed at its beginning: it may be too large to be held.
+pub(super) type Open<'d> = dyn Fn() -> Box<dyn Read + 'd> + 'd;
+
 /// Checks the detached `signature` of `data`, which is `what` for people.
 ///
 /// # Errors
@@ -63,7 +68,7 @@ pub(super) fn is_signature(signature: &[u8]) -> bool {
 pub(super) fn verify(
     keys: &[SignedPublicKey],
     what: &str,
-    data: &[u8],
+    data: &Open<'_>,
     signature: &[u8],
     now: Timestamp,
 ) -> Result<Signer, NotVerified> {
@@ -95,7 +100,7 @@ fn signatures(signature: &[u8]) -> Result<Vec<Signature>, String> {
             return Err("it is no OpenPGP signature".to_owned());
         }
         let mut packets = Vec::new();
-        std::io::Read::read_to_end(&mut armor, &mut packets).map_err(|error| error.to_string())?;
+        armor.read_to_end(&mut packets).map_err(|error| error.to_string())?;
         packets
     } else {
         signature.to_vec()
@@ -105,7 +110,7 @@ fn signatures(signature: &[u8]) -> Result<Vec<Signature>, String> {
     read.collect::<Result<_, _>>().map_err(|error| format!("it can't be read: {error}"))
 }
 
-fn one(keys: &[SignedPublicKey], data: &[u8], signature: &Signature, now: i64) -> Result<Signer, Refusal> {
+fn one(keys: &[SignedPublicKey], data: &Open<'_>, signature: &Signature, now: i64) -> Result<Signer, Refusal> {
     let mut refusal = Refusal::Unknown(issuer(signature));
     for key in keys {
         let primary = is_issuer(signature, &key.primary_key);
@@ -126,7 +131,7 @@ fn one(keys: &[SignedPublicKey], data: &[u8], signature: &Signature, now: i64) -
 /// The mathematics first: what is wrong with a key is said only of a key that signed.
 fn check(
     signature: &Signature,
-    data: &[u8],
+    data: &Open<'_>,
     now: i64,
     may_sign: impl FnOnce() -> Result<(), String>,
     by: &impl pgp::types::VerifyingKey,
@@ -136,7 +141,7 @@ fn check(
     }
     sound(signature)?;
     strong(by.public_params())?;
-    signature.verify(by, data).map_err(|_| "it does not fit what was signed".to_owned())?;
+    signature.verify(by, data()).map_err(|_| "it does not fit what was signed".to_owned())?;
     let made = signature.created().ok_or("it does not say when it was made")?;
     let made = i64::from(made.as_secs());
     if made > now + SKEW {

@@ -1,7 +1,11 @@
 //! Signatures by SSH keys (`ssh-keygen -Y sign`): whose key counts, and whether a signature holds.
 
+use std::io::{self, Read};
+
 use jiff::Timestamp;
 use jiff::civil::DateTime;
+use sha2::{Digest, Sha256, Sha512};
+use signature::Verifier as _;
 use ssh_key::{Algorithm, HashAlg, PublicKey, SshSig};
 
 use super::{NotVerified, Signer};
@@ -124,15 +128,15 @@ fn time(text: &str) -> Result<Timestamp, String> {
         .map_err(|_| problem())
 }
 
-/// Checks the armored `signature` of `data`, made for `namespace`.
+/// Checks the armored `signature`, made for `namespace`, of what `open` reads.
 ///
 /// # Errors
 /// It does not hold at `now`, or is of none of the keys.
-pub(super) fn verify(
+pub(super) fn verify<'d>(
     keys: &[Allowed],
     what: &str,
     namespace: &str,
-    data: &[u8],
+    open: &(dyn Fn() -> Box<dyn Read + 'd> + 'd),
     signature: &[u8],
     now: Timestamp,
 ) -> Result<Signer, NotVerified> {
@@ -154,13 +158,37 @@ pub(super) fn verify(
             refusal = format!("SSH key {fingerprint} {problem}");
             continue;
         }
-        return match allowed.key.verify(namespace, data, &signature) {
+        let signed = signed_data(&signature, open).map_err(|error| invalid(format!("reading it failed: {error}")))?;
+        return match allowed.key.key_data().verify(&signed, signature.signature()) {
             Ok(()) if allowed.principals.is_empty() => Ok(Signer(format!("SSH key {fingerprint}"))),
             Ok(()) => Ok(Signer(format!("SSH key {fingerprint} ({})", allowed.principals))),
             Err(_) => Err(invalid("it does not fit what was signed".to_owned())),
         };
     }
     Err(invalid(refusal))
+}
+
+/// What was signed: not the file, but its digest with what it is for (`PROTOCOL.sshsig` of OpenSSH).
+fn signed_data<'d>(signature: &SshSig, open: &(dyn Fn() -> Box<dyn Read + 'd> + 'd)) -> io::Result<Vec<u8>> {
+    let mut file = open();
+    let (name, digest) = match signature.hash_alg() {
+        HashAlg::Sha256 => ("sha256", digest::<Sha256>(&mut file)?),
+        HashAlg::Sha512 => ("sha512", digest::<Sha512>(&mut file)?),
+        other => return Err(io::Error::other(format!("digest {other} is not known"))),
+    };
+    let mut data = b"SSHSIG".to_vec();
+    for part in [signature.namespace().as_bytes(), signature.reserved(), name.as_bytes(), &digest] {
+        let length = u32::try_from(part.len()).map_err(io::Error::other)?;
+        data.extend_from_slice(&length.to_be_bytes());
+        data.extend_from_slice(part);
+    }
+    Ok(data)
+}
+
+fn digest<D: Digest + io::Write>(file: &mut dyn Read) -> io::Result<Vec<u8>> {
+    let mut digest = D::new();
+    io::copy(file, &mut digest)?;
+    Ok(digest.finalize().to_vec())
 }
 
 fn cut(text: &str) -> String {

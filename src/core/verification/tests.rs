@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use jiff::Timestamp;
 use tempfile::TempDir;
 
-use super::{Keys, NotVerified, Signer};
+use super::{ChecksumTrust, CosignTrust, Keys, NotVerified, Signer, Trust};
 
 /// A directory for keys. An agent that gpg started ends with it.
 pub(super) struct Tools {
@@ -131,4 +131,32 @@ pub(super) fn outcome(result: &Result<Signer, NotVerified>) -> (&'static str, St
 pub(super) fn assert_outcome(case: &str, result: &Result<Signer, NotVerified>, word: &str, says: &str) {
     let (found, text) = outcome(result);
     assert!(found == word && text.contains(says), "{case}: wanted {word} with \"{says}\", found {found}: {text}");
+}
+
+#[test]
+fn another_key_is_another_trust_and_another_time_is_not() {
+    let cosign = |keys: &[(&str, &[u8])]| Trust {
+        cosign: Some(CosignTrust { keys: self::keys(keys), identities: Vec::new() }),
+        ..Trust::default()
+    };
+    let sums = |now: i64| Trust {
+        checksums: Some(ChecksumTrust {
+            file: "SHA256SUMS".into(),
+            keys: keys(&[("a.pub", b"a")]),
+            now: jiff::Timestamp::from_second(now).unwrap(),
+        }),
+        ..Trust::default()
+    };
+    let first = cosign(&[("a.pub", b"a")]).digest();
+    assert_eq!(first, cosign(&[("a.pub", b"a")]).digest());
+    assert_eq!(sums(0).digest(), sums(1).digest());
+    let others = [
+        cosign(&[("a.pub", b"b")]).digest(),
+        cosign(&[("b.pub", b"a")]).digest(),
+        cosign(&[("a.pub", b"a"), ("b.pub", b"b")]).digest(),
+        cosign(&[]).digest(),
+        sums(0).digest(),
+        Trust::default().digest(),
+    ];
+    assert!(others.iter().all(|other| *other != first), "{others:?}");
 }

@@ -280,8 +280,7 @@ mod tests {
                 media_type: MANIFEST.to_owned(),
                 digest: of.digest(),
                 size: of.manifest.len() as u64,
-                annotations: BTreeMap::new(),
-                artifact_type: None,
+                ..Descriptor::default()
             });
         }
         artifact.manifest = Bytes::from(serde_json::to_vec_pretty(&manifest).unwrap());

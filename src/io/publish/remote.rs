@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use super::PublishError;
 use super::registry::Registry as Repository;
+use crate::core::artifact::MANIFEST;
 use crate::core::source::AllowList;
 use crate::io::registry::Registry;
-use crate::io::registry::manifest::MANIFEST;
 use crate::io::source::access::Tls;
-use crate::io::source::{Access, Credentials, SourceError};
+use crate::io::source::{Access, Credentials, NO_LOGIN, SourceError};
 use crate::io::store::Digest;
 
 /// How a registry is reached from the command line.
@@ -53,19 +53,36 @@ impl Remote {
         // Who types the command may reach what they can reach.
         let host = repository.split('/').next().unwrap_or_default();
         let allow = AllowList::parse([host]).map_err(|error| failed(error.to_string()))?;
-        let registry =
-            Registry::new(repository, &access, &allow, scratch).map_err(|error| failed(error.to_string()))?;
+        let registry = Registry::new(repository, &access, &allow, scratch).map_err(|error| failed(problem(error)))?;
         Ok(Self { name, registry })
     }
 
     fn failed(&self, action: &'static str) -> impl Fn(SourceError) -> PublishError {
         let target = self.name.clone();
-        move |error| PublishError::Remote { action, target: target.clone(), problem: error.to_string() }
+        move |error| PublishError::Remote { action, target: target.clone(), problem: problem(error) }
     }
 
     fn digest(&self, digest: &str) -> Result<Digest, PublishError> {
         let bad = |problem: String| PublishError::Remote { action: "reading from", target: self.name.clone(), problem };
         digest.parse().map_err(|error: crate::io::store::DigestError| bad(error.to_string()))
+    }
+}
+
+/// What went wrong and what to do, for who types a command: nothing is tried again, and there is no Secret.
+fn problem(error: SourceError) -> String {
+    match error {
+        SourceError::Unreachable { problem, .. } | SourceError::Local { problem, .. } => problem,
+        SourceError::Unauthorized { problem, .. } if problem.contains(NO_LOGIN) => {
+            "it asks for a login: docker login makes one, or name a file with it in --registry-config".to_owned()
+        }
+        SourceError::Unauthorized { problem, .. } => {
+            format!("{problem}; check the login that docker login made or --registry-config names, and its rights")
+        }
+        SourceError::RateLimited { problem, after, .. } => format!("{problem}; try again in {} s", after.as_secs()),
+        SourceError::TimedOut { after, .. } => format!("it took longer than {} s", after.as_secs()),
+        SourceError::NoRepository { problem, .. } => format!("there is no such repository: {problem}"),
+        SourceError::Unusable { what, problem } => format!("{what} can't be used: {problem}"),
+        other => other.to_string(),
     }
 }
 
@@ -113,5 +130,40 @@ impl Repository for Remote {
         let digest = self.digest(digest)?;
         let found = self.registry.referrers(&digest).await.map_err(self.failed("reading from"))?;
         Ok(found.into_iter().map(|descriptor| descriptor.digest).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_said_that_holds_for_an_operator_alone() {
+        let (action, url) = ("reading from", "registry.example.com/a".to_owned());
+        let text = || "it answers 500".to_owned();
+        let unauthorized =
+            |problem: &str| SourceError::Unauthorized { action, url: url.clone(), problem: problem.to_owned() };
+        for (error, part) in [
+            (SourceError::Unreachable { action, url: url.clone(), problem: text() }, "it answers 500"),
+            (SourceError::Local { action, url: url.clone(), problem: text() }, "it answers 500"),
+            (unauthorized(NO_LOGIN), "docker login"),
+            (unauthorized("it answers 403"), "--registry-config"),
+            (
+                SourceError::RateLimited { url: url.clone(), problem: text(), after: Duration::from_mins(1) },
+                "try again in 60 s",
+            ),
+            (SourceError::TimedOut { action, url: url.clone(), after: Duration::from_mins(2) }, "120 s"),
+            (SourceError::NoRepository { url: url.clone(), problem: text() }, "it answers 500"),
+            (SourceError::Unusable { what: "an authority".to_owned(), problem: text() }, "an authority"),
+        ] {
+            let said = problem(error);
+            assert!(said.contains(part), "{said}");
+            assert!(
+                !["tried again", "asked again", "Secret", "secretRef"].iter().any(|word| said.contains(word)),
+                "{said}"
+            );
+        }
     }
 }

@@ -7,7 +7,7 @@ use super::git::Git;
 use super::registry::{Layout, Registry, push};
 use super::remote::{Reach, Remote};
 use super::{PublishError, Published, Release, directory};
-use crate::core::source::SourceUrl;
+use crate::core::source::{Scheme, SourceUrl};
 
 /// Where releases go.
 #[derive(Clone, Debug)]
@@ -30,6 +30,9 @@ impl FromStr for Target {
         let bad = |problem: &str| PublishError::Target { target: redacted(text), problem: problem.to_owned() };
         if let Some(url) = text.strip_prefix("git+") {
             let url = SourceUrl::parse(url).map_err(|error| bad(&error.to_string()))?;
+            if url.scheme() == Scheme::Http {
+                return Err(bad("plain http shows a login to anybody on the way: write git+https://… or git+ssh://…"));
+            }
             return Ok(Self::Git(Git { url, branch: None, path: None }));
         }
         if let Some(repository) = text.strip_prefix("oci://") {
@@ -104,7 +107,15 @@ mod tests {
         }
         let git = "git+https://user:secret@git.example.com/stacks.git".parse::<Target>();
         assert!(!format!("{git:?}").contains("secret"), "{git:?}");
-        for text in ["oci://registry", "ftp://x/y", "dir:", "git+nonsense", "layout://", "https://a:secret@x/y"] {
+        for text in [
+            "oci://registry",
+            "ftp://x/y",
+            "dir:",
+            "git+nonsense",
+            "git+http://u:secret@x/y",
+            "layout://",
+            "https://a:secret@x/y",
+        ] {
             let error = text.parse::<Target>().unwrap_err().to_string();
             assert!(error.contains("is no target") && !error.contains("secret"), "{error}");
         }

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use http::header::RETRY_AFTER;
 use jiff::Timestamp;
 use reqwest::Response;
 use serde::Deserialize;
 
 use crate::io::source::SourceError;
-use crate::io::source::http::Http;
+use crate::io::source::http::{Http, retry_after};
 
 /// Bytes of an error's body that are read.
 const BODY: u64 = 64 << 10;
@@ -42,8 +41,7 @@ pub(super) async fn refusal(
     secrets: &[String],
 ) -> SourceError {
     let status = response.status();
-    let told = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-    let after = told.and_then(|text| after(text, Timestamp::now())).unwrap_or(LATER).min(LATEST);
+    let after = retry_after(response.headers(), Timestamp::now()).unwrap_or(LATER).min(LATEST);
     let body = http.body(action, response, BODY).await.unwrap_or_default();
     let said = serde_json::from_slice::<Errors>(&body).map(|body| body.errors).unwrap_or_default();
     let busy = said.iter().any(|problem| problem.code == "TOOMANYREQUESTS");
@@ -60,33 +58,5 @@ pub(super) async fn refusal(
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => SourceError::Unauthorized { action, url, problem },
         StatusCode::NOT_FOUND => SourceError::NoRepository { url, problem },
         _ => SourceError::Unreachable { action, url, problem },
-    }
-}
-
-/// `Retry-After`: seconds, or a date.
-fn after(text: &str, now: Timestamp) -> Option<Duration> {
-    if let Ok(seconds) = text.trim().parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let at = jiff::fmt::rfc2822::parse(text.trim()).ok()?.timestamp();
-    Some(Duration::try_from(at.duration_since(now)).unwrap_or_default())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn when_to_come_again_is_read() {
-        let now: Timestamp = "2026-11-21T11:00:00Z".parse().unwrap();
-        for (text, seconds) in [
-            ("17", Some(17)),
-            ("Sat, 21 Nov 2026 11:01:00 GMT", Some(60)),
-            ("Sat, 21 Nov 2026 10:00:00 GMT", Some(0)),
-            ("soon", None),
-            ("-1", None),
-        ] {
-            assert_eq!(after(text, now), seconds.map(Duration::from_secs), "{text}");
-        }
     }
 }

@@ -26,6 +26,8 @@ const STUCK: usize = 3;
 const ANEW: usize = 1;
 /// From which age on a part that nobody writes is left over.
 const STALE: Duration = Duration::from_hours(24);
+/// Bytes of all parts, where nobody says otherwise.
+pub(super) const PARTS: u64 = 512 << 20;
 /// How often a part that somebody else writes is looked at.
 const BUSY: Duration = Duration::from_millis(100);
 /// Pieces that may wait for the disk.
@@ -59,7 +61,7 @@ impl Registry {
             let limit = TooLarge { what: "its size in bytes".to_owned(), limit };
             return Err(SourceError::TooLarge { of: format!("blob {digest}"), limit });
         }
-        let mut part = self.part(digest).await?;
+        let mut part = self.part(digest, size).await?;
         let (mut stuck, mut anew) = (0, 0);
         loop {
             let begun_at = part.length;
@@ -107,13 +109,14 @@ impl Registry {
         }
     }
 
-    /// Opens what is there of a blob, when nobody else writes it.
-    async fn part(&self, digest: &Digest) -> Result<Part, SourceError> {
+    /// Opens what is there of a blob of `size` bytes, when nobody else writes it.
+    async fn part(&self, digest: &Digest, size: u64) -> Result<Part, SourceError> {
+        let room = self.parts.saturating_sub(size);
         // Who has the rights to one repository has none to what was downloaded of another.
         let name = format!("{}-{}", digest.to_string().trim_start_matches("sha256:"), self.id);
         loop {
             let (scratch, name) = (self.scratch.clone(), name.clone());
-            let opened = tokio::task::spawn_blocking(move || Part::open(&scratch, &name)).await;
+            let opened = tokio::task::spawn_blocking(move || Part::open(&scratch, &name, room)).await;
             let opened = opened.map_err(|error| self.disk(&error.to_string()))?;
             match opened.map_err(|error| self.disk(&error.to_string()))? {
                 Some(part) => return Ok(part),
@@ -214,11 +217,11 @@ impl Registry {
 }
 
 impl Part {
-    /// `None` if somebody else has it.
-    fn open(scratch: &Path, name: &str) -> io::Result<Option<Self>> {
+    /// `None` if somebody else has it. The others are left in `room` bytes.
+    fn open(scratch: &Path, name: &str, room: u64) -> io::Result<Option<Self>> {
         fs::create_dir_all(scratch)?;
         let path = scratch.join(name);
-        sweep(scratch, &path);
+        sweep(scratch, &path, room);
         let mut file = File::options().read(true).append(true).create(true).open(&path)?;
         match file.try_lock() {
             Ok(()) => {}
@@ -246,14 +249,24 @@ impl Part {
     }
 }
 
-/// Removes parts that nobody went on with.
-fn sweep(scratch: &Path, keep: &Path) {
-    for entry in fs::read_dir(scratch).into_iter().flatten().flatten() {
-        let path = entry.path();
-        let age = entry.metadata().and_then(|data| data.modified()).map(|at| SystemTime::now().duration_since(at));
-        let old = matches!(age, Ok(Ok(age)) if age > STALE);
-        if old && path != keep && File::open(&path).is_ok_and(|file| file.try_lock().is_ok()) {
-            let _ = fs::remove_file(&path);
+/// Removes parts that nobody went on with, and the oldest of those that nobody writes until all but `keep` fit in `room`.
+fn sweep(scratch: &Path, keep: &Path, room: u64) {
+    let entries = fs::read_dir(scratch).into_iter().flatten().flatten().filter(|entry| entry.path() != keep);
+    let part = |entry: fs::DirEntry| {
+        let metadata = entry.metadata().ok()?;
+        Some((metadata.modified().ok()?, metadata.len(), entry.path()))
+    };
+    let mut parts: Vec<_> = entries.filter_map(part).collect();
+    parts.sort();
+    let mut bytes: u64 = parts.iter().map(|(_, length, _)| length).sum();
+    for (written, length, path) in parts {
+        let old = SystemTime::now().duration_since(written).is_ok_and(|age| age > STALE);
+        if !old && bytes <= room {
+            continue;
+        }
+        // Whoever writes it holds its lock.
+        if File::open(&path).is_ok_and(|file| file.try_lock().is_ok() && fs::remove_file(&path).is_ok()) {
+            bytes -= length;
         }
     }
 }
@@ -296,14 +309,52 @@ mod tests {
     #[test]
     fn a_part_has_one_writer_and_survives_it() {
         let dir = tempfile::tempdir().unwrap();
-        let mut part = Part::open(dir.path(), "a").unwrap().unwrap();
-        assert!(Part::open(dir.path(), "a").unwrap().is_none());
+        let mut part = Part::open(dir.path(), "a", 0).unwrap().unwrap();
+        assert!(Part::open(dir.path(), "a", 0).unwrap().is_none());
         part.file.write_all(b"half").unwrap();
         drop(part);
-        let mut part = Part::open(dir.path(), "a").unwrap().unwrap();
+        let mut part = Part::open(dir.path(), "a", 0).unwrap().unwrap();
         assert_eq!((part.length, part.read().unwrap()), (4, Bytes::from_static(b"half")));
         part.clear().unwrap();
         part.file.write_all(b"new").unwrap();
         assert_eq!(fs::read(dir.path().join("a")).unwrap(), b"new");
+    }
+
+    #[test]
+    fn parts_that_nobody_writes_make_room_the_oldest_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let left = |room: u64| {
+            Part::open(dir.path(), "new", room).unwrap().unwrap();
+            let mut names: Vec<String> = fs::read_dir(dir.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .filter(|name| name != "new")
+                .collect();
+            names.sort();
+            names.join(" ")
+        };
+        let mut parts = Vec::new();
+        for (name, minutes) in [("a", 3), ("b", 4), ("c", 1), ("d", 2)] {
+            let mut part = Part::open(dir.path(), name, u64::MAX).unwrap().unwrap();
+            part.file.write_all(b"ten bytes.").unwrap();
+            part.file.set_modified(SystemTime::now() - Duration::from_mins(minutes)).unwrap();
+            parts.push(part);
+        }
+        // They are all written.
+        assert_eq!(left(0), "a b c d");
+        // Still: the oldest.
+        parts.retain(|part| part.path.ends_with("b"));
+        assert_eq!(left(40), "a b c d");
+        assert_eq!(left(39), "b c d");
+        assert_eq!(left(20), "b c");
+        drop(parts);
+        assert_eq!(left(10), "c");
+        fs::File::options()
+            .append(true)
+            .open(dir.path().join("c"))
+            .unwrap()
+            .set_modified(SystemTime::now() - STALE * 2)
+            .unwrap();
+        assert_eq!(left(u64::MAX), "");
     }
 }

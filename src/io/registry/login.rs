@@ -105,11 +105,14 @@ impl Logins {
         }
         known.remove(&right);
         let found = match (challenge(headers), &self.login) {
-            (Some(Challenge::Basic), Some(Login::Basic { username, password })) => {
+            (
+                Some(Challenge::Basic),
+                Some(Login::Basic { username, password } | Login::BearerOrBasic { username, password, .. }),
+            ) => {
                 let header = secret(&format!("Basic {}", STANDARD.encode(format!("{username}:{password}"))));
                 header.map(|header| Known { header, until: None })
             }
-            (Some(_), Some(Login::Bearer(token))) => {
+            (Some(_), Some(Login::Bearer(token) | Login::BearerOrBasic { token, .. })) => {
                 secret(&format!("Bearer {token}")).map(|header| Known { header, until: None })
             }
             (Some(Challenge::Bearer { realm, service, scope }), _) => {
@@ -181,6 +184,9 @@ impl Logins {
         match &self.login {
             Some(Login::Basic { username, password }) => {
                 vec![STANDARD.encode(format!("{username}:{password}")), password.clone()]
+            }
+            Some(Login::BearerOrBasic { token, username, password }) => {
+                vec![STANDARD.encode(format!("{username}:{password}")), password.clone(), token.clone()]
             }
             Some(Login::Identity(token) | Login::Bearer(token)) => vec![token.clone()],
             None => Vec::new(),

@@ -10,9 +10,9 @@
 mod answer;
 mod blob;
 mod login;
-pub mod manifest;
 mod push;
 mod repository;
+mod upload;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -25,6 +25,7 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use crate::api::cluster_stack_source::Quota;
+use crate::core::artifact::{Descriptor, Document, INDEX, Index};
 use crate::core::digest::hex;
 use crate::core::limits::TooLarge;
 use crate::core::source::AllowList;
@@ -33,8 +34,6 @@ use crate::io::source::{Access, SourceError};
 use crate::io::store::Digest;
 
 pub use login::Right;
-pub use manifest::{Descriptor, Document, INDEX, Index, MANIFEST, Manifest, TITLE};
-pub use push::push;
 pub use repository::{Repository, is_tag};
 
 use login::Logins;
@@ -52,6 +51,11 @@ const MANIFEST_BYTES: u64 = 4 << 20;
 /// Referrers that are looked at.
 const MAX_REFERRERS: usize = 1000;
 
+/// Manifests and lists of them that are understood, for `Accept`.
+const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, \
+     application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.index.v1+json, \
+     application/vnd.docker.distribution.manifest.list.v2+json";
+
 const LISTING: &str = "listing the tags of";
 const READING: &str = "reading from";
 const DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
@@ -63,6 +67,8 @@ pub struct Registry {
     base: Url,
     logins: Logins,
     scratch: PathBuf,
+    /// Bytes that parts of blobs may take there.
+    parts: u64,
     quota: Mutex<Option<Quota>>,
     id: String,
 }
@@ -108,10 +114,18 @@ impl Registry {
             base,
             logins: Logins::new(login),
             scratch: scratch.to_owned(),
+            parts: blob::PARTS,
             quota: Mutex::default(),
             id: id(&repository, access),
             repository,
         })
+    }
+
+    /// The same, whose parts of blobs take at most `bytes`, all registries counted whose scratch directory it is. What is
+    /// being downloaded counts, and is not given up for others.
+    #[must_use]
+    pub fn with_parts(self, bytes: u64) -> Self {
+        Self { parts: bytes, ..self }
     }
 
     /// Its name.
@@ -170,7 +184,7 @@ impl Registry {
     pub async fn digest(&self, reference: &str) -> Result<Option<Digest>, SourceError> {
         let mut ask = Ask::get(READING, self.manifest_url(reference)?);
         ask.method = Method::HEAD;
-        ask.accept(manifest::ACCEPT);
+        ask.accept(MANIFESTS);
         let response = self.ask(&ask).await?;
         match (response.status(), told(response.headers())) {
             (StatusCode::NOT_FOUND, _) => Ok(None),
@@ -197,7 +211,7 @@ impl Registry {
     /// It has another digest than asked for or told, or the registry does not answer as it should.
     pub async fn manifest_bytes(&self, reference: &str) -> Result<Option<Bytes>, SourceError> {
         let mut ask = Ask::get(READING, self.manifest_url(reference)?);
-        ask.accept(manifest::ACCEPT);
+        ask.accept(MANIFESTS);
         let response = self.ask(&ask).await?;
         if response.status() == StatusCode::NOT_FOUND {
             return Ok(None);

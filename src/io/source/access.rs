@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::Credentials;
+use crate::core::source::{AllowList, Refused, SourceUrl, permitted};
 
 /// Everything beside the URL. Debug shows nothing of it.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -94,6 +95,14 @@ impl Proxy {
 }
 
 impl Access {
+    /// Reads a URL and says whether it may be used: [`permitted`], and plain http too where this source asked for it.
+    ///
+    /// # Errors
+    /// It is no URL, or a flag would have to name it.
+    pub fn permitted(&self, url: &str, allow: &AllowList) -> Result<SourceUrl, Refused> {
+        if self.insecure { permitted(url, &allow.with_plain_http()) } else { permitted(url, allow) }
+    }
+
     /// Feeds everything to a digest, so that two sources reached in other ways are other sources.
     pub(in crate::io) fn digest(&self, digest: &mut Sha256) {
         let identity = self.tls.identity.as_ref();

@@ -17,7 +17,11 @@ use crate::core::node_images;
 use crate::io::unpack;
 
 /// Files that are taken as they are.
-const PLAIN: [&str; 4] = ["metadata.yaml", "csctl.yaml", "clusteraddon.yaml", "cluster-addon-values.yaml"];
+const PLAIN: [&str; 5] =
+    ["metadata.yaml", "csctl.yaml", "clusteraddon.yaml", "cluster-addon-values.yaml", "cluster-addon-values.yaml.tera"];
+
+/// How names of archives end.
+const ARCHIVES: [&str; 3] = [".tgz", ".tar.gz", ".zip"];
 
 /// Which of the files `names` belong to the release, without what it does not need (other charts, checksums, images).
 ///
@@ -53,11 +57,12 @@ fn chart(release: &ReleaseName, component: &str, names: &[String]) -> Result<Opt
     let prefix = format!("{}-{component}-", release.stem());
     let all: Vec<&String> = names
         .iter()
-        .filter(|name| name.starts_with(&prefix) && (name.ends_with(".tgz") || name.ends_with(".tar.gz")))
+        .filter(|name| name.starts_with(&prefix) && ARCHIVES.iter().any(|end| name.ends_with(end)))
         .collect();
     let version = release.version.to_string();
     let exact = all.iter().find(|name| {
-        let of = name[prefix.len()..].trim_end_matches(".tgz").trim_end_matches(".tar.gz");
+        let of = &name[prefix.len()..];
+        let of = ARCHIVES.iter().find_map(|end| of.strip_suffix(end)).unwrap_or(of);
         of == version || of == version.replace('.', "-")
     });
     match (exact, all.as_slice()) {
@@ -143,6 +148,7 @@ mod tests {
             ),
             (vec!["docker-scs-1-30-cluster-class-v2.tgz"], Some(vec!["docker-scs-1-30-cluster-class-v2.tgz"])),
             (vec!["docker-scs-1-30-cluster-class-v2.tgz", "docker-scs-1-30-cluster-class-v3.tgz"], None),
+            (vec!["docker-scs-1-30-cluster-class-v1.zip"], Some(vec!["docker-scs-1-30-cluster-class-v1.zip"])),
             (vec!["metadata.yaml"], None),
             (vec![class, "docker-scs-1-30-cluster-addon-v2.tgz", "docker-scs-1-30-cluster-addon-v3.tgz"], None),
         ] {

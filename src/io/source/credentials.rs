@@ -18,6 +18,8 @@ pub struct Credentials {
     pub username: Option<String>,
     /// Password or token.
     pub password: Option<String>,
+    /// Whether the password is a token that Git over http is shown as such.
+    pub bearer: bool,
     /// Key for SSH.
     pub ssh: Option<SshIdentity>,
     /// Keys of hosts of SSH.
@@ -53,6 +55,15 @@ pub enum Login {
     Identity(String),
     /// A token for the registry itself.
     Bearer(String),
+    /// A token where the registry wants one, and user and password where it wants those.
+    BearerOrBasic {
+        /// Token for the registry itself.
+        token: String,
+        /// User.
+        username: String,
+        /// Password.
+        password: String,
+    },
 }
 
 /// A private key. Debug shows nothing of it.
@@ -161,9 +172,9 @@ fn registry_name(key: &str) -> String {
 }
 
 impl Credentials {
-    /// Reads the data of a Secret: `username` and `password` (or `token`, `bearerToken`), or `identity`,
-    /// `known_hosts` and the identity's passphrase as `password`, or a GitHub App: Flux's keys. `ssh-privatekey`, of Kubernetes' own Secrets
-    /// for SSH, is an `identity`.
+    /// Reads the data of a Secret: `username` and `password` (or `token`), or `bearerToken`, which is shown as such to Git
+    /// servers and is a `token` for others, or `identity`, `known_hosts` and the identity's passphrase as `password`, or a
+    /// GitHub App: Flux's keys. `ssh-privatekey`, of Kubernetes' own Secrets for SSH, is an `identity`.
     /// `.dockerconfigjson` is Docker's configuration, with a login for each registry.
     pub fn from_secret<V: AsRef<[u8]>>(data: &BTreeMap<String, V>) -> Result<Self, CredentialError> {
         if let Some(config) = data.get(".dockerconfigjson") {
@@ -184,7 +195,10 @@ impl Credentials {
             Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
         };
         let line = |text: Option<String>| text.map(|text| text.trim_end_matches(['\r', '\n']).to_owned());
-        let password = line(get("password")?.or(get("token")?).or(get("bearerToken")?));
+        let password = line(get("password")?.or(get("token")?));
+        let bearer_token = line(get("bearerToken")?).filter(|_| password.is_none());
+        let bearer = bearer_token.is_some();
+        let password = password.or(bearer_token);
         let username = line(get("username")?);
         let known_hosts = KnownHosts::parse(&get("known_hosts")?.unwrap_or_default());
         let app = [get("githubAppID")?, get("githubAppInstallationID")?, get("githubAppPrivateKey")?];
@@ -192,9 +206,9 @@ impl Credentials {
         let credentials = match get("identity")?.or(get("ssh-privatekey")?) {
             Some(private_key) => {
                 let ssh = Some(SshIdentity { private_key, passphrase: password });
-                Self { username, password: None, ssh, known_hosts, github_app, registries: BTreeMap::new() }
+                Self { username, ssh, known_hosts, github_app, ..Self::default() }
             }
-            None => Self { username, password, known_hosts, github_app, ..Self::default() },
+            None => Self { username, password, bearer, known_hosts, github_app, ..Self::default() },
         };
         if credentials.password.is_none() && credentials.ssh.is_none() && credentials.github_app.is_none() {
             return Err(CredentialError::Empty);
@@ -239,12 +253,18 @@ impl Credentials {
             digest.update((field.len() as u64).to_be_bytes());
             digest.update(field);
         }
+        digest.update([u8::from(self.bearer)]);
         digest.update(format!("{:?}", self.known_hosts));
         for (registry, login) in &self.registries {
             let (kind, user, secret) = match login {
                 Login::Basic { username, password } => ("basic", username.as_str(), password),
                 Login::Identity(token) => ("identity", "", token),
                 Login::Bearer(token) => ("bearer", "", token),
+                Login::BearerOrBasic { token, username, password } => {
+                    digest.update((token.len() as u64).to_be_bytes());
+                    digest.update(token);
+                    ("bearer or basic", username.as_str(), password)
+                }
             };
             for field in [registry, kind, user, secret] {
                 digest.update((field.len() as u64).to_be_bytes());
@@ -256,8 +276,11 @@ impl Credentials {
     /// The texts that must not appear in a message.
     pub(super) fn secrets(&self) -> Vec<&str> {
         let passphrase = self.ssh.as_ref().and_then(|ssh| ssh.passphrase.as_deref());
-        let registries = self.registries.values().map(|login| match login {
-            Login::Basic { password: secret, .. } | Login::Identity(secret) | Login::Bearer(secret) => secret.as_str(),
+        let registries = self.registries.values().flat_map(|login| match login {
+            Login::Basic { password: secret, .. } | Login::Identity(secret) | Login::Bearer(secret) => {
+                [secret.as_str(), ""]
+            }
+            Login::BearerOrBasic { token, password, .. } => [token.as_str(), password.as_str()],
         });
         let app = self.github_app.as_ref().map(|app| app.private_key.as_str());
         let own = [self.password.as_deref(), passphrase, app].into_iter().flatten();

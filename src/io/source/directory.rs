@@ -1,18 +1,19 @@
 //! Releases from a directory: `<path>/<release>/` holds the assets, or the stack's directory as it lies in Git.
 //!
-//! Guarantees: nothing outside of the roots that the operator's flags name is read, also not through links; a link inside
-//! of a release is refused.
+//! Guarantees: nothing outside of the roots that the operator's flags name is read, also not through links, nor when
+//! somebody exchanges a name for one meanwhile; a link inside of a release is refused.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
+use super::rooted::{Directory, Entry};
 use super::{Fetched, Listing, Source, SourceError, Tag, Wanted, assets};
 use crate::core::bundle::CLUSTER_CLASS;
 use crate::core::digest::hex;
@@ -66,27 +67,27 @@ impl DirectorySource {
         }
     }
 
-    /// The directory with its links resolved, if a root still holds it.
-    fn root(&self) -> Result<PathBuf, SourceError> {
+    /// The directory, its links resolved, if a root still holds it.
+    fn root(&self) -> Result<Directory, SourceError> {
         let missing = |error: std::io::Error| SourceError::NoRepository { url: self.url(), problem: error.to_string() };
         let path = fs::canonicalize(&self.path).map_err(missing)?;
-        let roots = self.allow.roots().iter().filter_map(|root| fs::canonicalize(root).ok()).collect();
-        if self.allow.with_roots(roots).holds_path(&path) {
-            Ok(path)
-        } else {
-            Err(SourceError::Refused(Refused::Root { url: self.url() }))
-        }
+        let mut roots = self.allow.roots().iter().filter_map(|root| fs::canonicalize(root).ok());
+        let below = roots.find_map(|root| path.strip_prefix(&root).ok().map(|below| (root.clone(), below)));
+        let Some((root, below)) = below else {
+            return Err(SourceError::Refused(Refused::Link { url: self.url() }));
+        };
+        Directory::open(&root, below).map_err(missing)
     }
 
     fn tags(&self) -> Result<Vec<Tag>, SourceError> {
         let action = "listing";
         let local = |error: std::io::Error| SourceError::Local { action, url: self.url(), problem: error.to_string() };
         let mut tags = Vec::new();
-        for entry in fs::read_dir(self.root()?).map_err(local)? {
-            let entry = entry.map_err(local)?;
+        let root = self.root()?;
+        for name in root.names().map_err(local)? {
             // Links are not followed, and a hidden directory is being written.
-            let Ok(name) = entry.file_name().into_string() else { continue };
-            if name.starts_with('.') || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let Ok(name) = name.map_err(local)?.into_string() else { continue };
+            if name.starts_with('.') || !matches!(root.entry(name.as_ref()), Ok(Entry::Directory(_))) {
                 continue;
             }
             tags.push(Tag { name, revision: String::new() });
@@ -99,11 +100,10 @@ impl DirectorySource {
         if tag.name.contains(['/', '\\']) || tag.name.starts_with('.') {
             return Err(layout(tag, &tag.name, "its name is no name of a directory"));
         }
-        let directory = self.root()?.join(&tag.name);
         let mut files = FileTree::new();
         let mut budget = Budget::default();
-        match fs::symlink_metadata(&directory) {
-            Ok(metadata) if metadata.is_dir() => self.collect(tag, &directory, "", &mut files, &mut budget)?,
+        match self.root()?.entry(tag.name.as_ref()) {
+            Ok(Entry::Directory(directory)) => self.collect(tag, &directory, "", &mut files, &mut budget)?,
             _ => return Err(SourceError::NotFound { tag: tag.name.clone(), url: self.url() }),
         }
         let mut digest = Sha256::new();
@@ -118,7 +118,7 @@ impl DirectorySource {
     fn collect(
         &self,
         tag: &Tag,
-        directory: &Path,
+        directory: &Directory,
         prefix: &str,
         files: &mut FileTree,
         budget: &mut Budget,
@@ -128,27 +128,27 @@ impl DirectorySource {
             url: self.url(),
             problem: format!("{prefix}: {error}"),
         };
-        for entry in fs::read_dir(directory).map_err(local)? {
-            let entry = entry.map_err(local)?;
-            let Ok(name) = entry.file_name().into_string() else {
+        for name in directory.names().map_err(local)? {
+            let Ok(name) = name.map_err(local)?.into_string() else {
                 return Err(layout(tag, prefix, "a name in it is not valid UTF-8"));
             };
-            let path = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
+            let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}/{name}") };
             check_path(&path, &self.limits).map_err(|error| layout(tag, &path, &error.to_string()))?;
-            let metadata = fs::symlink_metadata(entry.path()).map_err(local)?;
             let too_large = |limit| SourceError::TooLarge { of: format!("release {}", tag.name), limit };
-            if metadata.is_dir() {
-                budget.add(&self.limits, &path, 0).map_err(too_large)?;
-                self.collect(tag, &entry.path(), &path, files, budget)?;
-            } else if metadata.is_file() {
-                budget.add(&self.limits, &path, metadata.len()).map_err(too_large)?;
-                let mut content = Vec::new();
-                let file = fs::File::open(entry.path()).map_err(local)?;
-                // Somebody may write to it meanwhile.
-                file.take(metadata.len()).read_to_end(&mut content).map_err(local)?;
-                files.insert(path, Bytes::from(content));
-            } else {
-                return Err(layout(tag, &path, "it is neither a file nor a directory"));
+            match directory.entry(name.as_ref()).map_err(local)? {
+                Entry::Directory(inner) => {
+                    budget.add(&self.limits, &path, 0).map_err(too_large)?;
+                    self.collect(tag, &inner, &path, files, budget)?;
+                }
+                Entry::File(file) => {
+                    let length = file.metadata().map_err(local)?.len();
+                    budget.add(&self.limits, &path, length).map_err(too_large)?;
+                    let mut content = Vec::new();
+                    // Somebody may write to it meanwhile.
+                    file.take(length).read_to_end(&mut content).map_err(local)?;
+                    files.insert(path, Bytes::from(content));
+                }
+                Entry::Other => return Err(layout(tag, &path, "it is neither a file nor a directory")),
             }
         }
         Ok(())
@@ -209,6 +209,10 @@ fn signed(
 impl Source for DirectorySource {
     fn key(&self) -> String {
         format!("directory {}", self.path.display())
+    }
+
+    fn host(&self) -> String {
+        self.path.display().to_string()
     }
 
     async fn list(&self, cancel: &CancellationToken) -> Result<Listing, SourceError> {

@@ -28,7 +28,7 @@ pub enum SourceError {
         problem: String,
     },
     /// It does not let us in.
-    #[error("{action} {url} is not permitted: {problem}; check the Secret that secretRef names, and its rights")]
+    #[error("{action} {url} is not permitted: {problem}{}", login_hint(.problem))]
     Unauthorized {
         /// What was tried.
         action: &'static str,
@@ -120,7 +120,7 @@ pub enum SourceError {
         tried: Vec<String>,
     },
     /// It is larger than a release may be.
-    #[error("{of} is too large: {limit}")]
+    #[error("{of} is too large: {limit}; publish less there")]
     TooLarge {
         /// What is too large: a tag's tree, or the repository.
         of: String,
@@ -137,8 +137,18 @@ pub enum SourceError {
         /// The commit that was found.
         found: String,
     },
+    /// The tag names another revision, and this one can't be had without it.
+    #[error("{revision} can't be fetched from {url} any more: {problem}")]
+    RevisionGone {
+        /// The revision.
+        revision: String,
+        /// The source.
+        url: String,
+        /// Why not.
+        problem: String,
+    },
     /// The tree holds what a release may not hold.
-    #[error("the tree of tag {tag} can't be used: {path}: {problem}; publish a new version without it")]
+    #[error("release {tag} can't be used: {path}: {problem}; publish a new version without it")]
     Layout {
         /// The tag.
         tag: String,
@@ -165,6 +175,12 @@ pub enum SourceError {
         /// The source.
         url: String,
     },
+    /// It is under way for longer than a pass waits.
+    #[error("{url} did not answer yet; it is being read, and looked at when it answered")]
+    UnderWay {
+        /// The source.
+        url: String,
+    },
     /// It took too long.
     #[error("{action} {url} took longer than {} s and was given up; it is tried again", .after.as_secs())]
     TimedOut {
@@ -177,6 +193,18 @@ pub enum SourceError {
     },
 }
 
+/// What is said where a source asks for credentials and none are given.
+pub const NO_LOGIN: &str = "it asks for credentials, and there is no secretRef";
+
+/// What to do about it where `problem` does not say it.
+fn login_hint(problem: &str) -> &'static str {
+    if problem.contains(NO_LOGIN) {
+        ": name a Secret with them in secretRef"
+    } else {
+        "; check the Secret that secretRef names, and its rights"
+    }
+}
+
 impl SourceError {
     /// Whether it may go away by itself.
     pub fn is_transient(&self) -> bool {
@@ -186,6 +214,7 @@ impl SourceError {
             | Self::Damaged { .. }
             | Self::Local { .. }
             | Self::Cancelled { .. }
+            | Self::UnderWay { .. }
             | Self::TimedOut { .. } => true,
             Self::Refused(_)
             | Self::NoSource
@@ -199,6 +228,7 @@ impl SourceError {
             | Self::NoStack { .. }
             | Self::TooLarge { .. }
             | Self::TagMoved { .. }
+            | Self::RevisionGone { .. }
             | Self::Layout { .. } => false,
         }
     }
@@ -211,6 +241,7 @@ pub fn trouble(error: &SourceError) -> Trouble {
         SourceError::NoSource | SourceError::NoRepositoryName { .. } => (ErrorClass::Invalid, Reason::SourceInvalid),
         SourceError::Unusable { .. } => (ErrorClass::Waiting, Reason::SecretInvalid),
         SourceError::RateLimited { .. } => (ErrorClass::Transient, Reason::SourceRateLimited),
+        SourceError::UnderWay { .. } => (ErrorClass::Transient, Reason::Progressing),
         SourceError::Unreachable { .. }
         | SourceError::Local { .. }
         | SourceError::TimedOut { .. }
@@ -221,6 +252,7 @@ pub fn trouble(error: &SourceError) -> Trouble {
         }
         SourceError::NoRepository { .. } => (ErrorClass::Waiting, Reason::SourceUnreachable),
         SourceError::NotFound { .. } => (ErrorClass::Waiting, Reason::ReleaseNotFound),
+        SourceError::RevisionGone { .. } => (ErrorClass::Invalid, Reason::ArtifactChanged),
         SourceError::TagMoved { .. } | SourceError::Damaged { .. } => (ErrorClass::Transient, Reason::FetchFailed),
         // Keys may be added, or the release be signed, without an edit of the spec.
         SourceError::NotVerified { .. } => (ErrorClass::Waiting, Reason::NotVerified),
@@ -229,4 +261,31 @@ pub fn trouble(error: &SourceError) -> Trouble {
         }
     };
     Trouble::new(class, reason, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_large_has_one_hint() {
+        let limit = || TooLarge { what: "the number of files".to_owned(), limit: 7 };
+        let release = SourceError::TooLarge { of: "release x".to_owned(), limit: limit() }.to_string();
+        assert_eq!(release, "release x is too large: the number of files is over the limit of 7; publish less there");
+        let (tag, path, problem) = ("x".to_owned(), "a.tgz".to_owned(), limit().to_string());
+        let archive = SourceError::Layout { tag, path, problem }.to_string();
+        assert!(archive.ends_with("over the limit of 7; publish a new version without it"), "{archive}");
+    }
+
+    #[test]
+    fn hints_do_not_contradict_what_happened() {
+        let error = |problem: &str| {
+            let (action, url) = ("listing the tags of", "https://x".to_owned());
+            SourceError::Unauthorized { action, url, problem: problem.to_owned() }.to_string()
+        };
+        let without = error(NO_LOGIN);
+        assert!(without.ends_with("there is no secretRef: name a Secret with them in secretRef"), "{without}");
+        let refused = error("it answers 403");
+        assert!(refused.ends_with("403; check the Secret that secretRef names, and its rights"), "{refused}");
+    }
 }

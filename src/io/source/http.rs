@@ -4,27 +4,37 @@
 //! to; a redirect never leads from https to http; credentials and cookies go to the first host and port alone; a server
 //! that is silent for [`SILENCE`] is given up; no more than the bytes asked for are read.
 //!
-//! Caveats: through a proxy the proxy resolves names, so that only the proxy's own address is looked at.
+//! Caveats: through a proxy the proxy resolves names, so that only the proxy's own address is looked at. On a machine
+//! without authorities the client trusts those of the source alone.
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use http::header::{AUTHORIZATION, COOKIE, LOCATION, PROXY_AUTHORIZATION};
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, COOKIE, LOCATION, PROXY_AUTHORIZATION, RETRY_AFTER};
 use hyper_util::client::proxy::matcher::Matcher;
+use jiff::Timestamp;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::{Client, Request, Response, Url, redirect};
+use reqwest::{Client, ClientBuilder, Request, Response, Url, redirect};
 
 use super::access::Access;
 use super::error::SourceError;
+use super::tls::{self, Asked};
 use crate::core::limits::TooLarge;
 use crate::core::source::{AllowList, Refused, SourceUrl, may_resolve_to, permitted};
 
 /// How long a server may be silent.
 pub const SILENCE: Duration = Duration::from_secs(20);
+/// What hyper says where a connection ended before the request went out.
+const NOT_SENT: &str = "connection was not ready";
+/// How often a request is sent again that was not sent.
+const UNSENT: usize = 4;
+/// What the tunnel says where a proxy wants a login.
+const PROXY_LOGIN: &str = "proxy authorization required";
 /// Redirects that are followed.
 const REDIRECTS: usize = 5;
 const USER_AGENT: &str = concat!("clusterstack/", env!("CARGO_PKG_VERSION"));
@@ -41,11 +51,18 @@ pub enum Redirects {
 /// A client for one source. Clones share connections. Debug shows no secrets.
 #[derive(Clone)]
 pub struct Http {
-    client: Client,
+    /// To where a flag names host and port, if need be to a local address.
+    named: Client,
+    /// To all other hosts, never to a local address.
+    strict: Client,
+    /// Through a proxy.
+    proxied: Option<Proxied>,
     allow: AllowList,
     secrets: Arc<Vec<String>>,
     /// Plain http was asked for: it is allowed for the source, never for where https sends us.
     insecure: bool,
+    /// Whether a server wanted a certificate of ours, and there is none.
+    asked: Asked,
 }
 
 impl fmt::Debug for Http {
@@ -60,43 +77,36 @@ impl Http {
     /// # Errors
     /// A certificate, a key or the proxy's address can't be used.
     pub fn new(access: &Access, allow: &AllowList) -> Result<Self, SourceError> {
-        provide_crypto();
-        let unusable = |what: &str| {
-            let what = what.to_owned();
-            move |error: reqwest::Error| SourceError::Unusable { what, problem: words(&error) }
-        };
-        let mut builder = Client::builder()
-            .user_agent(USER_AGENT)
-            .connect_timeout(SILENCE)
-            .read_timeout(SILENCE)
-            .redirect(redirect::Policy::none())
-            .dns_resolver(Arc::new(Resolver { allow: allow.clone() }));
-        if let Some(authorities) = &access.tls.authorities {
-            let certificates = reqwest::Certificate::from_pem_bundle(authorities.as_bytes());
-            builder = builder.tls_certs_merge(certificates.map_err(unusable("ca.crt of certSecretRef"))?);
-        }
-        if let Some((certificate, key)) = &access.tls.identity {
-            let identity = reqwest::Identity::from_pem(format!("{certificate}\n{key}").as_bytes());
-            builder = builder.identity(identity.map_err(unusable("tls.crt and tls.key of certSecretRef"))?);
-        }
-        if let Some(proxy) = &access.proxy {
-            permitted(&proxy.address, &allow.with_plain_http())?;
-            let mut all = reqwest::Proxy::all(&proxy.address).map_err(unusable("address of proxySecretRef"))?;
-            if let Some((user, password)) = &proxy.login {
-                all = all.basic_auth(user, password);
-            }
-            builder = builder.proxy(all);
+        Self::patient(access, allow, SILENCE)
+    }
+
+    /// The same, for servers that may be silent for longer: while they take a large body, which counts as silence, or put
+    /// together what they took.
+    ///
+    /// # Errors
+    /// As of [`Http::new`].
+    pub fn patient(access: &Access, allow: &AllowList, silence: Duration) -> Result<Self, SourceError> {
+        let asked = Asked::default();
+        let named = client(access, &asked, silence, Resolver::of(allow), ClientBuilder::no_proxy)?;
+        let strict = if allow.holds_ports() {
+            client(access, &asked, silence, Resolver::of(&AllowList::default()), ClientBuilder::no_proxy)?
         } else {
-            builder = builder.proxy(proxy_of_environment());
-        }
-        let client = builder.build().map_err(unusable("certSecretRef or proxySecretRef"))?;
-        let secrets = access.secrets().into_iter().map(ToOwned::to_owned).collect();
-        Ok(Self { client, allow: allow.clone(), secrets: Arc::new(secrets), insecure: access.insecure })
+            named.clone()
+        };
+        Ok(Self {
+            named,
+            strict,
+            proxied: Proxied::new(access, &asked, silence, allow)?,
+            allow: allow.clone(),
+            secrets: Arc::new(access.secrets().into_iter().map(ToOwned::to_owned).collect()),
+            insecure: access.insecure,
+            asked,
+        })
     }
 
     /// Builder of a request for [`Http::send`].
     pub fn request(&self, method: http::Method, url: Url) -> reqwest::RequestBuilder {
-        self.client.request(method, url)
+        self.strict.request(method, url)
     }
 
     /// Sends a request and follows redirects. `action` is what is tried, for errors: `listing the releases of`.
@@ -114,7 +124,11 @@ impl Http {
             self.check(request.url())?;
             let url = request.url().clone();
             let again = request.try_clone();
-            let response = self.client.execute(request).await.map_err(|error| self.failed(action, &url, &error))?;
+            let response = self.execute(request, &url).await;
+            let response = response.map_err(|error| self.failed(action, &url, &error))?;
+            if response.status() == http::StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+                return Err(proxy_login(action, &url));
+            }
             if !response.status().is_redirection() || response.status() == http::StatusCode::NOT_MODIFIED {
                 return Ok(response);
             }
@@ -140,7 +154,7 @@ impl Http {
                 for header in [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION] {
                     following.headers_mut().remove(header);
                 }
-                for header in ["private-token", "job-token", "deploy-token"] {
+                for header in ["private-token", "job-token", "deploy-token", "x-auth-token"] {
                     following.headers_mut().remove(header);
                 }
             }
@@ -149,6 +163,18 @@ impl Http {
         }
         let problem = format!("more than {REDIRECTS} redirects");
         Err(SourceError::Unreachable { action, url: redacted(&first), problem })
+    }
+
+    /// Sends a request. One that was not sent because its connection ended first is sent again.
+    async fn execute(&self, mut request: Request, url: &Url) -> Result<Response, reqwest::Error> {
+        for _ in 0..UNSENT {
+            let again = request.try_clone();
+            match (self.client_for(url).execute(request).await, again) {
+                (Err(error), Some(same)) if words(&error).contains(NOT_SENT) => request = same,
+                (answer, _) => return answer,
+            }
+        }
+        self.client_for(url).execute(request).await
     }
 
     /// The body of an answer, of at most `limit` bytes.
@@ -180,15 +206,26 @@ impl Http {
     /// An error of the transport, in words without secrets.
     pub fn failed(&self, action: &'static str, url: &Url, error: &reqwest::Error) -> SourceError {
         let problem = self.without_secrets(&words(error));
-        let url = redacted(url);
         if let Some(refused) = refusal(error) {
             return SourceError::Refused(refused);
+        }
+        if problem.contains(PROXY_LOGIN) {
+            return proxy_login(action, url);
+        }
+        let url = redacted(url);
+        if problem.contains("CertificateRequired") || (problem.contains(NOT_SENT) && self.asked.was()) {
+            let problem =
+                "it asks for a certificate of ours: put tls.crt and tls.key into a Secret that certSecretRef names";
+            return SourceError::Unauthorized { action, url, problem: problem.to_owned() };
         }
         let certificate =
             ["certificate", "UnknownIssuer", "CaUsedAsEndEntity"].iter().any(|word| problem.contains(word));
         if certificate && error.is_connect() {
             let hint = "if its authority is your own, put it into ca.crt of a Secret that certSecretRef names";
             return SourceError::Untrusted { url, problem: format!("{problem}; {hint}") };
+        }
+        if problem.contains("InvalidContentType") && error.is_connect() {
+            return SourceError::Unreachable { action, url, problem: format!("{problem}; {NO_TLS}") };
         }
         SourceError::Unreachable { action, url, problem }
     }
@@ -198,6 +235,19 @@ impl Http {
         self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
     }
 
+    fn client_for(&self, url: &Url) -> &Client {
+        match &self.proxied {
+            Some(proxied) if proxied.leads_to(url) => &proxied.client,
+            _ if self.is_named(url) => &self.named,
+            _ => &self.strict,
+        }
+    }
+
+    /// Whether a flag names host and port, so that the host may be a local one.
+    fn is_named(&self, url: &Url) -> bool {
+        SourceUrl::parse(url.as_str()).is_ok_and(|url| self.allow.holds_host(url.host(), url.port()))
+    }
+
     fn check(&self, url: &Url) -> Result<(), SourceError> {
         let allow = if self.insecure { self.allow.with_plain_http() } else { self.allow.clone() };
         permitted(url.as_str(), &allow)?;
@@ -205,20 +255,99 @@ impl Http {
     }
 }
 
-/// The proxy that `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` name, but never on the way to our own machine.
-fn proxy_of_environment() -> reqwest::Proxy {
-    let environment = Matcher::from_env();
-    reqwest::Proxy::custom(move |url| {
-        if SourceUrl::parse(url.as_str()).is_ok_and(|url| url.is_local_host()) {
-            return None;
-        }
-        let found = environment.intercept(&url.as_str().parse().ok()?)?;
-        let mut proxy: Url = found.uri().to_string().parse().ok()?;
-        if let Some((user, password)) = found.raw_auth() {
-            let _ = (proxy.set_username(user), proxy.set_password(Some(password)));
-        }
-        Some(proxy)
+/// A client with the certificates of `access`.
+fn client(
+    access: &Access,
+    asked: &Asked,
+    silence: Duration,
+    resolver: Resolver,
+    way: impl FnOnce(ClientBuilder) -> ClientBuilder,
+) -> Result<Client, SourceError> {
+    let mut builder = Client::builder()
+        .user_agent(USER_AGENT)
+        .connect_timeout(SILENCE)
+        .read_timeout(silence)
+        .redirect(redirect::Policy::none())
+        .dns_resolver(Arc::new(resolver));
+    builder = way(builder).tls_backend_preconfigured(tls::config(&access.tls, asked)?);
+    builder.build().map_err(|error| SourceError::Unusable {
+        what: "certSecretRef or proxySecretRef".to_owned(),
+        problem: words(&error),
     })
+}
+
+/// The way through a proxy.
+#[derive(Clone)]
+struct Proxied {
+    client: Client,
+    /// Which URLs it is for; all where the source itself names the proxy.
+    only: Option<Arc<Matcher>>,
+}
+
+impl Proxied {
+    /// The proxy that the source names; else those that `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` say.
+    fn new(access: &Access, asked: &Asked, silence: Duration, allow: &AllowList) -> Result<Option<Self>, SourceError> {
+        let Some(own) = &access.proxy else { return Self::of_environment(access, asked, silence) };
+        let address = permitted(&own.address, &allow.with_plain_http())?;
+        let proxy = reqwest::Proxy::all(&own.address).map_err(|error| SourceError::Unusable {
+            what: "address of proxySecretRef".to_owned(),
+            problem: words(&error),
+        })?;
+        let proxy = match &own.login {
+            Some((user, password)) => proxy.basic_auth(user, password),
+            None => proxy,
+        };
+        let named = allow.holds_host(address.host(), address.port());
+        let resolver = if named { Resolver::anywhere() } else { Resolver::of(&AllowList::default()) };
+        let client = client(access, asked, silence, resolver, |builder| builder.proxy(proxy))?;
+        Ok(Some(Self { client, only: None }))
+    }
+
+    fn of_environment(access: &Access, asked: &Asked, silence: Duration) -> Result<Option<Self>, SourceError> {
+        let names = ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy", "all_proxy"];
+        if names.iter().all(|name| std::env::var_os(name).is_none_or(|value| value.is_empty())) {
+            return Ok(None);
+        }
+        let matcher = Arc::new(Matcher::from_env());
+        let environment = Arc::clone(&matcher);
+        let proxy = reqwest::Proxy::custom(move |url| {
+            let found = environment.intercept(&url.as_str().parse().ok()?)?;
+            let mut proxy: Url = found.uri().to_string().parse().ok()?;
+            if let Some((user, password)) = found.raw_auth() {
+                let _ = (proxy.set_username(user), proxy.set_password(Some(password)));
+            }
+            Some(proxy)
+        });
+        // Who runs the operator says where its proxy is.
+        let client = client(access, asked, silence, Resolver::anywhere(), |builder| builder.proxy(proxy))?;
+        Ok(Some(Self { client, only: Some(matcher) }))
+    }
+
+    /// Whether a URL is asked through it; never our own machine by the environment's.
+    fn leads_to(&self, url: &Url) -> bool {
+        let Some(matcher) = &self.only else { return true };
+        let local = SourceUrl::parse(url.as_str()).is_ok_and(|url| url.is_local_host());
+        !local && url.as_str().parse().is_ok_and(|url| matcher.intercept(&url).is_some())
+    }
+}
+
+fn proxy_login(action: &'static str, url: &Url) -> SourceError {
+    let problem = "the proxy on the way wants a login: put username and password into the Secret of proxySecretRef";
+    SourceError::Unauthorized { action, url: redacted(url), problem: problem.to_owned() }
+}
+
+/// What is said where a server does not answer in TLS.
+const NO_TLS: &str =
+    "it speaks no TLS there: if plain http is meant, set insecure, or --plain-http on the command line";
+
+/// How long a server wants to be left alone: its `Retry-After`, in seconds or as a date.
+pub fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let at = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+    Some(Duration::try_from(at.duration_since(now)).unwrap_or_default())
 }
 
 /// A URL for messages: without user, password and query, which may hold tokens of a store of blobs.
@@ -260,15 +389,28 @@ fn refusal(error: &reqwest::Error) -> Option<Refused> {
 #[derive(Debug)]
 struct Resolver {
     allow: AllowList,
+    /// All that is resolved is the name of a proxy that may be local.
+    anywhere: bool,
+}
+
+impl Resolver {
+    /// Names that `allow` holds may be local.
+    fn of(allow: &AllowList) -> Self {
+        Self { allow: allow.clone(), anywhere: false }
+    }
+
+    fn anywhere() -> Self {
+        Self { allow: AllowList::default(), anywhere: true }
+    }
 }
 
 impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let allow = self.allow.clone();
+        let (allow, anywhere) = (self.allow.clone(), self.anywhere);
         Box::pin(async move {
             let host = name.as_str().to_owned();
             let found: Vec<SocketAddr> = tokio::net::lookup_host((host.as_str(), 0)).await?.collect();
-            let may = |address: &SocketAddr| may_resolve_to(&host, address.ip(), &allow);
+            let may = |address: &SocketAddr| anywhere || may_resolve_to(&host, address.ip(), &allow);
             let good: Vec<SocketAddr> = found.iter().copied().filter(may).collect();
             if good.is_empty() && !found.is_empty() {
                 return Err(Box::new(Refused::Host { host }) as Box<dyn std::error::Error + Send + Sync>);
@@ -278,11 +420,44 @@ impl Resolve for Resolver {
     }
 }
 
-/// rustls wants to know once per process by what it computes.
-fn provide_crypto() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // Somebody else was first: as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    });
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_flag_for_one_port_of_a_name_opens_no_other() {
+        let allow = AllowList::parse(["git.example.com:8443", "other.example.com"]).unwrap();
+        let http = Http::new(&Access::default(), &allow).unwrap();
+        for (url, named) in [
+            ("https://git.example.com:8443/x", true),
+            ("https://other.example.com:1/x", true),
+            ("https://git.example.com/x", false),
+            ("https://git.example.com:8444/x", false),
+            ("https://example.com/x", false),
+        ] {
+            let url = Url::parse(url).unwrap();
+            assert_eq!(http.is_named(&url), named, "{url}");
+            assert_eq!(std::ptr::eq(http.client_for(&url), &raw const http.named), named, "{url}");
+        }
+        // What the two differ in.
+        let resolves = async |resolver: Resolver| resolver.resolve("localhost".parse().unwrap()).await.is_ok();
+        assert!(resolves(Resolver::of(&AllowList::parse(["localhost:1"]).unwrap())).await);
+        assert!(!resolves(Resolver::of(&AllowList::default())).await);
+        assert!(resolves(Resolver::anywhere()).await);
+    }
+
+    #[test]
+    fn when_to_come_again_is_read() {
+        let now: Timestamp = "2026-11-21T11:00:00Z".parse().unwrap();
+        for (text, seconds) in [
+            ("17", Some(17)),
+            ("Sat, 21 Nov 2026 11:01:00 GMT", Some(60)),
+            ("Sat, 21 Nov 2026 10:00:00 GMT", Some(0)),
+            ("soon", None),
+            ("-1", None),
+        ] {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
+            assert_eq!(retry_after(&headers, now), seconds.map(Duration::from_secs), "{text}");
+        }
+    }
 }

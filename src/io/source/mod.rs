@@ -5,6 +5,7 @@ pub mod assets;
 mod credentials;
 pub mod directory;
 mod error;
+pub mod flights;
 mod forge;
 pub mod git;
 pub mod github;
@@ -14,6 +15,9 @@ pub mod meter;
 pub mod oci;
 pub mod open;
 pub mod poller;
+pub mod room;
+pub(in crate::io) mod rooted;
+mod tls;
 pub mod trust;
 
 use std::collections::BTreeMap;
@@ -30,7 +34,8 @@ use crate::core::verification::{Signer, Trust};
 
 pub use access::Access;
 pub use credentials::{CredentialError, Credentials, GithubApp, Login, SshIdentity};
-pub use error::{SourceError, trouble};
+pub use error::{NO_LOGIN, SourceError, trouble};
+pub use forge::quotas::Quotas;
 
 /// Lists releases and fetches them.
 #[async_trait]
@@ -38,6 +43,14 @@ pub trait Source: Send + Sync {
     /// What the source is, for sharing polls: the same for two sources if and only if they list the same with the same
     /// rights. Holds no secret.
     fn key(&self) -> String;
+
+    /// [`Source::key`] with all else that decides which files a tag gives.
+    fn fetch_key(&self) -> String {
+        self.key()
+    }
+
+    /// The host that is asked, with its port: of one host, few are asked at once.
+    fn host(&self) -> String;
 
     /// Everything on offer. Cheap: nothing is downloaded but names.
     async fn list(&self, cancel: &CancellationToken) -> Result<Listing, SourceError>;
@@ -49,6 +62,11 @@ pub trait Source: Send + Sync {
 
     /// The files of one release. Its tag is from a listing, and resolved; what it points at must not have changed since.
     async fn fetch(&self, wanted: &Wanted<'_>, cancel: &CancellationToken) -> Result<Fetched, SourceError>;
+
+    /// Whether a revision may be there still when its tag names another one. It is a digest of its content then.
+    fn keeps_revisions(&self) -> bool {
+        false
+    }
 
     /// What is left of the server's quota of requests, where it tells.
     fn quota(&self) -> Option<Quota> {
@@ -65,6 +83,9 @@ pub struct Wanted<'a> {
     pub release: &'a ReleaseName,
     /// Signatures that must hold before anything is unpacked.
     pub trust: Option<&'a Trust>,
+    /// The tag is known to name something else now, or nothing: its revision is fetched itself, where
+    /// [`Source::keeps_revisions`].
+    pub by_revision: bool,
 }
 
 /// A tag of a source.

@@ -15,13 +15,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Access, Fetched, Listing, Source, SourceError, Tag, Wanted, assets};
 use crate::api::cluster_stack_source::Quota;
+use crate::core::artifact::{Descriptor, Document, Manifest, TITLE};
 use crate::core::bundle::CLUSTER_CLASS;
 use crate::core::limits::{Limits, TooLarge};
 use crate::core::name::ReleaseName;
 use crate::core::source::AllowList;
 use crate::core::verification::cosign::{self, Signature};
 use crate::core::verification::{NotVerified, Signer, Trust};
-use crate::io::registry::{Descriptor, Document, Manifest, Registry, TITLE};
+use crate::io::registry::Registry;
 use crate::io::store::Digest;
 
 /// How long a list may take.
@@ -58,6 +59,12 @@ impl OciSource {
         limits: Limits,
     ) -> Result<Self, SourceError> {
         Ok(Self { registry: Registry::new(repository, access, allow, scratch)?, limits })
+    }
+
+    /// The same, whose parts of blobs take at most `bytes`: [`Registry::with_parts`].
+    #[must_use]
+    pub fn with_parts(self, bytes: u64) -> Self {
+        Self { registry: self.registry.with_parts(bytes), ..self }
     }
 
     fn url(&self) -> String {
@@ -108,9 +115,13 @@ impl OciSource {
     }
 
     async fn fetch_now(&self, wanted: &Wanted<'_>) -> Result<Fetched, SourceError> {
-        let &Wanted { tag, release, trust } = wanted;
+        let &Wanted { tag, release, trust, by_revision } = wanted;
         let digest: Digest = tag.revision.parse().map_err(|error| layout(tag, "manifest", format!("{error}")))?;
         let Some(found) = self.registry.manifest(&tag.revision).await? else {
+            if by_revision {
+                let (revision, problem) = (tag.revision.clone(), "the registry has no such manifest".to_owned());
+                return Err(SourceError::RevisionGone { revision, url: self.url(), problem });
+            }
             let now = self.digest(tag).await?;
             let (tag, expected, found) = (tag.name.clone(), tag.revision.clone(), now.revision);
             if found == expected {
@@ -253,6 +264,10 @@ impl Source for OciSource {
         format!("oci {} {}", self.url(), self.registry.id())
     }
 
+    fn host(&self) -> String {
+        self.registry.repository().host().to_owned()
+    }
+
     async fn list(&self, cancel: &CancellationToken) -> Result<Listing, SourceError> {
         self.run("listing the tags of", LIST, cancel, self.tags()).await
     }
@@ -263,6 +278,10 @@ impl Source for OciSource {
 
     async fn fetch(&self, wanted: &Wanted<'_>, cancel: &CancellationToken) -> Result<Fetched, SourceError> {
         self.run("downloading from", FETCH, cancel, self.fetch_now(wanted)).await
+    }
+
+    fn keeps_revisions(&self) -> bool {
+        true
     }
 
     fn quota(&self) -> Option<Quota> {

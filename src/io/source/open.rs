@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::access::{Access, Proxy, Tls};
 use super::directory::DirectorySource;
+use super::forge::quotas::Quotas;
 use super::git::Git;
 use super::github::GithubSource;
 use super::gitlab::GitlabSource;
@@ -25,9 +26,12 @@ use crate::core::source::AllowList;
 use crate::core::status::Trouble;
 
 /// Repositories talked to at once with libgit2, which blocks a thread each.
-const GIT_THREADS: usize = 8;
+const GIT_THREADS: usize = 24;
 /// Sources that stay open: their connections, tokens and entity tags.
 const OPEN: usize = 1024;
+
+/// Where in the scratch directory blobs lie that are not whole yet.
+pub const BLOBS: &str = "blobs";
 
 /// Opens sources.
 pub struct Sources {
@@ -36,7 +40,10 @@ pub struct Sources {
     limits: Limits,
     /// Where blobs lie that are not whole yet.
     blobs: PathBuf,
+    /// How many bytes of them there may be, if anybody says.
+    parts: Option<u64>,
     metrics: SourceMetrics,
+    quotas: Quotas,
     open: Mutex<HashMap<String, Arc<dyn Source>>>,
 }
 
@@ -45,13 +52,28 @@ impl Sources {
     pub fn new(allow: AllowList, scratch: &Path) -> Self {
         let git = Git::new(allow.clone(), scratch.to_owned(), GIT_THREADS);
         let (limits, metrics) = (Limits::default(), SourceMetrics::default());
-        Self { allow, git, limits, blobs: scratch.join("blobs"), metrics, open: Mutex::default() }
+        Self {
+            allow,
+            git,
+            limits,
+            blobs: scratch.join(BLOBS),
+            parts: None,
+            metrics,
+            quotas: Quotas::default(),
+            open: Mutex::default(),
+        }
     }
 
     /// The same, whose requests are counted in `metrics`.
     #[must_use]
     pub fn counted_in(self, metrics: SourceMetrics) -> Self {
         Self { metrics, ..self }
+    }
+
+    /// The same, whose parts of blobs take at most `bytes`.
+    #[must_use]
+    pub fn with_parts(self, bytes: u64) -> Self {
+        Self { parts: Some(bytes), ..self }
     }
 
     /// The source that `spec` names, its Secrets read from `namespace`.
@@ -78,17 +100,21 @@ impl Sources {
             }
             Spec { git: None, github: Some(github), gitlab: None, oci: None, directory: None } => {
                 let metrics = self.metrics.clone();
-                Arc::new(GithubSource::new(github, &access, &self.allow, self.limits, metrics)?)
+                Arc::new(GithubSource::new(github, &access, &self.allow, self.limits, metrics, &self.quotas)?)
             }
             Spec { git: None, github: None, gitlab: Some(gitlab), oci: None, directory: None } => {
                 let metrics = self.metrics.clone();
-                Arc::new(GitlabSource::new(gitlab, &access, &self.allow, self.limits, metrics)?)
+                Arc::new(GitlabSource::new(gitlab, &access, &self.allow, self.limits, metrics, &self.quotas)?)
             }
             Spec { git: None, github: None, gitlab: None, oci: None, directory: Some(directory) } => {
                 Arc::new(DirectorySource::new(&directory.path, &self.allow, self.limits)?)
             }
             Spec { git: None, github: None, gitlab: None, oci: Some(oci), directory: None } => {
-                Arc::new(OciSource::new(&oci.repository, &access, &self.allow, &self.blobs, self.limits)?)
+                let source = OciSource::new(&oci.repository, &access, &self.allow, &self.blobs, self.limits)?;
+                Arc::new(match self.parts {
+                    Some(bytes) => source.with_parts(bytes),
+                    None => source,
+                })
             }
             _ => return Err(SourceError::NoSource),
         };

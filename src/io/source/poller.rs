@@ -6,8 +6,11 @@
 //! longer for a source that is back than its own interval; but a server that says when it may be asked again is not asked
 //! before, whoever insists.
 //!
-//! Caveats: a caller that is the one to list and is dropped or cancelled takes its list along; the next caller lists
-//! anew.
+//! A list runs in a task of its own. Who asks waits for it for [`PATIENCE`]; whoever is not answered by then gets the last
+//! failure, else the last listing, else [`SourceError::UnderWay`], and is told when the list ends. How many lists run at
+//! once is bounded, in all and per host; those of sources that were silent the last time have places of their own.
+//!
+//! Caveats: a list ends with the token of who asked first.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +20,8 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::flights::{Flights, Ground, LONGEST, PATIENCE, Waiter};
+use super::room::{Room, Sizes};
 use super::{Listing, Source, SourceError};
 
 /// For how long a source that nobody asks for is remembered.
@@ -25,6 +30,9 @@ const FORGET: Duration = Duration::from_hours(24);
 const FAILED: Duration = Duration::from_secs(2);
 /// For how long a failure after many does.
 const FAILED_LONGEST: Duration = Duration::from_mins(5);
+
+/// Lists at once.
+const ROOM: Sizes = Sizes { all: 16, silent: 4, per_host: 4 };
 
 /// A listing and when it was made.
 #[derive(Clone, Debug)]
@@ -45,15 +53,17 @@ struct Failed {
     times: u32,
     /// For how long it answers.
     pause: Duration,
+    /// It took longer than a pass waits.
+    was_silent: bool,
 }
 
 impl Failed {
-    fn after(before: Option<&Self>, error: SourceError) -> Self {
+    fn after(before: Option<&Self>, error: SourceError, took: Duration) -> Self {
         let times = before.map_or(0, |failed| failed.times).saturating_add(1);
         let longest = FAILED.saturating_mul(2_u32.saturating_pow((times - 1).min(16))).min(FAILED_LONGEST);
         // Spread, so that replicas and sources that failed together don't return together.
         let pause = longest.mul_f64(0.75 + 0.25 * rand::random::<f64>());
-        Self { error, at: Instant::now(), times, pause }
+        Self { error, at: Instant::now(), times, pause, was_silent: took > PATIENCE }
     }
 }
 
@@ -66,17 +76,29 @@ struct Known {
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// Held while the source is listed.
-    flight: tokio::sync::Mutex<()>,
     known: Mutex<Known>,
     /// Lists that were started.
     polls: std::sync::atomic::AtomicU64,
 }
 
 /// Lists sources and remembers what they offered.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub struct Poller {
-    entries: Arc<Mutex<Entries>>,
+    entries: Mutex<Entries>,
+    flights: Flights<String>,
+    room: Arc<Room>,
+    counts: Counts,
+}
+
+impl Default for Poller {
+    fn default() -> Self {
+        Self::counting(Counter::default(), Counter::default())
+    }
+}
+
+/// Lists that the source answered, and those that failed.
+#[derive(Clone, Debug)]
+struct Counts {
     listed: Counter,
     failed: Counter,
 }
@@ -97,56 +119,70 @@ impl Poller {
 
     /// One that counts its lists: those that the source answered, and those that failed.
     pub fn counting(listed: Counter, failed: Counter) -> Self {
-        Self { entries: Arc::default(), listed, failed }
+        Self {
+            entries: Mutex::default(),
+            flights: Flights::on(Ground::default()),
+            room: Arc::new(Room::new(ROOM)),
+            counts: Counts { listed, failed },
+        }
     }
 
-    /// What `source` offers, not older than `max_age`; zero asks it in any case, and shares a list only with those that
-    /// insisted before it started.
+    /// The same, whose lists run on `ground`.
+    #[must_use]
+    pub fn on(self, ground: Ground) -> Self {
+        Self { flights: Flights::on(ground), ..self }
+    }
+
+    /// What `source` offers, not older than `max_age` if it answers in time; zero asks it in any case, and shares a list
+    /// only with those that insisted before it started. `waiter` is told when it answers later.
+    ///
+    /// # Errors
+    /// What went wrong, or that it did not answer yet.
     pub async fn poll(
         &self,
-        source: &dyn Source,
+        source: Arc<dyn Source>,
         max_age: Duration,
+        waiter: Option<&Waiter>,
         cancel: &CancellationToken,
     ) -> Result<Polled, SourceError> {
-        let entry = self.entry(&source.key());
+        let key = source.key();
+        let entry = self.entry(&key);
         let asked = Instant::now();
-        if let Some(result) = entry.young(asked, max_age) {
-            return result;
-        }
-        let _flight = tokio::select! {
-            flight = entry.flight.lock() => flight,
-            () = cancel.cancelled() => {
-                return Err(SourceError::Cancelled { action: "waiting for the list of", url: source.key() });
+        let mut known = entry.young(asked, max_age);
+        // A list that began before, an own one, and one that somebody else called off.
+        for _ in 0..3 {
+            if let Some(result) = known {
+                return result;
             }
-        };
-        // What was found out while this one waited.
-        if let Some(result) = entry.since(asked).or_else(|| entry.young(Instant::now(), max_age)) {
-            return result;
-        }
-        entry.polls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let at = Instant::now();
-        let result = source.list(cancel).await;
-        let mut known = lock(&entry.known);
-        match result {
-            Ok(listing) => {
-                // The listing that is known already, if nothing changed: memory is shared.
-                let listing = match &known.good {
-                    Some(good) if *good.listing == listing => Arc::clone(&good.listing),
-                    _ => Arc::new(listing),
-                };
-                let polled = Polled { listing, at };
-                *known = Known { good: Some(polled.clone()), failed: None };
-                self.listed.inc();
-                Ok(polled)
+            let was_silent = entry.was_silent();
+            // Who was silent before is not waited for.
+            let patience = if was_silent { Duration::ZERO } else { PATIENCE };
+            let list = || {
+                let (entry, source, room) = (Arc::clone(&entry), Arc::clone(&source), Arc::clone(&self.room));
+                let (counts, cancel) = (self.counts.clone(), cancel.clone());
+                async move {
+                    tokio::select! {
+                        () = cancel.cancelled() => {}
+                        () = async {
+                            let _place = room.enter(&source.host(), was_silent).await;
+                            entry.list(source.as_ref(), &counts, &cancel).await;
+                        } => {}
+                    }
+                }
+            };
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => {
+                    return Err(SourceError::Cancelled { action: "waiting for the list of", url: key });
+                }
+                ended = self.flights.join(key.clone(), patience, waiter, list) => if !ended {
+                    return entry.meanwhile(key);
+                }
             }
-            // Called off by the one who asked: nothing is known by it.
-            Err(error @ SourceError::Cancelled { .. }) => Err(error),
-            Err(error) => {
-                known.failed = Some(Failed::after(known.failed.as_ref(), error.clone()));
-                self.failed.inc();
-                Err(error)
-            }
+            // What was found out while this one waited; a list that began before it is not enough for who insists.
+            known = entry.since(asked).or_else(|| entry.young(Instant::now(), max_age));
         }
+        known.unwrap_or_else(|| entry.meanwhile(key))
     }
 
     /// The last good listing, however old; also while the source fails.
@@ -172,6 +208,47 @@ impl Poller {
 }
 
 impl Entry {
+    /// Lists the source, and remembers what came of it.
+    async fn list(&self, source: &dyn Source, counts: &Counts, cancel: &CancellationToken) {
+        self.polls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let at = Instant::now();
+        let result = tokio::time::timeout(LONGEST, source.list(cancel)).await;
+        let result = result
+            .unwrap_or_else(|_| Err(SourceError::TimedOut { action: "listing", url: source.key(), after: LONGEST }));
+        let mut known = lock(&self.known);
+        match result {
+            Ok(listing) => {
+                // The listing that is known already, if nothing changed: memory is shared.
+                let listing = match &known.good {
+                    Some(good) if *good.listing == listing => Arc::clone(&good.listing),
+                    _ => Arc::new(listing),
+                };
+                *known = Known { good: Some(Polled { listing, at }), failed: None };
+                counts.listed.inc();
+            }
+            // Called off by the one who asked: nothing is known by it.
+            Err(SourceError::Cancelled { .. }) => {}
+            Err(error) => {
+                known.failed = Some(Failed::after(known.failed.as_ref(), error, at.elapsed()));
+                counts.failed.inc();
+            }
+        }
+    }
+
+    fn was_silent(&self) -> bool {
+        lock(&self.known).failed.as_ref().is_some_and(|failed| failed.was_silent)
+    }
+
+    /// What is said while the source is listed.
+    fn meanwhile(&self, url: String) -> Result<Polled, SourceError> {
+        let known = lock(&self.known);
+        match (&known.failed, &known.good) {
+            (Some(failed), _) => Err(failed.error.clone()),
+            (None, Some(good)) => Ok(good.clone()),
+            (None, None) => Err(SourceError::UnderWay { url }),
+        }
+    }
+
     fn young(&self, now: Instant, max_age: Duration) -> Option<Result<Polled, SourceError>> {
         let known = lock(&self.known);
         let good = known.good.clone().filter(|polled| now.saturating_duration_since(polled.at) < max_age);
@@ -228,6 +305,10 @@ mod tests {
             "slow".to_owned()
         }
 
+        fn host(&self) -> String {
+            "good".to_owned()
+        }
+
         async fn list(&self, _: &CancellationToken) -> Result<Listing, SourceError> {
             let revision = self.lists.fetch_add(1, Ordering::SeqCst).to_string();
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -253,128 +334,222 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_hundred_callers_share_one_list_per_interval() {
-        let (poller, source, cancel) = (Poller::new(), Slow::default(), CancellationToken::new());
+        let (poller, source, cancel) = (Poller::new(), Arc::new(Slow::default()), CancellationToken::new());
         for round in 1..=3 {
-            let all = futures::future::join_all((0..100).map(|_| poller.poll(&source, AGE, &cancel))).await;
+            let all =
+                futures::future::join_all((0..100).map(|_| poller.poll(source.clone(), AGE, None, &cancel))).await;
             assert!(all.iter().all(|polled| revision(polled.as_ref().unwrap()) == (round - 1).to_string()));
-            assert_eq!(poller.polls(&source), round);
+            assert_eq!(poller.polls(&*source), round);
             tokio::time::advance(AGE).await;
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_joins_a_list_under_way_shares_it() {
-        let (poller, source, cancel) = (Poller::new(), Slow::default(), CancellationToken::new());
+        let (poller, source, cancel) = (Poller::new(), Arc::new(Slow::default()), CancellationToken::new());
         let late = async {
             tokio::time::sleep(Duration::from_millis(500)).await;
-            poller.poll(&source, AGE, &cancel).await
+            poller.poll(source.clone(), AGE, None, &cancel).await
         };
-        let (first, late) = tokio::join!(poller.poll(&source, AGE, &cancel), late);
+        let (first, late) = tokio::join!(poller.poll(source.clone(), AGE, None, &cancel), late);
         assert_eq!(first.unwrap().at, late.unwrap().at);
-        assert_eq!(poller.polls(&source), 1);
+        assert_eq!(poller.polls(&*source), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_insists_gets_a_new_list() {
-        let (poller, source, cancel) = (Poller::new(), Slow::default(), CancellationToken::new());
-        poller.poll(&source, AGE, &cancel).await.unwrap();
-        assert_eq!(revision(&poller.poll(&source, Duration::ZERO, &cancel).await.unwrap()), "1");
+        let (poller, source, cancel) = (Poller::new(), Arc::new(Slow::default()), CancellationToken::new());
+        poller.poll(source.clone(), AGE, None, &cancel).await.unwrap();
+        assert_eq!(revision(&poller.poll(source.clone(), Duration::ZERO, None, &cancel).await.unwrap()), "1");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_is_shared_and_leaves_the_last_good_list() {
-        let (poller, source, cancel) = (Poller::new(), Slow::default(), CancellationToken::new());
-        assert!(poller.last_good(&source).is_none());
-        poller.poll(&source, AGE, &cancel).await.unwrap();
+        let (poller, source, cancel) = (Poller::new(), Arc::new(Slow::default()), CancellationToken::new());
+        assert!(poller.last_good(&*source).is_none());
+        poller.poll(source.clone(), AGE, None, &cancel).await.unwrap();
         tokio::time::advance(AGE).await;
         source.down.store(true, Ordering::SeqCst);
-        let all = futures::future::join_all((0..100).map(|_| poller.poll(&source, AGE, &cancel))).await;
+        let all = futures::future::join_all((0..100).map(|_| poller.poll(source.clone(), AGE, None, &cancel))).await;
         assert!(all.iter().all(|result| result.as_ref().is_err_and(|error| *error == down())));
-        poller.poll(&source, AGE, &cancel).await.unwrap_err();
-        assert_eq!(poller.polls(&source), 2);
-        assert_eq!(revision(&poller.last_good(&source).unwrap()), "0");
+        poller.poll(source.clone(), AGE, None, &cancel).await.unwrap_err();
+        assert_eq!(poller.polls(&*source), 2);
+        assert_eq!(revision(&poller.last_good(&*source).unwrap()), "0");
         tokio::time::advance(FAILED).await;
         source.down.store(false, Ordering::SeqCst);
-        assert_eq!(revision(&poller.poll(&source, AGE, &cancel).await.unwrap()), "2");
+        assert_eq!(revision(&poller.poll(source.clone(), AGE, None, &cancel).await.unwrap()), "2");
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_tries_again_and_again_asks_less_and_less_often() {
-        let (poller, source, cancel) = (Poller::new(), Slow::default(), CancellationToken::new());
+        let (poller, source, cancel) = (Poller::new(), Arc::new(Slow::default()), CancellationToken::new());
         source.down.store(true, Ordering::SeqCst);
         let mut per_hour = Vec::new();
         for _ in 0..2 {
-            let before = poller.polls(&source);
+            let before = poller.polls(&*source);
             let end = Instant::now() + Duration::from_hours(1);
             while Instant::now() < end {
-                poller.poll(&source, Duration::from_hours(1), &cancel).await.unwrap_err();
+                poller.poll(source.clone(), Duration::from_hours(1), None, &cancel).await.unwrap_err();
                 tokio::time::advance(Duration::from_millis(500)).await;
             }
-            per_hour.push(poller.polls(&source) - before);
+            per_hour.push(poller.polls(&*source) - before);
         }
         // Eight on the way to five minutes, then one in at most five and at least four minutes less a bit.
         assert!((17..=24).contains(&per_hour[0]) && (11..=16).contains(&per_hour[1]), "{per_hour:?}");
         // A source with a short interval is not left for longer than that.
-        let before = poller.polls(&source);
+        let before = poller.polls(&*source);
         tokio::time::advance(Duration::from_secs(10)).await;
-        poller.poll(&source, Duration::from_secs(10), &cancel).await.unwrap_err();
-        assert_eq!(poller.polls(&source), before + 1);
+        poller.poll(source.clone(), Duration::from_secs(10), None, &cancel).await.unwrap_err();
+        assert_eq!(poller.polls(&*source), before + 1);
         // And forgets its failures when it is back.
         for down in [false, true] {
             source.down.store(down, Ordering::SeqCst);
             tokio::time::advance(Duration::from_secs(1)).await;
-            assert_eq!(poller.poll(&source, Duration::ZERO, &cancel).await.is_err(), down);
+            assert_eq!(poller.poll(source.clone(), Duration::ZERO, None, &cancel).await.is_err(), down);
         }
         tokio::time::advance(FAILED).await;
-        let before = poller.polls(&source);
-        poller.poll(&source, AGE, &cancel).await.unwrap_err();
-        assert_eq!(poller.polls(&source), before + 1);
+        let before = poller.polls(&*source);
+        poller.poll(source.clone(), AGE, None, &cancel).await.unwrap_err();
+        assert_eq!(poller.polls(&*source), before + 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_wants_to_be_left_alone_is_not_asked_by_anybody() {
-        let (poller, source, cancel) = (Poller::new(), Slow::default(), CancellationToken::new());
+        let (poller, source, cancel) = (Poller::new(), Arc::new(Slow::default()), CancellationToken::new());
         source.limited.store(true, Ordering::SeqCst);
-        poller.poll(&source, AGE, &cancel).await.unwrap_err();
+        poller.poll(source.clone(), AGE, None, &cancel).await.unwrap_err();
         source.limited.store(false, Ordering::SeqCst);
         for max_age in [AGE, Duration::ZERO, AGE] {
             tokio::time::advance(Duration::from_mins(3)).await;
-            let error = poller.poll(&source, max_age, &cancel).await.unwrap_err();
+            let error = poller.poll(source.clone(), max_age, None, &cancel).await.unwrap_err();
             assert!(
                 matches!(error, SourceError::RateLimited { after, .. } if after < Duration::from_mins(8)),
                 "{error:?}"
             );
         }
-        assert_eq!(poller.polls(&source), 1);
+        assert_eq!(poller.polls(&*source), 1);
         tokio::time::advance(Duration::from_mins(1)).await;
-        assert_eq!(revision(&poller.poll(&source, Duration::ZERO, &cancel).await.unwrap()), "1");
+        assert_eq!(revision(&poller.poll(source.clone(), Duration::ZERO, None, &cancel).await.unwrap()), "1");
 
         // Who asks for no more than what is known gets it in the meantime.
         source.limited.store(true, Ordering::SeqCst);
-        poller.poll(&source, Duration::ZERO, &cancel).await.unwrap_err();
-        assert_eq!(revision(&poller.poll(&source, AGE, &cancel).await.unwrap()), "1");
-        assert_eq!(poller.polls(&source), 3);
+        poller.poll(source.clone(), Duration::ZERO, None, &cancel).await.unwrap_err();
+        assert_eq!(revision(&poller.poll(source.clone(), AGE, None, &cancel).await.unwrap()), "1");
+        assert_eq!(poller.polls(&*source), 3);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_caller_that_goes_leaves_the_list_to_the_next() {
-        let (poller, source, cancel) = (Poller::new(), Slow::default(), CancellationToken::new());
-        let gone = tokio::time::timeout(Duration::from_millis(100), poller.poll(&source, AGE, &cancel));
-        let (gone, next) = tokio::join!(gone, poller.poll(&source, AGE, &cancel));
+    async fn a_caller_that_goes_leaves_its_list_to_the_next() {
+        let (poller, source, cancel) = (Poller::new(), Arc::new(Slow::default()), CancellationToken::new());
+        let gone = tokio::time::timeout(Duration::from_millis(100), poller.poll(source.clone(), AGE, None, &cancel));
+        let (gone, next) = tokio::join!(gone, poller.poll(source.clone(), AGE, None, &cancel));
         assert!(gone.is_err());
-        assert_eq!(revision(&next.unwrap()), "1");
+        assert_eq!(revision(&next.unwrap()), "0");
+        assert_eq!(poller.polls(&*source), 1);
+    }
+
+    /// Sources of one host that say nothing for a while, and then fail or answer.
+    struct Silent(&'static str, u64, bool);
+
+    #[async_trait]
+    impl Source for Silent {
+        fn key(&self) -> String {
+            format!("{}/{}", self.0, self.1)
+        }
+
+        fn host(&self) -> String {
+            self.0.to_owned()
+        }
+
+        async fn list(&self, _: &CancellationToken) -> Result<Listing, SourceError> {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            if self.2 { Ok(Listing::new(Vec::new())) } else { Err(down()) }
+        }
+
+        async fn fetch(&self, _: &Wanted<'_>, _: &CancellationToken) -> Result<Fetched, SourceError> {
+            Err(down())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_sources_hold_up_nobody() {
+        let (poller, good, cancel) = (Poller::new(), Arc::new(Slow::default()), CancellationToken::new());
+        let start = Instant::now();
+        let silent: Vec<_> = (0..40).map(|n| Arc::new(Silent("dead", n, false))).collect();
+        let ask = || silent.iter().map(|source| poller.poll(source.clone(), AGE, None, &cancel));
+        for result in futures::future::join_all(ask()).await {
+            assert!(matches!(result, Err(SourceError::UnderWay { .. })), "{result:?}");
+        }
+        assert_eq!(start.elapsed(), PATIENCE);
+        poller.poll(good.clone(), AGE, None, &cancel).await.unwrap();
+        assert_eq!(start.elapsed(), PATIENCE + Duration::from_secs(1));
+        // All of them had their turn, four at a time; then nobody waits for them any more.
+        tokio::time::sleep(Duration::from_secs(200)).await;
+        for source in &silent {
+            assert_eq!(poller.polls(source.as_ref()), 1);
+        }
+        let start = Instant::now();
+        for result in futures::future::join_all(ask()).await {
+            assert_eq!(result.unwrap_err(), down());
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_dead_hosts_hold_up_others_once() {
+        let (poller, good, cancel) = (Poller::new(), Arc::new(Slow::default()), CancellationToken::new());
+        let silent: Vec<_> = ["a", "b", "c", "d", "e", "f", "g", "h"]
+            .into_iter()
+            .flat_map(|host| (0..4).map(move |n| Arc::new(Silent(host, n, false))))
+            .collect();
+        for wait in [90, 2] {
+            let ask = silent.iter().map(|source| poller.poll(source.clone(), Duration::ZERO, None, &cancel));
+            futures::future::join_all(ask).await;
+            tokio::time::sleep(Duration::from_secs(wait)).await;
+        }
+        assert_eq!(silent.iter().map(|source| poller.polls(source.as_ref())).sum::<u64>(), 32 + 4);
+        let start = Instant::now();
+        poller.poll(good.clone(), AGE, None, &cancel).await.unwrap();
+        assert_eq!(start.elapsed(), Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_did_not_wait_is_told_and_has_what_was_known_until_then() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tell = Arc::clone(&told);
+        let ground = Ground { tell: Arc::new(move |who| lock(&tell).push(who)), ..Ground::default() };
+        let (poller, cancel) = (Poller::new().on(ground), CancellationToken::new());
+        let source = Arc::new(Silent("slow", 0, true));
+        let who = Waiter::Stack(kube::runtime::reflector::ObjectRef::new("x").within("n"));
+        let first = poller.poll(source.clone(), AGE, Some(&who), &cancel).await;
+        assert!(matches!(first, Err(SourceError::UnderWay { .. })), "{first:?}");
+        assert!(lock(&told).is_empty());
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(std::mem::take(&mut *lock(&told)), std::slice::from_ref(&who));
+        let second = poller.poll(source.clone(), AGE, Some(&who), &cancel).await.unwrap();
+        assert_eq!(poller.polls(source.as_ref()), 1);
+        // The next time it is slow, nothing changes until it answered.
+        tokio::time::advance(AGE).await;
+        let third = poller.poll(source.clone(), AGE, Some(&who), &cancel).await.unwrap();
+        assert_eq!(third.at, second.at);
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(lock(&told).len(), 1);
+        assert!(poller.poll(source, AGE, Some(&who), &cancel).await.unwrap().at > second.at);
     }
 
     #[tokio::test(start_paused = true)]
     async fn waiting_ends_when_it_is_cancelled() {
-        let (poller, source, cancel) = (Poller::new(), Slow::default(), CancellationToken::new());
+        let (poller, source, cancel) = (Poller::new(), Arc::new(Slow::default()), CancellationToken::new());
         let other = CancellationToken::new();
         let waiting = async {
             tokio::time::sleep(Duration::from_millis(100)).await;
             other.cancel();
         };
-        let (first, second, ()) =
-            tokio::join!(poller.poll(&source, AGE, &cancel), poller.poll(&source, AGE, &other), waiting);
+        let (first, second, ()) = tokio::join!(
+            poller.poll(source.clone(), AGE, None, &cancel),
+            poller.poll(source.clone(), AGE, None, &other),
+            waiting
+        );
         first.unwrap();
         assert!(matches!(second, Err(SourceError::Cancelled { .. })));
     }

@@ -1,3 +1,5 @@
+mod zip;
+
 use std::io::Write;
 
 use flate2::Compression;
@@ -113,6 +115,53 @@ fn hostile_archives_are_refused() {
             assert!(error.contains(expected), "{name}, compressed: {error}");
         }
     }
+}
+
+/// A record of a pax header.
+fn record(key: &str, value: &str) -> Vec<u8> {
+    let rest = format!(" {key}={value}\n");
+    let length = (1..1000).find(|n| n.to_string().len() + rest.len() == *n).unwrap();
+    format!("{length}{rest}").into_bytes()
+}
+
+#[test]
+fn headers_that_override_others_are_held_to_the_same_rules() {
+    let limits = Limits { path_bytes: 100, ..Limits::default() };
+    let pax = |key: &str, value: &str| {
+        let header = record(key, value);
+        raw(&[(b"pax", EntryType::XHeader, &header), file("a")])
+    };
+    let long = |name: &[u8]| raw(&[(b"././@LongLink", EntryType::GNULongName, name), file("a")]);
+    let cases: Vec<(&str, Vec<u8>, &str)> = vec![
+        ("pax path", pax("path", "../x"), "not inside of the root"),
+        ("pax path, absolute", pax("path", "/x"), "not inside of the root"),
+        ("pax path, zero byte", pax("path", "a\0b"), "control characters"),
+        ("pax path, long", pax("path", &"x".repeat(101)), "length of the path"),
+        ("pax size", pax("size", "1099511627776"), "size of \"a\""),
+        ("pax size, more than there is", pax("size", "2000"), "damaged"),
+        ("pax sparse", pax("GNU.sparse.major", "1"), "sparse"),
+        ("pax sparse, older", pax("GNU.sparse.size", "9999999"), "sparse"),
+        ("pax, broken", raw(&[(b"pax", EntryType::XHeader, b"x"), file("a")]), "damaged"),
+        ("long name", long(b"../x\0"), "not inside of the root"),
+        ("long name, long", long(&[b'x'; 200]), "length of the path"),
+        ("long name, zero byte", long(b"a\0b\0"), "control characters"),
+        ("two long names", [&long(b"a\0")[..1024], &long(b"../x\0")].concat(), "damaged"),
+    ];
+    for (name, archive, expected) in cases {
+        let error = unpack(&archive, &limits).expect_err(name).to_string();
+        assert!(error.contains(expected), "{name}: {error}");
+    }
+    let good = raw(&[(b"pax", EntryType::XHeader, &record("path", "b/\u{e9}")), file("a")]);
+    assert_eq!(unpack(&good, &limits).unwrap(), tree(&[("b/\u{e9}", b"x")]));
+}
+
+#[test]
+fn names_that_a_file_system_takes_for_one_are_refused() {
+    for (first, second) in [("\u{e9}", "e\u{301}"), ("\u{c9}", "e\u{301}"), ("a/\u{212b}", "a/\u{e5}")] {
+        let error = unpack(&raw(&[file(first), file(second)]), &Limits::default()).expect_err(first);
+        assert!(matches!(error, UnpackError::Collision { .. }), "{first}: {error}");
+    }
+    unpack(&raw(&[file("\u{e9}"), file("e")]), &Limits::default()).unwrap();
 }
 
 #[test]

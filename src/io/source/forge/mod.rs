@@ -1,16 +1,17 @@
 //! What GitHub and GitLab have in common: releases in pages, assets behind redirects, limits that must be obeyed.
 //!
-//! Guarantees: a server that says "not now" is not asked again before its time, by nobody who uses this source; an
+//! Guarantees: a server that says "not now" is not asked again before its time, by nobody who uses this token there; an
 //! answer is an error unless it is of use, and holds no secret.
 
 pub(super) mod download;
 pub(super) mod pages;
+pub(super) mod quotas;
 mod rate;
 pub(super) mod signed;
 
 use std::collections::HashSet;
 use std::future::Future;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -57,18 +58,19 @@ pub(super) struct Hints {
     pub(super) rights: &'static str,
 }
 
-/// What is known of one source's server. Judges its answers.
+/// Judges the answers of one source's server.
 pub(super) struct Judge {
     http: Http,
     hints: Hints,
     /// Host and repository, for metrics.
     source: String,
     metrics: SourceMetrics,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
+/// What is known of one token at one server.
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     quota: Option<Quota>,
     /// Until when it must be left alone, and what it said.
     closed: Option<(Instant, String)>,
@@ -77,8 +79,14 @@ struct State {
 }
 
 impl Judge {
-    pub(super) fn new(http: Http, hints: Hints, source: String, metrics: SourceMetrics) -> Self {
-        Self { http, hints, source, metrics, state: Mutex::default() }
+    pub(super) fn new(
+        http: Http,
+        hints: Hints,
+        source: String,
+        metrics: SourceMetrics,
+        state: Arc<Mutex<State>>,
+    ) -> Self {
+        Self { http, hints, source, metrics, state }
     }
 
     pub(super) fn quota(&self) -> Option<Quota> {

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use http::header::{DATE, RETRY_AFTER};
+use http::header::DATE;
 use http::{HeaderMap, StatusCode};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::super::http::retry_after;
 use crate::api::cluster_stack_source::Quota;
 
 /// Pause after a limit of which nothing is told, the first time; it doubles from there.
@@ -51,8 +52,7 @@ pub(super) fn pause(
     // By the server's clock where it shows it: ours may be wrong.
     let now = text(headers, DATE.as_str()).and_then(date).unwrap_or(now);
     let until = |at: Timestamp| Duration::try_from(at.duration_since(now)).unwrap_or_default();
-    let told = text(headers, RETRY_AFTER.as_str())
-        .and_then(|after| after.parse().map(Duration::from_secs).ok().or_else(|| date(after).map(until)));
+    let told = retry_after(headers, now);
     let used_up = || {
         let reset = Timestamp::from_second(i64::try_from(number(headers, "reset")?).ok()?).ok()?;
         // A second more: the server's clock shows whole ones.

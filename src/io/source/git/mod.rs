@@ -6,11 +6,13 @@
 //! Guarantees: credentials go to the URL's own host only, whose key or certificate was checked; nothing of the
 //! repository is executed, checked out or linked to; a call ends when its token is cancelled or its time is up.
 //!
-//! Caveats: over SSH libgit2 can't be interrupted while it waits for a server. Its thread is then left behind and ends by
-//! itself when the server was silent for [`SILENCE`]; it keeps its permit until then, so that the number of threads stays
-//! bounded. An SSH host's name is resolved for the check and again by libgit2: a name server that lies may tell them two
-//! things; the host's key is checked in any case.
+//! An SSH host is reached by a relay of ours, at the address that was looked at, and what it sends is bounded. A thread
+//! keeps its place until it ended, so that their number stays bounded, also per host.
+//!
+//! Caveat: a repository on the operator's own disk is looked at when it is opened: whoever swaps its `alternates` in the
+//! moment behind that may have Git objects read from elsewhere.
 
+mod relay;
 mod remote;
 mod session;
 mod transport;
@@ -23,19 +25,22 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::http::Http;
+use super::room::{Room, Sizes};
 use super::{Access, Fetched, Listing, Source, SourceError, Wanted};
 use crate::core::digest::hex;
 use crate::core::limits::Limits;
-use crate::core::source::{AllowList, Refused, SourceUrl, candidate_paths, permitted};
+use crate::core::source::{AllowList, Refused, SourceUrl, candidate_paths};
 
 use session::Session;
 
 /// How long a server may be silent before the connection is given up.
 pub const SILENCE: Duration = Duration::from_secs(20);
+
+/// Threads that talk to one host at once.
+const PER_HOST: usize = 4;
 
 /// What the sources from Git have in common.
 #[derive(Clone, Debug)]
@@ -50,7 +55,7 @@ pub struct Git {
     pub list_timeout: Duration,
     /// How long a fetch may take.
     pub fetch_timeout: Duration,
-    permits: Arc<Semaphore>,
+    room: Arc<Room>,
 }
 
 /// One repository.
@@ -73,14 +78,13 @@ impl Git {
             limits: Limits::default(),
             list_timeout: Duration::from_mins(1),
             fetch_timeout: Duration::from_mins(5),
-            permits: Arc::new(Semaphore::new(concurrency.max(1))),
+            room: Arc::new(Room::new(Sizes { all: concurrency, silent: 1, per_host: PER_HOST })),
         }
     }
 
     /// The repository at `url`, if it may be used; `path` is where the stack lies in its trees.
     pub fn source(&self, url: &str, path: Option<String>, access: Access) -> Result<GitSource, Refused> {
-        let allow = if access.insecure { self.allow.with_plain_http() } else { self.allow.clone() };
-        let url = permitted(url, &allow)?;
+        let url = access.permitted(url, &self.allow)?;
         let http = Http::new(&access, &self.allow);
         Ok(GitSource { git: self.clone(), url, path, access: Arc::new(access), http })
     }
@@ -111,10 +115,9 @@ impl GitSource {
         };
         let failed = |problem: String| SourceError::Local { action, url: url.clone(), problem };
         let thread = async {
-            let permit = Arc::clone(&self.git.permits).acquire_owned().await;
-            let permit = permit.map_err(|error| failed(error.to_string()))?;
+            let place = self.git.room.enter(&self.host(), false).await;
             let task = tokio::task::spawn_blocking(move || {
-                let _permit = permit;
+                let _place = place;
                 work(&session)
             });
             task.await.map_err(|error| failed(format!("the Git library gave up: {error}")))?
@@ -139,6 +142,14 @@ impl Source for GitSource {
         format!("git {} {}", self.url.redacted(), &hex(&digest.finalize())[..16])
     }
 
+    fn fetch_key(&self) -> String {
+        format!("{} {:?}", self.key(), self.path)
+    }
+
+    fn host(&self) -> String {
+        self.url.local_path().map_or_else(|| self.url.host_and_port(), |path| path.display().to_string())
+    }
+
     async fn list(&self, cancel: &CancellationToken) -> Result<Listing, SourceError> {
         let tags = self.run("listing the tags of", self.git.list_timeout, cancel, Session::list).await?;
         Ok(Listing::new(tags))
@@ -146,10 +157,18 @@ impl Source for GitSource {
 
     async fn fetch(&self, wanted: &Wanted<'_>, cancel: &CancellationToken) -> Result<Fetched, SourceError> {
         let places = candidate_paths(self.path.as_deref(), wanted.release);
-        let (tag, trust) = (wanted.tag.clone(), wanted.trust.cloned());
+        let (tag, trust, by_revision) = (wanted.tag.clone(), wanted.trust.cloned(), wanted.by_revision);
         self.run("fetching a release from", self.git.fetch_timeout, cancel, move |session| {
-            session.fetch(&tag, &places, trust.as_ref())
+            if by_revision {
+                session.fetch_revision(&tag, &places, trust.as_ref())
+            } else {
+                session.fetch(&tag, &places, trust.as_ref())
+            }
         })
         .await
+    }
+
+    fn keeps_revisions(&self) -> bool {
+        true
     }
 }

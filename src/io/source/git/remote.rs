@@ -13,10 +13,11 @@ use git2::{
 };
 use tempfile::TempDir;
 
-use super::super::SourceError;
+use super::super::{NO_LOGIN, SourceError};
 use super::SILENCE;
+use super::relay::Relay;
 use super::session::Session;
-use super::transport;
+use super::transport::{self, LARGEST_LIST};
 use crate::core::limits::TooLarge;
 use crate::core::source::{HostKey, Scheme, SourceUrl};
 
@@ -45,55 +46,130 @@ struct Seen {
 /// All references of the repository with the ids of their objects.
 pub(super) fn list(session: &Session) -> Result<Vec<(String, String)>, SourceError> {
     set_timeouts();
-    let talk = Talk::new(session)?;
+    let talk = Talk::new(session, Wants::References)?;
     let fail = |error: Error| talk.explain(session, &error);
     let mut remote = Remote::create_detached(talk.url.as_str()).map_err(fail)?;
-    let connection = remote.connect_auth(Direction::Fetch, Some(callbacks(session, &talk.seen)), None).map_err(fail)?;
+    let connection = remote.connect_auth(Direction::Fetch, Some(callbacks(session, &talk)), None).map_err(fail)?;
     let heads = connection.list().map_err(fail)?;
     Ok(heads.iter().map(|head| (head.name().to_owned(), head.oid().to_string())).collect())
 }
 
-/// How libgit2 reaches the repository: over our HTTP, or by itself over SSH.
+/// What a server is asked for.
+#[derive(Clone, Copy)]
+enum Wants {
+    References,
+    /// The references, and what some of them name.
+    Pack,
+}
+
+impl Wants {
+    /// How many bytes a server may send, and what they are.
+    fn bound(self, session: &Session) -> (&'static str, u64) {
+        let packed = session.limits.packed_bytes;
+        match self {
+            Self::References => ("the list of references in bytes", LARGEST_LIST.min(packed)),
+            Self::Pack => ("the download in bytes", LARGEST_LIST.saturating_add(packed)),
+        }
+    }
+}
+
+/// How libgit2 reaches the repository: over our HTTP, or by our relay over SSH.
+enum Way {
+    Http(transport::Open),
+    Ssh(Relay),
+    File,
+}
+
+/// A conversation of libgit2.
 struct Talk {
     url: String,
-    http: Option<transport::Open>,
+    way: Way,
+    wants: Wants,
     seen: Seen,
 }
 
 impl Talk {
-    fn new(session: &Session) -> Result<Self, SourceError> {
-        let http = match session.url.scheme() {
-            Scheme::Https | Scheme::Http => Some(transport::Open::new(session, session.http()?)?),
-            Scheme::Ssh | Scheme::File => None,
+    fn new(session: &Session, wants: Wants) -> Result<Self, SourceError> {
+        let (url, way) = match session.url.scheme() {
+            Scheme::Https | Scheme::Http => {
+                let open = transport::Open::new(session, session.http()?)?;
+                (open.url(), Way::Http(open))
+            }
+            Scheme::Ssh => {
+                let relay = Relay::open(session, &session.addresses()?, wants.bound(session).1)?;
+                let url = session.url.by_way_of(relay.address);
+                (url.ok_or_else(|| session.disk(&"the URL can't be used"))?, Way::Ssh(relay))
+            }
+            Scheme::File => (session.url.secret_str().to_owned(), Way::File),
         };
-        let url = http.as_ref().map_or_else(|| session.url.secret_str().to_owned(), transport::Open::url);
-        Ok(Self { url, http, seen: Seen::default() })
+        Ok(Self { url, way, wants, seen: Seen::default() })
+    }
+
+    /// Whether libgit2 talks to `host` as it should, which a redirect may have changed, and to its `port` where that is
+    /// known.
+    fn is_with(&self, session: &Session, host: &str, port: Option<u16>) -> bool {
+        let host = host.trim_matches(['[', ']']);
+        match &self.way {
+            Way::Ssh(relay) => {
+                host == relay.address.ip().to_string() && port.is_none_or(|port| port == relay.address.port())
+            }
+            Way::Http(_) | Way::File => {
+                let own = session.url.host().trim_matches(['[', ']']);
+                host == own && port.is_none_or(|port| port == session.url.port())
+            }
+        }
     }
 
     /// What an error means: what went wrong on the way, if it was that.
     fn explain(&self, session: &Session, error: &Error) -> SourceError {
-        let on_the_way = self.http.as_ref().and_then(transport::Open::failure);
-        on_the_way.unwrap_or_else(|| explain(session, &self.seen, error))
+        let on_the_way = match &self.way {
+            Way::Http(open) => open.failure(),
+            Way::Ssh(relay) if relay.is_over() => {
+                let (what, limit) = self.wants.bound(session);
+                let limit = TooLarge { what: what.to_owned(), limit };
+                Some(SourceError::TooLarge { of: session.url.redacted(), limit })
+            }
+            Way::Ssh(_) | Way::File => None,
+        };
+        on_the_way
+            .unwrap_or_else(|| explain(session, &self.seen, &self.without_secrets(session, error.message()), error))
+    }
+
+    /// A message of libgit2 with the source's name for where it talks to.
+    fn without_secrets(&self, session: &Session, message: &str) -> String {
+        let mut message = message.replace(session.url.secret_str(), &session.url.redacted());
+        if let Way::Ssh(relay) = &self.way {
+            message = message.replace(&self.url, &session.url.redacted());
+            message = message.replace(&relay.address.to_string(), &session.url.host_and_port());
+            message = message.replace(&relay.address.ip().to_string(), session.url.host());
+        }
+        let credentials = session.access.secrets().into_iter();
+        for secret in credentials.chain(session.url.secrets()) {
+            message = message.replace(secret, "***");
+        }
+        message
     }
 }
 
-/// The one reference, without its history where the server can.
-pub(super) fn fetch(session: &Session, name: &str) -> Result<Scratch, SourceError> {
+/// The one reference `from`, or the commit of that id, as `to`; without its history where the server can.
+pub(super) fn fetch(session: &Session, from: &str, to: &str) -> Result<Scratch, SourceError> {
     set_timeouts();
-    let shallow = fetch_once(session, name, 1);
+    let shallow = fetch_once(session, from, to, 1);
     match shallow {
-        Err(SourceError::Unreachable { problem, .. }) if problem.contains("shallow") => fetch_once(session, name, 0),
+        Err(SourceError::Unreachable { problem, .. }) if problem.contains("shallow") => {
+            fetch_once(session, from, to, 0)
+        }
         other => other,
     }
 }
 
-fn fetch_once(session: &Session, name: &str, depth: i32) -> Result<Scratch, SourceError> {
+fn fetch_once(session: &Session, from: &str, to: &str, depth: i32) -> Result<Scratch, SourceError> {
     let scratch = scratch(session)?;
-    let talk = Talk::new(session)?;
+    let talk = Talk::new(session, Wants::Pack)?;
     let fail = |error: Error| talk.explain(session, &error);
     let mut options = FetchOptions::new();
     options
-        .remote_callbacks(callbacks(session, &talk.seen))
+        .remote_callbacks(callbacks(session, &talk))
         .follow_redirects(RemoteRedirect::None)
         .download_tags(AutotagOption::None)
         .update_fetchhead(false);
@@ -101,7 +177,7 @@ fn fetch_once(session: &Session, name: &str, depth: i32) -> Result<Scratch, Sour
         options.depth(depth);
     }
     let mut remote = scratch.repository.remote_anonymous(&talk.url).map_err(fail)?;
-    remote.fetch(&[format!("+{name}:{name}")], Some(&mut options), None).map_err(fail)?;
+    remote.fetch(&[format!("+{from}:{to}")], Some(&mut options), None).map_err(fail)?;
     drop(remote);
     drop(options);
     Ok(scratch)
@@ -130,10 +206,11 @@ fn clear(directory: &Path) {
     }
 }
 
-fn callbacks<'a>(session: &'a Session, seen: &'a Seen) -> RemoteCallbacks<'a> {
+fn callbacks<'a>(session: &'a Session, talk: &'a Talk) -> RemoteCallbacks<'a> {
+    let seen = &talk.seen;
     let mut callbacks = RemoteCallbacks::new();
-    callbacks.credentials(move |url, user, allowed| login(session, seen, url, user, allowed));
-    callbacks.certificate_check(move |certificate, host| trust(session, seen, certificate, host));
+    callbacks.credentials(move |url, user, allowed| login(session, talk, url, user, allowed));
+    callbacks.certificate_check(move |certificate, host| trust(session, talk, certificate, host));
     callbacks.sideband_progress(move |_| !session.stop.is_cancelled());
     callbacks.transfer_progress(move |progress| {
         let received = u64::try_from(progress.received_bytes()).unwrap_or(u64::MAX);
@@ -149,24 +226,26 @@ fn refuse(class: ErrorClass, message: &str) -> Error {
 
 fn login(
     session: &Session,
-    seen: &Seen,
+    talk: &Talk,
     url: &str,
     user: Option<&str>,
     allowed: CredentialType,
 ) -> Result<Cred, Error> {
+    let seen = &talk.seen;
     seen.logins.set(seen.logins.get().saturating_add(1));
     // A redirect may lead to another port of the host.
-    let own = |asking: &SourceUrl| (asking.host(), asking.port()) == (session.url.host(), session.url.port());
+    let own = |asking: &SourceUrl| talk.is_with(session, asking.host(), Some(asking.port()));
     if !SourceUrl::parse(url).is_ok_and(|asking| own(&asking)) {
         return Err(refuse(ErrorClass::Net, "another host asks for credentials"));
     }
     let Some(credentials) = &session.access.credentials else {
-        return Err(refuse(ErrorClass::Net, "it asks for credentials, and there is no secretRef"));
+        return Err(refuse(ErrorClass::Net, NO_LOGIN));
     };
     if seen.logins.get() > MAX_LOGINS {
         return Err(refuse(ErrorClass::Net, "it does not accept these credentials"));
     }
-    let user = credentials.username.as_deref().or(user).unwrap_or("git");
+    // libgit2 takes no other user than the URL's.
+    let user = user.or(credentials.username.as_deref()).unwrap_or("git");
     if allowed.contains(CredentialType::SSH_KEY)
         && let Some(ssh) = &credentials.ssh
     {
@@ -183,20 +262,20 @@ fn login(
     Err(refuse(ErrorClass::Net, "the Secret holds none of the kinds of credentials that it accepts"))
 }
 
-/// Whether the host is who the URL says: an SSH host by the Secret's `known_hosts`, a TLS host by its certificate, and
-/// by its name, which a redirect may have changed.
-fn trust(session: &Session, seen: &Seen, certificate: &Cert<'_>, host: &str) -> Result<CertificateCheckStatus, Error> {
+/// Whether the host is who the URL says: an SSH host by the Secret's `known_hosts` under the name in the source's URL, a TLS
+/// host by its certificate, and by its name, which a redirect may have changed.
+fn trust(session: &Session, talk: &Talk, certificate: &Cert<'_>, host: &str) -> Result<CertificateCheckStatus, Error> {
     let refuse = |problem: String| {
         let error = Error::new(ErrorCode::Certificate, ErrorClass::Ssl, &problem);
-        *seen.untrusted.borrow_mut() = Some(problem);
+        *talk.seen.untrusted.borrow_mut() = Some(problem);
         Err(error)
     };
-    if host.trim_matches(['[', ']']) != session.url.host().trim_matches(['[', ']']) {
+    if !talk.is_with(session, host, None) {
         return refuse(format!("it sends on to {host}: set source.git.url to where the repository lies now"));
     }
     let Some(key) = certificate.as_hostkey() else { return Ok(CertificateCheckStatus::CertificatePassthrough) };
     let known = match (&session.access.credentials, key.hostkey()) {
-        (Some(credentials), Some(key)) => credentials.known_hosts.check(host, session.url.port(), key),
+        (Some(credentials), Some(key)) => credentials.known_hosts.check(session.url.host(), session.url.port(), key),
         _ => HostKey::Unknown,
     };
     match known {
@@ -211,7 +290,7 @@ fn trust(session: &Session, seen: &Seen, certificate: &Cert<'_>, host: &str) -> 
 }
 
 /// What an error of libgit2 means.
-fn explain(session: &Session, seen: &Seen, error: &Error) -> SourceError {
+fn explain(session: &Session, seen: &Seen, problem: &str, error: &Error) -> SourceError {
     let (action, url) = (session.action, session.url.redacted());
     if let Err(cancelled) = session.go_on() {
         return cancelled;
@@ -224,7 +303,7 @@ fn explain(session: &Session, seen: &Seen, error: &Error) -> SourceError {
         let limit = TooLarge { what: "the download in bytes".to_owned(), limit };
         return SourceError::TooLarge { of: url, limit };
     }
-    let problem = without_secrets(session, error.message());
+    let problem = problem.to_owned();
     let says = |text: &str| problem.contains(text);
     match error.code() {
         ErrorCode::Auth => SourceError::Unauthorized { action, url, problem },
@@ -237,15 +316,6 @@ fn explain(session: &Session, seen: &Seen, error: &Error) -> SourceError {
         }
         _ => SourceError::Unreachable { action, url, problem },
     }
-}
-
-fn without_secrets(session: &Session, message: &str) -> String {
-    let mut message = message.replace(session.url.secret_str(), &session.url.redacted());
-    let credentials = session.access.secrets().into_iter();
-    for secret in credentials.chain(session.url.secrets()) {
-        message = message.replace(secret, "***");
-    }
-    message
 }
 
 /// Lets libgit2 give up servers that are silent; without it, it waits for ever.

@@ -3,11 +3,12 @@
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs;
-use std::net::ToSocketAddrs;
+use std::io::{ErrorKind, Read};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use git2::{ErrorCode, ObjectType, Oid, Reference, Repository, RepositoryOpenFlags};
+use git2::{Commit, ErrorCode, ObjectType, Oid, Reference, Repository, RepositoryOpenFlags};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -16,15 +17,21 @@ use super::super::{Access, Fetched, SourceError, Tag};
 use super::remote;
 use super::tree::Reader;
 use crate::core::limits::{Limits, TooLarge};
-use crate::core::source::{AllowList, Refused, Scheme, SourceUrl, permitted_address};
+use crate::core::source::{AllowList, Refused, SourceUrl, permitted_address};
 use crate::core::verification::git::{Subject, verify};
 use crate::core::verification::{NotVerified, Signer, Trust};
 
 const TAGS: &str = "refs/tags/";
+/// Where a commit is put that is fetched by its id.
+const REVISION: &str = "refs/clusterstack/revision";
+/// What libgit2 makes of an error of the server in answer to what is wanted.
+const REFUSALS: [&str; 3] = ["unexpected packet type", "unexpected pkt type", "not our ref"];
 /// How many tags a repository may have.
 const MAX_TAGS: usize = 200_000;
 /// How many tags of tags may lead to a commit.
 const MAX_NESTED: usize = 8;
+/// How many repositories may borrow objects of one another in a row, as in Git.
+const ALTERNATES: usize = 5;
 /// How large a tag or a commit may be, in bytes.
 const MAX_OBJECT: usize = 1024 * 1024;
 
@@ -48,17 +55,19 @@ impl Session {
         self.http.as_ref().map_err(Clone::clone)
     }
 
-    /// Refuses a host whose name leads to the operator's machine. A name that does not resolve is left to libgit2, which
-    /// may know a proxy.
-    fn check_address(&self) -> Result<(), SourceError> {
-        if self.url.scheme() != Scheme::Ssh {
-            return Ok(());
-        }
+    /// The addresses of an SSH host. Refuses one whose name leads to the operator's machine.
+    pub(super) fn addresses(&self) -> Result<Vec<SocketAddr>, SourceError> {
         let host = self.url.host().trim_matches(['[', ']']);
-        for address in (host, self.url.port()).to_socket_addrs().into_iter().flatten() {
+        let unknown = |error: std::io::Error| SourceError::Unreachable {
+            action: self.action,
+            url: self.url.redacted(),
+            problem: error.to_string(),
+        };
+        let addresses: Vec<_> = (host, self.url.port()).to_socket_addrs().map_err(unknown)?.collect();
+        for address in &addresses {
             permitted_address(&self.url, address.ip(), &self.allow)?;
         }
-        Ok(())
+        Ok(addresses)
     }
 
     /// The tags, peeled.
@@ -66,7 +75,6 @@ impl Session {
         let tags = if let Some(path) = self.url.local_path() {
             self.local_tags(&self.open(&path)?)?
         } else {
-            self.check_address()?;
             peeled(remote::list(self)?)
         };
         if tags.len() > MAX_TAGS {
@@ -86,9 +94,44 @@ impl Session {
         if let Some(path) = self.url.local_path() {
             return self.read(&self.open(&path)?, &name, tag, places, trust);
         }
-        self.check_address()?;
-        let scratch = remote::fetch(self, &name)?;
+        let scratch = remote::fetch(self, &name, &name)?;
         self.read(&scratch.repository, &name, tag, places, trust)
+    }
+
+    /// The stack at a tag's commit, whatever the tag names now.
+    pub(super) fn fetch_revision(
+        &self,
+        tag: &Tag,
+        places: &[String],
+        trust: Option<&Trust>,
+    ) -> Result<Fetched, SourceError> {
+        let id = Oid::from_str(&tag.revision).map_err(|_| layout(tag, "tag", "its revision is no id of a commit"))?;
+        let read = |repository: &Repository| {
+            let commit = repository.find_commit(id).map_err(|error| match error.code() {
+                ErrorCode::NotFound => self.gone(tag, "the repository has no such commit"),
+                _ => self.local(&error),
+            })?;
+            self.stack(repository, &commit, None, tag, places, trust)
+        };
+        if let Some(path) = self.url.local_path() {
+            return read(&self.open(&path)?);
+        }
+        let scratch = remote::fetch(self, &tag.revision, REVISION).map_err(|error| match &error {
+            SourceError::Unreachable { problem, .. } if problem.contains("cannot fetch a specific object") => {
+                self.gone(tag, "the server gives no commits by their ids (uploadpack.allowReachableSHA1InWant)")
+            }
+            // libgit2 has no words for what a server says of a commit that it does not give.
+            SourceError::Unreachable { problem, .. } if REFUSALS.iter().any(|text| problem.contains(text)) => {
+                self.gone(tag, "the server does not give this commit")
+            }
+            _ => error,
+        })?;
+        read(&scratch.repository)
+    }
+
+    fn gone(&self, tag: &Tag, problem: &str) -> SourceError {
+        let (revision, url) = (tag.revision.clone(), self.url.redacted());
+        SourceError::RevisionGone { revision, url, problem: problem.to_owned() }
     }
 
     fn read(
@@ -115,14 +158,28 @@ impl Session {
         let Ok(commit) = object.into_commit() else {
             return Err(layout(tag, "tag", "it points at no commit"));
         };
-        let signed = trust.map(|trust| self.signer(repository, &reference, &found, tag, trust));
+        self.stack(repository, &commit, Some(&reference), tag, places, trust)
+    }
+
+    /// The stack at a commit, to which `reference` leads where there is one.
+    fn stack(
+        &self,
+        repository: &Repository,
+        commit: &Commit<'_>,
+        reference: Option<&Reference<'_>>,
+        tag: &Tag,
+        places: &[String],
+        trust: Option<&Trust>,
+    ) -> Result<Fetched, SourceError> {
+        let revision = commit.id().to_string();
+        let signed = trust.map(|trust| self.signer(repository, reference, &revision, tag, trust));
         let signer = signed.transpose()?;
         let tree = commit.tree().map_err(|error| self.local(&error))?;
         let reader = Reader { session: self, repository, tag: &tag.name };
         let stack = reader.stack(&tree, places)?;
         Ok(Fetched {
             url: self.url.redacted(),
-            revision: found,
+            revision,
             path: stack.path,
             files: reader.files(&stack.tree)?,
             component_ids: stack.component_ids,
@@ -134,7 +191,7 @@ impl Session {
     fn signer(
         &self,
         repository: &Repository,
-        reference: &Reference<'_>,
+        reference: Option<&Reference<'_>>,
         revision: &str,
         tag: &Tag,
         trust: &Trust,
@@ -145,7 +202,8 @@ impl Session {
             return Err(refuse(NotVerified::WrongKind(kind.to_owned())));
         };
         let local = |error: git2::Error| self.local(&error);
-        let mut id = reference.resolve().map_err(local)?.target();
+        let resolved = reference.map(Reference::resolve).transpose().map_err(local)?;
+        let mut id = resolved.and_then(|reference| reference.target());
         let mut tags = Vec::new();
         while let Some(object) = id.filter(|id| id.to_string() != revision) {
             if tags.len() == MAX_NESTED {
@@ -187,7 +245,10 @@ impl Session {
         })?;
         // A work tree's `.git` may be a file that points elsewhere.
         let inside = |path: &Path| fs::canonicalize(path).is_ok_and(|path| allow.holds_path(&path));
-        if inside(repository.path()) && inside(repository.commondir()) { Ok(repository) } else { Err(refused()) }
+        let objects = repository.commondir().join("objects");
+        let is_inside =
+            inside(repository.path()) && inside(repository.commondir()) && stays(&objects, &inside, ALTERNATES);
+        if is_inside { Ok(repository) } else { Err(refused()) }
     }
 
     fn local_tags(&self, repository: &Repository) -> Result<Vec<Tag>, SourceError> {
@@ -219,6 +280,25 @@ impl Session {
     pub(super) fn disk(&self, problem: &dyn Display) -> SourceError {
         SourceError::Local { action: self.action, url: self.url.redacted(), problem: problem.to_string() }
     }
+}
+
+/// Whether a directory of objects, and those that its `info/alternates` names, lie `inside`; `depth` of them in a row.
+fn stays(objects: &Path, inside: &impl Fn(&Path) -> bool, depth: usize) -> bool {
+    let lies = |path: &Path| !path.exists() || inside(path);
+    if !lies(objects) || !lies(&objects.join("pack")) {
+        return false;
+    }
+    let mut listed = Vec::new();
+    let read = fs::File::open(objects.join("info/alternates"))
+        .and_then(|file| file.take(MAX_OBJECT as u64).read_to_end(&mut listed));
+    let text = match read {
+        Ok(_) => String::from_utf8_lossy(&listed).into_owned(),
+        Err(error) => return error.kind() == ErrorKind::NotFound,
+    };
+    let others = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    // Git reads a quoted path as C does: nobody needs one here.
+    let is_good = |line: &str| !line.starts_with('"') && depth > 0 && stays(&objects.join(line), inside, depth - 1);
+    others.into_iter().all(is_good)
 }
 
 fn layout(tag: &Tag, path: &str, problem: &str) -> SourceError {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,11 +17,12 @@ use git2::transport::{Service, SmartSubtransport, SmartSubtransportStream, Trans
 use git2::{Error, ErrorClass, ErrorCode, Remote};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use http::{Method, StatusCode};
+use jiff::Timestamp;
 use reqwest::{Response, Url};
 use tokio::runtime::Handle;
 
-use super::super::http::{Http, Redirects};
-use super::super::{Access, SourceError};
+use super::super::http::{Http, Redirects, retry_after};
+use super::super::{Access, NO_LOGIN, SourceError};
 use super::session::Session;
 use crate::core::limits::TooLarge;
 
@@ -28,6 +30,12 @@ use crate::core::limits::TooLarge;
 const SCHEME: &str = "clusterstack";
 /// What stands behind a repository's URL when its references are asked for.
 const REFERENCES: &str = "info/refs";
+/// When a server is asked again that wants fewer requests and does not say when.
+const LATER: Duration = Duration::from_mins(1);
+/// Longest time that is waited, whatever it says.
+const LATEST: Duration = Duration::from_hours(6);
+/// Largest list of references in bytes, which libgit2 keeps in memory several times over: enough for half a million.
+pub(super) const LARGEST_LIST: u64 = 64 * 1024 * 1024;
 
 static CONVERSATIONS: Mutex<BTreeMap<u64, Arc<Conversation>>> = Mutex::new(BTreeMap::new());
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -37,6 +45,8 @@ pub(super) struct Conversation {
     http: Http,
     action: &'static str,
     authorization: Option<HeaderValue>,
+    /// The source's URL: its origin alone gets credentials.
+    home: Url,
     /// Where the repository lies: where a redirect of the first request led.
     place: Mutex<Url>,
     limit: u64,
@@ -74,6 +84,7 @@ impl Open {
             http: http.clone(),
             action: session.action,
             authorization,
+            home: place.clone(),
             place: Mutex::new(place),
             limit: session.limits.packed_bytes,
             received: AtomicU64::new(0),
@@ -98,7 +109,7 @@ impl Open {
 }
 
 /// The user and password of the Secret, else those of the URL, as Basic authentication. Servers of Git take a token as
-/// the password, of any user.
+/// the password, of any user; a `bearerToken` is shown as one.
 fn authorization(url: &Url, access: &Access) -> Option<HeaderValue> {
     let of_secret = access.credentials.as_ref().and_then(|credentials| {
         let password = credentials.password.as_deref()?;
@@ -107,7 +118,13 @@ fn authorization(url: &Url, access: &Access) -> Option<HeaderValue> {
     let decoded = |text: &str| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
     let of_url = || url.password().map(|password| (decoded(url.username()), decoded(password)));
     let (user, password) = of_secret.or_else(of_url)?;
-    let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))).ok()?;
+    let is_bearer = access.credentials.as_ref().is_some_and(|credentials| credentials.bearer);
+    let shown = if is_bearer {
+        format!("Bearer {password}")
+    } else {
+        format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
+    };
+    let mut value = HeaderValue::from_str(&shown).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
@@ -181,7 +198,7 @@ impl Read for Exchange {
                 self.response = Some(conversation.ask(self.is_list, request)?);
             }
             let Some(response) = &mut self.response else { break };
-            match conversation.next(response)? {
+            match conversation.next(response, self.is_list)? {
                 Some(bytes) => self.rest = bytes,
                 None => return Ok(0),
             }
@@ -215,13 +232,14 @@ impl Conversation {
             let builder = builder.header(CONTENT_TYPE, "application/x-git-upload-pack-request");
             builder.header(ACCEPT, "application/x-git-upload-pack-result").body(body)
         };
-        let authorization = self.authorization.iter().map(|value| (AUTHORIZATION, value.clone()));
+        let authorization = self.authorization.iter().filter(|_| place.origin() == self.home.origin());
+        let authorization = authorization.map(|value| (AUTHORIZATION, value.clone()));
         let builder = builder.headers(authorization.collect());
         let request = builder.build().map_err(|error| unusable(error.without_url().to_string()))?;
         let response = self.http.send(self.action, request, Redirects::SameHost).await?;
         self.judge(&response)?;
         if is_list {
-            self.follow(&place, response.url());
+            self.follow(&place, response.url())?;
         }
         Ok(response)
     }
@@ -233,12 +251,22 @@ impl Conversation {
         let problem = format!("it answers {status}");
         Err(match status {
             _ if status.is_success() => return Ok(()),
-            StatusCode::UNAUTHORIZED if self.authorization.is_none() => {
-                let problem = "it asks for credentials, and there is no secretRef".to_owned();
+            StatusCode::UNAUTHORIZED if response.url().origin() != self.home.origin() => {
+                let to = super::super::http::redacted(response.url());
+                let problem = format!(
+                    "it sends on to another host or port, {to}, which gets no credentials and asks for some: set the source's URL to where the repository lies now"
+                );
                 SourceError::Unauthorized { action, url, problem }
+            }
+            StatusCode::UNAUTHORIZED if self.authorization.is_none() => {
+                SourceError::Unauthorized { action, url, problem: NO_LOGIN.to_owned() }
             }
             StatusCode::UNAUTHORIZED => {
                 SourceError::Unauthorized { action, url, problem: "it does not accept these credentials".to_owned() }
+            }
+            StatusCode::TOO_MANY_REQUESTS => {
+                let after = retry_after(response.headers(), Timestamp::now()).unwrap_or(LATER).min(LATEST);
+                SourceError::RateLimited { url, problem, after }
             }
             StatusCode::FORBIDDEN => SourceError::Unauthorized { action, url, problem },
             StatusCode::NOT_FOUND | StatusCode::GONE => SourceError::NoRepository { url, problem },
@@ -246,26 +274,35 @@ impl Conversation {
         })
     }
 
-    /// Goes on where a redirect led: a server may send on to the repository's new place.
-    fn follow(&self, asked: &Url, answered: &Url) {
-        let Some(path) = answered.path().strip_suffix(REFERENCES) else { return };
+    /// Goes on where a redirect led: a server may send on to the repository's new place, but not to a page.
+    fn follow(&self, asked: &Url, answered: &Url) -> Result<(), SourceError> {
+        let Some(path) = answered.path().strip_suffix(REFERENCES) else {
+            let problem = format!("it sends on to {}, which is none", super::super::http::redacted(answered));
+            return Err(SourceError::NoRepository { url: super::super::http::redacted(asked), problem });
+        };
         let mut place = answered.clone();
         place.set_path(path);
         place.set_query(None);
         if place != *asked {
             *lock(&self.place) = place;
         }
+        Ok(())
     }
 
     /// More of an answer.
-    fn next(&self, response: &mut Response) -> io::Result<Option<Bytes>> {
+    fn next(&self, response: &mut Response, is_list: bool) -> io::Result<Option<Bytes>> {
         let url = response.url().clone();
         let chunk =
             self.wait(async { response.chunk().await.map_err(|error| self.http.failed(self.action, &url, &error)) });
         let chunk = chunk.map_err(|error| self.fail(error))?;
         let length = chunk.as_ref().map_or(0, |bytes| bytes.len() as u64);
-        if self.received.fetch_add(length, Ordering::Relaxed).saturating_add(length) > self.limit {
-            let limit = TooLarge { what: "the download in bytes".to_owned(), limit: self.limit };
+        let (what, limit) = if is_list {
+            ("the list of references in bytes", LARGEST_LIST.min(self.limit))
+        } else {
+            ("the download in bytes", self.limit)
+        };
+        if self.received.fetch_add(length, Ordering::Relaxed).saturating_add(length) > limit {
+            let limit = TooLarge { what: what.to_owned(), limit };
             return Err(self.fail(SourceError::TooLarge { of: super::super::http::redacted(&url), limit }));
         }
         Ok(chunk)

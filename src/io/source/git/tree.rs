@@ -12,6 +12,7 @@ use crate::core::files::{FileTree, below};
 use crate::core::limits::{BadPath, Budget, TooLarge, check_path};
 
 const LINK: i32 = 0o120_000;
+const SUBMODULE: &str = "it is a submodule, and submodules are not fetched";
 /// How many links may be followed one after the other.
 const MAX_HOPS: usize = 8;
 
@@ -40,9 +41,18 @@ struct Found {
 impl<'r> Reader<'r> {
     /// The first of `places` that holds a cluster-class chart.
     pub(super) fn stack(&self, root: &Tree<'r>, places: &[String]) -> Result<Stack<'r>, SourceError> {
+        let mut submodule = None;
         for path in places {
-            let Some(tree) = self.descend(root, path)? else { continue };
-            let Some(class) = self.child(&tree, CLUSTER_CLASS)? else { continue };
+            let (tree, class) = match self.place(root, path) {
+                Ok(Some(found)) => found,
+                Ok(None) => continue,
+                // Another place may hold the stack.
+                Err(error @ SourceError::Layout { .. }) => {
+                    submodule.get_or_insert(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             if class.get_name("Chart.yaml").is_none() {
                 continue;
             }
@@ -52,8 +62,17 @@ impl<'r> Reader<'r> {
                 .collect();
             return Ok(Stack { path: path.clone(), tree, component_ids });
         }
+        if let Some(submodule) = submodule {
+            return Err(submodule);
+        }
         let show = |path: &String| if path.is_empty() { "the root".to_owned() } else { path.clone() };
         Err(SourceError::NoStack { tag: self.tag.to_owned(), tried: places.iter().map(show).collect() })
+    }
+
+    /// The directory at `path` with the one of its class chart.
+    fn place(&self, root: &Tree<'r>, path: &str) -> Result<Option<(Tree<'r>, Tree<'r>)>, SourceError> {
+        let Some(tree) = self.descend(root, path)? else { return Ok(None) };
+        Ok(self.child(&tree, CLUSTER_CLASS)?.map(|class| (tree, class)))
     }
 
     fn descend(&self, root: &Tree<'r>, path: &str) -> Result<Option<Tree<'r>>, SourceError> {
@@ -69,6 +88,9 @@ impl<'r> Reader<'r> {
 
     fn child(&self, tree: &Tree<'_>, name: &str) -> Result<Option<Tree<'r>>, SourceError> {
         let Some(entry) = tree.get_name(name) else { return Ok(None) };
+        if entry.kind() == Some(ObjectType::Commit) {
+            return Err(self.layout(name, SUBMODULE));
+        }
         if entry.kind() != Some(ObjectType::Tree) {
             return Ok(None);
         }
@@ -97,7 +119,7 @@ impl<'r> Reader<'r> {
                 }
                 Some(ObjectType::Blob) => self.blob(&entry, path, found)?,
                 Some(ObjectType::Commit) => {
-                    return Err(self.layout(&path, "it is a submodule, and submodules are not fetched"));
+                    return Err(self.layout(&path, SUBMODULE));
                 }
                 _ => return Err(self.layout(&path, "it is neither file nor directory")),
             }

@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::forge::pages::Page;
+use super::forge::quotas::Quotas;
 use super::forge::{FETCH, Hints, Judge, LIST, pages, signed, unique, within};
 use super::http::Http;
 use super::meter::SourceMetrics;
@@ -28,7 +29,7 @@ use crate::api::cluster_stack_source::Quota;
 use crate::api::source::GithubSource as Spec;
 use crate::core::digest::hex;
 use crate::core::limits::Limits;
-use crate::core::source::{AllowList, permitted};
+use crate::core::source::AllowList;
 
 use client::Client;
 use place::Place;
@@ -62,16 +63,17 @@ impl GithubSource {
         allow: &AllowList,
         limits: Limits,
         metrics: SourceMetrics,
+        quotas: &Quotas,
     ) -> Result<Self, SourceError> {
         let place = Place::of(spec)?;
-        let permits = if access.insecure { allow.with_plain_http() } else { allow.clone() };
-        permitted(place.api.as_str(), &permits)?;
+        access.permitted(place.api.as_str(), allow)?;
         let mut digest = Sha256::new();
         digest.update(place.api.as_str());
         access.digest(&mut digest);
         let key = format!("github {} {}", place.name(), &hex(&digest.finalize())[..16]);
         let http = Http::new(access, allow)?;
-        let judge = Judge::new(http.clone(), HINTS, place.name(), metrics);
+        let judge =
+            Judge::new(http.clone(), HINTS, place.name(), metrics, quotas.of(&place.api, access.credentials.as_ref()));
         let client = Client::new(http, judge, &place, access.credentials.as_ref())?;
         Ok(Self { place, key, client, limits, pages: Mutex::default() })
     }
@@ -123,6 +125,10 @@ impl GithubSource {
 impl Source for GithubSource {
     fn key(&self) -> String {
         self.key.clone()
+    }
+
+    fn host(&self) -> String {
+        self.place.host()
     }
 
     async fn list(&self, cancel: &CancellationToken) -> Result<Listing, SourceError> {

@@ -61,6 +61,12 @@ impl Place {
         url
     }
 
+    /// The host that is asked, with its port.
+    pub(super) fn host(&self) -> String {
+        let url = &self.api;
+        format!("{}:{}", url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or_default())
+    }
+
     /// Host and repository: `github.com/owner/repo`.
     pub(super) fn name(&self) -> String {
         let web = Url::parse(&self.web).unwrap_or_else(|_| self.api.clone());

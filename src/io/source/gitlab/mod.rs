@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::forge::download::Asset;
 use super::forge::pages::Page;
+use super::forge::quotas::Quotas;
 use super::forge::{FETCH, Hints, Judge, LIST, pages, signed, unique, within};
 use super::http::Http;
 use super::meter::SourceMetrics;
@@ -27,7 +28,7 @@ use crate::api::cluster_stack_source::Quota;
 use crate::api::source::GitlabSource as Spec;
 use crate::core::digest::hex;
 use crate::core::limits::Limits;
-use crate::core::source::{AllowList, permitted};
+use crate::core::source::AllowList;
 
 use client::Client;
 use place::Place;
@@ -67,16 +68,22 @@ impl GitlabSource {
         allow: &AllowList,
         limits: Limits,
         metrics: SourceMetrics,
+        quotas: &Quotas,
     ) -> Result<Self, SourceError> {
         let place = Place::of(spec)?;
-        let permits = if access.insecure { allow.with_plain_http() } else { allow.clone() };
-        permitted(place.server.as_str(), &permits)?;
+        access.permitted(place.server.as_str(), allow)?;
         let mut digest = Sha256::new();
         digest.update(place.server.as_str());
         access.digest(&mut digest);
         let key = format!("gitlab {} {}", place.name(), &hex(&digest.finalize())[..16]);
         let http = Http::new(access, allow)?;
-        let judge = Judge::new(http.clone(), HINTS, place.name(), metrics);
+        let judge = Judge::new(
+            http.clone(),
+            HINTS,
+            place.name(),
+            metrics,
+            quotas.of(&place.server, access.credentials.as_ref()),
+        );
         let client = Client::new(http, judge, place.server.clone(), access.credentials.as_ref())?;
         let (releases, packages) = Default::default();
         Ok(Self { place, key, client, limits, releases, packages })
@@ -150,6 +157,10 @@ impl GitlabSource {
 impl Source for GitlabSource {
     fn key(&self) -> String {
         self.key.clone()
+    }
+
+    fn host(&self) -> String {
+        self.place.host()
     }
 
     async fn list(&self, cancel: &CancellationToken) -> Result<Listing, SourceError> {

@@ -54,6 +54,12 @@ impl Place {
         url
     }
 
+    /// The host that is asked, with its port.
+    pub(super) fn host(&self) -> String {
+        let url = &self.server;
+        format!("{}:{}", url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or_default())
+    }
+
     /// Host and project: `gitlab.com/group/name`.
     pub(super) fn name(&self) -> String {
         self.web.split_once("://").map_or(&*self.web, |(_, rest)| rest).to_owned()

@@ -1,134 +1,24 @@
-use openssl::hash::MessageDigest;
-use openssl::nid::Nid;
-use openssl::pkey::{PKey, Private};
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, CustomExtension, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    SanType, date_time_ymd,
-};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
-use super::super::tests::{HEX, bundled, digest, ec, payload_for, sign, statement_for};
-use super::super::{PAYLOAD_TYPE, SIGN, SIGNATURE, STATEMENT, Signature, pre_authentication, verify};
+use self::sigstore::{Certified, DURING, SUBJECT, Sigstore, b64, sha256, sign};
+use super::super::tests::{HEX, bundled, digest, payload_for, statement_for};
+use super::super::{PAYLOAD_TYPE, SIGN, STATEMENT, Signature, pre_authentication, verify};
 use super::*;
 use crate::api::source::OidcIdentity;
 use crate::core::digest::hex;
 use crate::core::verification::Keys;
 use crate::core::verification::tests::assert_outcome;
 
-/// In the life of the certificates, as a second.
-const DURING: i64 = 1_767_270_000;
-/// After it.
+#[path = "../../../../../tests/source/sigstore.rs"]
+mod sigstore;
+
+/// After the life of the certificates.
 const AFTER: i64 = 1_770_000_000;
-const SUBJECT: &str = "release@example.com";
-const ISSUER: &str = "https://issuer.example";
-/// Issuer, as a string of ASN.1.
-const ISSUER_V2: &[u64] = &[1, 3, 6, 1, 4, 1, 57264, 1, 8];
-
-/// A Sigstore of our own: an authority and a log.
-struct Sigstore {
-    authority: CertifiedIssuer<'static, KeyPair>,
-    log: PKey<Private>,
-}
-
-/// A certificate with its key.
-struct Certified {
-    pem: String,
-    der: Vec<u8>,
-    key: PKey<Private>,
-}
-
-fn sha256(data: &[u8]) -> Vec<u8> {
-    Sha256::digest(data).to_vec()
-}
-
-fn b64(data: impl AsRef<[u8]>) -> String {
-    STANDARD.encode(data)
-}
 
 impl Sigstore {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        (params.not_before, params.not_after) = (date_time_ymd(2025, 1, 1), date_time_ymd(2035, 1, 1));
-        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        Self { authority, log: ec(Nid::X9_62_PRIME256V1) }
-    }
-
-    /// A certificate that lives on the first day of 2026.
-    fn certificate(&self) -> Certified {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::default();
-        (params.not_before, params.not_after) = (date_time_ymd(2026, 1, 1), date_time_ymd(2026, 1, 2));
-        params.subject_alt_names = vec![SanType::Rfc822Name(SUBJECT.try_into().unwrap())];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::CodeSigning];
-        params.use_authority_key_identifier_extension = true;
-        let text = [&[0x0c, u8::try_from(ISSUER.len()).unwrap()], ISSUER.as_bytes()].concat();
-        params.custom_extensions = vec![CustomExtension::from_oid_content(ISSUER_V2, text)];
-        let made = params.signed_by(&key, &self.authority).unwrap();
-        let private = PKey::private_key_from_der(key.serialized_der()).unwrap();
-        Certified { pem: made.pem(), der: made.der().to_vec(), key: private }
-    }
-
-    fn log_id(&self) -> Vec<u8> {
-        sha256(&self.log.public_key_to_der().unwrap())
-    }
-
-    fn root(&self) -> Vec<u8> {
-        let life = json!({"start": "2025-01-01T00:00:00Z"});
-        json!({
-            "mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1",
-            "tlogs": [{
-                "baseUrl": "https://log.example",
-                "hashAlgorithm": "SHA2_256",
-                "publicKey": {
-                    "rawBytes": b64(self.log.public_key_to_der().unwrap()),
-                    "keyDetails": "PKIX_ECDSA_P256_SHA_256",
-                    "validFor": life,
-                },
-                "logId": {"keyId": b64(self.log_id())},
-            }],
-            "certificateAuthorities": [{
-                "subject": {"organization": "example", "commonName": "authority"},
-                "uri": "https://authority.example",
-                "certChain": {"certificates": [{"rawBytes": b64(self.authority.der())}]},
-                "validFor": life,
-            }],
-            "ctlogs": [],
-            "timestampAuthorities": [],
-        })
-        .to_string()
-        .into_bytes()
-    }
-
-    /// What the log keeps of a signature of `data`.
-    fn entry(data: &[u8], signature: &[u8], by: &Certified) -> String {
-        let hash = json!({"algorithm": "sha256", "value": hex(&sha256(data))});
-        let signature = json!({"content": b64(signature), "publicKey": {"content": b64(&by.pem)}});
-        let spec = json!({"data": {"hash": hash}, "signature": signature});
-        b64(json!({"apiVersion": "0.0.1", "kind": "hashedrekord", "spec": spec}).to_string())
-    }
-
-    /// The log's promise for an entry. The fields are in the order of the canonical form.
-    fn promise(&self, body: &str, at: i64) -> String {
-        let log = hex(&self.log_id());
-        let text = format!(r#"{{"body":"{body}","integratedTime":{at},"logID":"{log}","logIndex":7}}"#);
-        b64(sign(&self.log, Some(MessageDigest::sha256()), text.as_bytes()))
-    }
-
     /// As cosign writes it into annotations.
     fn annotated(&self, by: &Certified, payload: Vec<u8>, at: i64) -> Signature {
-        let signature = sign(&by.key, Some(MessageDigest::sha256()), &payload);
-        let body = Self::entry(&payload, &signature, by);
-        let promise = self.promise(&body, at);
-        let log = json!({"body": body, "integratedTime": at, "logIndex": 7, "logID": hex(&self.log_id())});
-        let log = json!({"SignedEntryTimestamp": promise, "Payload": log});
-        let annotations = BTreeMap::from([
-            (SIGNATURE.to_owned(), b64(signature)),
-            (CERTIFICATE.to_owned(), by.pem.clone()),
-            (CHAIN.to_owned(), self.authority.pem()),
-            (LOG.to_owned(), log.to_string()),
-        ]);
+        let annotations = self.annotations(by, &payload, at);
         Signature { payload, annotations, media_type: "application/vnd.dev.cosign.simplesigning.v1+json".to_owned() }
     }
 
@@ -147,7 +37,7 @@ impl Sigstore {
         let promise = self.promise(&body, at);
         let leaf = sha256(&[&[0], STANDARD.decode(&body).unwrap().as_slice()].concat());
         let head = format!("log.example\n1\n{}\n", b64(&leaf));
-        let head_signature = sign(&self.log, Some(MessageDigest::sha256()), head.as_bytes());
+        let head_signature = sign(&self.log, head.as_bytes());
         let head_signature = b64([&self.log_id()[..4], &head_signature].concat());
         let proof = json!({
             "logIndex": "0", "treeSize": "1", "rootHash": b64(&leaf), "hashes": [],
@@ -171,7 +61,7 @@ impl Sigstore {
 
     fn statement(&self, by: &Certified, statement: &[u8], at: i64) -> Signature {
         let signed = pre_authentication(STATEMENT, statement);
-        let signature = sign(&by.key, Some(MessageDigest::sha256()), &signed);
+        let signature = sign(&by.key, &signed);
         let signatures = json!([{"sig": b64(&signature)}]);
         let envelope = json!({"payload": b64(statement), "payloadType": STATEMENT, "signatures": signatures});
         let entry = Self::envelope_entry(&envelope, statement, &signature, by);
@@ -179,7 +69,7 @@ impl Sigstore {
     }
 
     fn message(&self, by: &Certified, manifest: &[u8], at: i64) -> Signature {
-        let signature = sign(&by.key, Some(MessageDigest::sha256()), manifest);
+        let signature = sign(&by.key, manifest);
         let digest = json!({"algorithm": "SHA2_256", "digest": b64(sha256(manifest))});
         let content = json!({"messageSignature": {"messageDigest": digest, "signature": b64(&signature)}});
         let entry = Self::entry(manifest, &signature, by);

@@ -1,0 +1,267 @@
+//! Helm hooks of addon charts run once, in order, and hold what comes behind them. The Jobs are run by Kubernetes' own
+//! controller; their Pods are played, for there is no kubelet.
+
+use std::process::Output;
+
+use clusterstack::api::cluster_addon::{HelmHookPhase, HelmHookStatus, TestsPhase};
+use clusterstack::api::{API_VERSION, ConditionType, SKIP_STAGE};
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use crate::addon::{Workload, addons, look_again, ready, says};
+use crate::harness::{CLASS, Operator, Repo, World, check, cluster, wait_for};
+
+const STAGES: &str = "
+addonStages:
+  AfterControlPlaneInitialized: [{name: cni, action: apply}]
+  BeforeClusterUpgrade: [{name: cni, action: apply}]
+";
+
+fn api(w: &Workload, version: &str, kind: &str) -> Api<DynamicObject> {
+    let (group, version) = version.split_once('/').unwrap_or(("", version));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    Api::namespaced_with(w.client.clone(), "kube-system", &resource)
+}
+
+fn hook(w: &Workload, kind: &str, name: &str, events: &str, more: &str) -> String {
+    let spec = match kind {
+        "Job" => {
+            "apiVersion: batch/v1\nkind: Job\nspec: {backoffLimit: 0, template: {spec: {restartPolicy: Never, containers: [{name: a, image: none}]}}}\n"
+        }
+        "Pod" => "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: a, image: none}]}\n",
+        _ => "apiVersion: v1\nkind: ConfigMap\ndata: {a: b}\n",
+    };
+    format!("{spec}metadata: {{name: {}-{name}, annotations: {{helm.sh/hook: '{events}'{more}}}}}\n---\n", w.prefix)
+}
+
+fn write(repo: &Repo, name: &str, text: &str) {
+    repo.write(&format!("stacks/docker/x/cluster-addon/cni/templates/{name}.yaml"), text);
+}
+
+async fn job(w: &Workload, name: &str) -> Option<DynamicObject> {
+    api(w, "batch/v1", "Job").get_opt(&format!("{}-{name}", w.prefix)).await.unwrap()
+}
+
+/// Waits until a Job is there that is not `old`; its UID.
+async fn starts(w: &Workload, name: &str, old: &str) -> String {
+    wait_for(format!("Job {name}"), || async {
+        let uid = job(w, name).await.ok_or("no Job")?.uid().unwrap();
+        check(uid != old, &uid)?;
+        Ok(uid)
+    })
+    .await
+}
+
+/// The Pod of a Job ends.
+async fn ends(w: &Workload, name: &str, uid: &str, phase: &str) {
+    let pods = api(w, "v1", "Pod");
+    wait_for(format!("a Pod of Job {name}"), || async {
+        let of_job = ListParams::default().labels(&format!("batch.kubernetes.io/controller-uid={uid}"));
+        let found = pods.list(&of_job).await.map_err(|e| e.to_string())?;
+        let pod = found.items.first().ok_or("no Pod")?.name_any();
+        let status = json!({"status": {"phase": phase}});
+        pods.patch_status(&pod, &PatchParams::default(), &Patch::Merge(status)).await.map_err(|e| e.to_string())?;
+        Ok(())
+    })
+    .await;
+}
+
+async fn runs(t: &World, cluster: &str) -> Vec<HelmHookStatus> {
+    let addon = addons(t).get(&format!("cluster-addon-{cluster}")).await.unwrap();
+    addon.status.unwrap().charts.into_iter().flat_map(|chart| chart.hooks).collect()
+}
+
+/// A stack of one chart with these hooks, of version v1, and the Cluster `c` that has it.
+async fn released(w: &Workload, name: &str, hooks: &str) -> (World, Repo, Operator) {
+    let t = World::new(name).await;
+    let repo = t.repo();
+    repo.write("stacks/docker/x/clusteraddon.yaml", STAGES);
+    w.chart(&repo, "cni", &["cni"], "{version: one}");
+    write(&repo, "hooks", hooks);
+    repo.release("docker-x-1-34-v1", CLASS);
+    let operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    w.kubeconfig(&t, "c").await;
+    t.apply(&cluster("c", "docker-x-1-34-v1")).await;
+    (t, repo, operator)
+}
+
+/// Releases v2, and the Cluster moves to it.
+async fn upgrades(t: &World, repo: &Repo) {
+    repo.release("docker-x-1-34-v2", CLASS);
+    t.look_again("x").await;
+    t.ready("x", "v2, v1").await;
+    t.change(
+        "user",
+        ("cluster.x-k8s.io/v1beta1", "Cluster", "c"),
+        json!({"spec": {"topology": {"class": "docker-x-1-34-v2"}}}),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn hooks_of_charts_run_once_and_hold_what_is_behind_them() {
+    let Some(w) = Workload::new().await else { return };
+    let tidy = ", helm.sh/hook-delete-policy: 'before-hook-creation,hook-succeeded', helm.sh/hook-weight: '-5'";
+    let hooks = [
+        hook(&w, "ConfigMap", "conf", "pre-install", ", helm.sh/hook-weight: '-10'"),
+        hook(&w, "Job", "pre", "pre-install,pre-upgrade", tidy),
+        hook(&w, "Job", "post", "post-install,post-upgrade", ""),
+        hook(&w, "Pod", "test", "test", ""),
+    ];
+    let (t, repo, operator) = released(&w, "helm", &hooks.concat()).await;
+
+    // Killed while a hook runs, it waits for that very one.
+    let pre = starts(&w, "pre", "").await;
+    let message = says(&t, "c", ConditionType::Ready, "WaitingForHelmHook").await;
+    assert!(message.starts_with("the chart of stage cni: pre-install hook: waiting for "), "{message}");
+    assert!(w.map("conf").await.is_some() && w.map("cni").await.is_none());
+    operator.kill();
+    ends(&w, "pre", &pre, "Succeeded").await;
+    let operator = t.operator(&[]);
+    w.has("cni", "version", "one").await;
+    let post = starts(&w, "post", "").await;
+    assert!(job(&w, "pre").await.is_none(), "it is deleted when it succeeded");
+    operator.kill();
+    ends(&w, "post", &post, "Succeeded").await;
+    let operator = t.operator(&[]);
+    let status = ready(&t, "c", "docker-x-1-34-v1").await.status.unwrap();
+    assert_eq!(status.resources.len(), 1, "{:?}", status.resources);
+    let done: Vec<_> = runs(&t, "c").await.into_iter().map(|run| (run.event, run.kind, run.phase)).collect();
+    let succeeded = |event: &str, kind: &str| (event.to_owned(), kind.to_owned(), HelmHookPhase::Succeeded);
+    assert_eq!(
+        done,
+        [succeeded("pre-install", "ConfigMap"), succeeded("pre-install", "Job"), succeeded("post-install", "Job")]
+    );
+
+    // What a hook made is nobody's to put back, and nothing runs again.
+    assert_eq!(starts(&w, "post", "").await, post);
+    let post_job = format!("{}-post", w.prefix);
+    api(&w, "batch/v1", "Job").delete(&post_job, &kube::api::DeleteParams::background()).await.unwrap();
+    operator.kill();
+    let operator = t.operator(&[]);
+    look_again(&t, "c").await;
+    operator.passes("ClusterAddon", 2).await;
+    assert!(job(&w, "post").await.is_none() && job(&w, "pre").await.is_none());
+    assert!(api(&w, "v1", "Pod").get_opt(&format!("{}-test", w.prefix)).await.unwrap().is_none());
+
+    // A hook that fails holds the upgrade, until somebody asks to try again.
+    w.chart(&repo, "cni", &["cni"], "{version: two}");
+    upgrades(&t, &repo).await;
+    let failing = starts(&w, "pre", &pre).await;
+    ends(&w, "pre", &failing, "Failed").await;
+    let message = says(&t, "c", ConditionType::Ready, "HelmHookFailed").await;
+    assert!(message.contains("pre-upgrade hook Job") && message.contains("BackoffLimitExceeded"), "{message}");
+    t.event("HelmHookFailed", "pre-upgrade").await;
+    w.has("cni", "version", "one").await;
+    operator.passes("ClusterAddon", 1).await;
+    assert_eq!(starts(&w, "pre", "").await, failing, "nobody asked");
+    look_again(&t, "c").await;
+    let again = starts(&w, "pre", &failing).await;
+    ends(&w, "pre", &again, "Succeeded").await;
+    w.has("cni", "version", "two").await;
+    let post = starts(&w, "post", &post).await;
+    ends(&w, "post", &post, "Succeeded").await;
+    ready(&t, "c", "docker-x-1-34-v2").await;
+    assert!(w.map("conf").await.is_some(), "no upgrade has it, and a hook is never pruned");
+    assert_eq!(runs(&t, "c").await[0].retries, 1);
+}
+
+#[tokio::test]
+async fn a_chart_that_goes_runs_its_hooks_too() {
+    let Some(w) = Workload::new().await else { return };
+    let hooks = [hook(&w, "Job", "before", "pre-delete", ""), hook(&w, "ConfigMap", "after", "post-delete", "")];
+    let (t, repo, _operator) = released(&w, "helmgo", &hooks.concat()).await;
+    ready(&t, "c", "docker-x-1-34-v1").await;
+    assert!(job(&w, "before").await.is_none());
+
+    let stages = "addonStages:\n  BeforeClusterUpgrade: [{name: cni, action: delete}]\n";
+    repo.write("stacks/docker/x/clusteraddon.yaml", stages);
+    upgrades(&t, &repo).await;
+    let before = starts(&w, "before", "").await;
+    assert!(w.map("cni").await.is_some());
+    ends(&w, "before", &before, "Succeeded").await;
+    w.gone("cni").await;
+    w.has("after", "a", "b").await;
+    let status = ready(&t, "c", "docker-x-1-34-v2").await.status.unwrap();
+    assert_eq!(status.charts, []);
+    t.delete("cluster.x-k8s.io/v1beta1", "Cluster", "c").await;
+    t.gone(API_VERSION, "ClusterAddon", "cluster-addon-c").await;
+}
+
+async fn pod_ends(w: &Workload, name: &str, phase: &str) {
+    let pods = api(w, "v1", "Pod");
+    let name = format!("{}-{name}", w.prefix);
+    wait_for(format!("Pod {name}"), || async {
+        let status = json!({"status": {"phase": phase}});
+        pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await.map_err(|e| e.to_string())
+    })
+    .await;
+}
+
+async fn asks_for_tests(t: &World) -> Output {
+    let args = ["test", "c", "-n", &t.namespace, "--timeout", "90s"];
+    let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_clusterstack"));
+    command.args(args).env("KUBECONFIG", &t.plane.kubeconfig).kill_on_drop(true).output().await.unwrap()
+}
+
+#[tokio::test]
+async fn tests_of_charts_run_when_somebody_asks() {
+    let Some(w) = Workload::new().await else { return };
+    let weight = ", helm.sh/hook-weight: '5'";
+    let hooks = [hook(&w, "Pod", "first", "test", ""), hook(&w, "Pod", "second", "test-success", weight)];
+    let (t, _, operator) = released(&w, "helmtest", &hooks.concat()).await;
+    ready(&t, "c", "docker-x-1-34-v1").await;
+    assert_eq!(addons(&t).get("cluster-addon-c").await.unwrap().status.unwrap().tests, None);
+    assert!(api(&w, "v1", "Pod").get_opt(&format!("{}-first", w.prefix)).await.unwrap().is_none());
+
+    let run = || asks_for_tests(&t);
+    // The first fails: the second is not run, and the addons stay ready.
+    let (said, ()) = tokio::join!(run(), pod_ends(&w, "first", "Failed"));
+    assert_eq!(said.status.code(), Some(1), "{said:?}");
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(text.contains("✗ Pod kube-system/") && text.contains("the Pod failed"), "{text}");
+    let status = ready(&t, "c", "docker-x-1-34-v1").await.status.unwrap();
+    assert_eq!(status.tests.unwrap().phase, TestsPhase::Failed);
+    t.event("HelmTestFailed", "test hook Pod").await;
+    assert!(api(&w, "v1", "Pod").get_opt(&format!("{}-second", w.prefix)).await.unwrap().is_none());
+
+    // Both succeed, the operator killed in between.
+    let ends = async {
+        // The failed one is in the way and goes first.
+        let first = format!("{}-first", w.prefix);
+        wait_for("a new first test".to_owned(), || async {
+            let pod = api(&w, "v1", "Pod").get(&first).await.map_err(|e| e.to_string())?;
+            check(pod.data.pointer("/status/phase").is_some_and(|phase| phase != "Failed"), &pod.data)
+        })
+        .await;
+        operator.kill();
+        pod_ends(&w, "first", "Succeeded").await;
+        let operator = t.operator(&[]);
+        pod_ends(&w, "second", "Succeeded").await;
+        operator
+    };
+    let (said, _operator) = tokio::join!(run(), ends);
+    assert_eq!(said.status.code(), Some(0), "{said:?}");
+    assert!(String::from_utf8_lossy(&said.stdout).ends_with("2 tests succeeded\n"), "{said:?}");
+    look_again(&t, "c").await;
+    let runs: Vec<_> = runs(&t, "c").await.into_iter().map(|run| (run.event, run.phase)).collect();
+    assert_eq!(runs, vec![("test".to_owned(), HelmHookPhase::Succeeded); 2]);
+}
+
+#[tokio::test]
+async fn a_hook_that_does_not_end_in_time_and_a_skip_that_names_nothing_are_told() {
+    let Some(w) = Workload::new().await else { return };
+    let limit = ", clusterstack.x-k8s.io/hook-timeout: 2s";
+    let (t, _, _operator) = released(&w, "helmtime", &hook(&w, "Job", "slow", "pre-install", limit)).await;
+    let message = says(&t, "c", ConditionType::Ready, "HelmHookFailed").await;
+    assert!(message.contains("not finished within 2s, waiting for Job"), "{message}");
+    assert!(w.map("cni").await.is_none());
+
+    let skip = json!({"metadata": {"annotations": {SKIP_STAGE: "docker-x-1-34-v1/AfterControlPlaneInitialised/cni"}}});
+    t.change("user", ("cluster.x-k8s.io/v1beta1", "Cluster", "c"), skip).await;
+    t.event("StageUnknown", "\"AfterControlPlaneInitialised\" is none of the hooks").await;
+}

@@ -1,0 +1,410 @@
+//! Node images of a release, from its list to their destination, by the operator itself: with real files and steps, killed
+//! in between.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clusterstack::api::image_release::{ImagePhase, ProviderNodeImageRelease as Image};
+use clusterstack::api::{
+    CLONED_FROM_NAME, CLONED_FROM_NAMESPACE, ConditionType, INFRASTRUCTURE_API_VERSION, RETRY_AT, WATCH_LABEL,
+};
+use kube::Api;
+use kube::api::ListParams;
+use rand::Rng;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::harness::{CLASS, ImageServer, Operator, World, check, wait_for, wait_within};
+
+const TEMPLATE: &str = "ProviderClusterStackReleaseTemplate";
+const V1: &str = "docker-x-1-34-v1";
+const PATIENCE: Duration = Duration::from_secs(240);
+
+fn destination(t: &World) -> PathBuf {
+    t.dir().canonicalize().unwrap().join("images")
+}
+
+fn work(t: &World) -> PathBuf {
+    t.dir().join("work")
+}
+
+/// An operator that may reach the server, always as the same pod.
+fn operator(t: &World, server: &ImageServer) -> Operator {
+    let (images, work) = (destination(t), work(t));
+    let flags = [
+        "--image-dir",
+        work.to_str().unwrap(),
+        "--allow-image-directory",
+        images.to_str().unwrap(),
+        "--allow-source",
+        &server.host(),
+    ];
+    Operator::start_with(t, t.plane.operator_kubeconfig(), &flags, &[("POD_NAME", Path::new("builder-0"))])
+}
+
+async fn template(t: &World) {
+    std::fs::create_dir_all(destination(t)).unwrap();
+    let spec = json!({
+        "template": {"spec": {}},
+        "build": {"concurrency": 4, "retries": 100, "tools": [{"name": "copy", "path": "/bin/cp"}]},
+        "destination": {"directory": {"path": destination(t)}},
+        "imageGracePeriod": "0s",
+    });
+    t.apply(
+        &json!({"apiVersion": INFRASTRUCTURE_API_VERSION, "kind": TEMPLATE, "metadata": {"name": "t"}, "spec": spec}),
+    )
+    .await;
+}
+
+fn provided() -> Value {
+    json!({"noProvider": false, "providerRef": {"apiVersion": INFRASTRUCTURE_API_VERSION, "kind": TEMPLATE, "name": "t"}})
+}
+
+fn sum(content: &[u8]) -> String {
+    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// An image that is downloaded, changed by a tool and compressed.
+fn made(server: &ImageServer, name: &str, content: &[u8]) -> String {
+    format!(
+        "- name: {name}\n  format: raw\n  steps:\n  - download: {{url: '{}', checksum: 'sha256:{}'}}\n  \
+         - build: {{command: [copy, a.raw, b.raw], output: b.raw}}\n  - compress: {{algorithm: gzip}}\n",
+        server.url("a.raw"),
+        sum(content)
+    )
+}
+
+fn list(images: &str) -> String {
+    format!("apiVersion: nodeimages.clusterstack.x-k8s.io/v1alpha1\nimages:\n{images}")
+}
+
+async fn images(t: &World) -> Vec<Image> {
+    Api::namespaced(t.client.clone(), &t.namespace).list(&ListParams::default()).await.expect("images").items
+}
+
+/// Names of what lies in a directory, hidden or not.
+fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(directory)
+        .map(|all| all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect())
+        .unwrap_or_default();
+    names.sort();
+    names
+}
+
+/// What is at the destination but for what describes it.
+fn published(t: &World) -> Vec<String> {
+    let is_image = |name: &String| !name.ends_with(".json") && name != ".clusterstack.lock";
+    names(&destination(t)).into_iter().filter(is_image).collect()
+}
+
+#[tokio::test]
+async fn a_release_waits_for_its_images_and_they_go_with_it() {
+    let t = World::new("imaged").await;
+    let content: Vec<u8> = (0..200_000_u32).map(|n| n.to_le_bytes()[1]).collect();
+    let server = ImageServer::new(&content).await;
+    server.set(|mode| mode.pause = Duration::from_millis(400));
+    template(&t).await;
+    let repo = t.repo();
+    let plain = format!(
+        "- {{name: plain, url: '{}', checksum: 'sha256:{}', format: raw}}\n",
+        server.url("a.raw"),
+        sum(&content)
+    );
+    repo.write("stacks/docker/x/node-images.yaml", &list(&(plain.clone() + &made(&server, "made", &content))));
+    repo.release(V1, CLASS);
+    let _operator = operator(&t, &server);
+    t.create_stack("x", &repo.url(), provided()).await;
+    let message = t.stack_says("x", ConditionType::Ready, "False", "Progressing").await;
+    assert!(message.contains(V1), "{message}");
+    let waits = wait_for("the release to say which image it waits for", || async {
+        let release = t.releases().get_opt(V1).await.map_err(|e| e.to_string())?.ok_or("no release")?;
+        let ready = release.status.unwrap_or_default().conditions;
+        let message = ready.iter().find(|c| c.type_ == "Ready").map(|c| c.message.clone()).unwrap_or_default();
+        check(message.contains("plain") || message.contains("made"), &message).map(|()| message)
+    })
+    .await;
+    assert!(waits.contains("ProviderClusterStackRelease"), "{waits}");
+    assert!(t.get("cluster.x-k8s.io/v1beta1", "ClusterClass", V1).await.is_none(), "it is applied before its images");
+    t.ready("x", "v1").await;
+    assert_eq!(published(&t), ["made", "plain"]);
+    assert_eq!(std::fs::read(destination(&t).join("plain")).unwrap(), content);
+
+    // A release that shares an image does not make it anew.
+    let asked = server.asked().len();
+    repo.write("stacks/docker/x/node-images.yaml", &list(&plain));
+    repo.release("docker-x-1-34-v2", CLASS);
+    t.look_again("x").await;
+    t.ready("x", "v2").await;
+    assert_eq!(server.asked().len(), asked);
+    wait_for("the image that nobody has to go", || async { check(published(&t) == ["plain"], published(&t)) }).await;
+    t.delete_stack("x").await;
+    t.stack_gone("x").await;
+    wait_for("all images to go", || async { check(published(&t).is_empty(), published(&t)) }).await;
+    assert_eq!(names(&work(&t)), ["logs"]);
+    let logs = || names(&work(&t).join("logs"));
+    wait_for("the logs to go with the images", || async { check(logs().is_empty(), logs()) }).await;
+}
+
+#[tokio::test]
+async fn an_image_that_vanished_from_its_destination_is_built_again_and_told() {
+    let t = World::new("imglost").await;
+    let content = b"an image".repeat(1000);
+    let server = ImageServer::new(&content).await;
+    template(&t).await;
+    let often = json!({"spec": {"imageCheckInterval": "1s"}});
+    t.change("provider", (INFRASTRUCTURE_API_VERSION, TEMPLATE, "t"), often).await;
+    let repo = t.repo();
+    let plain = format!(
+        "- {{name: plain, url: '{}', checksum: 'sha256:{}', format: raw}}\n",
+        server.url("a.raw"),
+        sum(&content)
+    );
+    repo.write("stacks/docker/x/node-images.yaml", &list(&plain));
+    repo.release(V1, CLASS);
+    let _operator = operator(&t, &server);
+    t.create_stack("x", &repo.url(), provided()).await;
+    t.ready("x", "v1").await;
+
+    // Our mark is taken off: it is put back.
+    let record = destination(&t).join("plain.clusterstack.json");
+    let mut marked: Value = serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
+    let users = marked["users"].take();
+    assert_eq!(users.as_array().map(Vec::len), Some(1));
+    marked["users"] = json!(["another-cluster"]);
+    std::fs::write(&record, marked.to_string()).unwrap();
+    t.event("ImageMarked", "plain").await;
+    let marked: Value = serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
+    let marked = marked["users"].as_array().unwrap();
+    assert!(
+        marked.len() == 2 && marked.contains(&users[0]) && marked.contains(&json!("another-cluster")),
+        "{marked:?}"
+    );
+
+    // It is removed behind our back.
+    server.set(|mode| mode.status = Some(503));
+    std::fs::remove_file(destination(&t).join("plain")).unwrap();
+    std::fs::remove_file(&record).unwrap();
+    t.event("ImageLost", "plain").await;
+    let image = images(&t).await[0].metadata.name.clone().unwrap();
+    wait_for("the image to be no longer ready", || async {
+        let object = t.get(INFRASTRUCTURE_API_VERSION, "ProviderNodeImageRelease", &image).await.ok_or("nothing")?;
+        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let ready = conditions.iter().find(|condition| condition["type"] == "Ready").cloned().unwrap_or_default();
+        check(ready["status"] == "False", &conditions)
+    })
+    .await;
+    t.release(V1, "to say that it waits for its image", |release| {
+        check(release.status.as_ref().is_some_and(|status| !status.ready), &release.status)
+    })
+    .await;
+    server.set(|mode| mode.status = None);
+    let again = json!({"metadata": {"annotations": {RETRY_AT: "now"}}});
+    t.change("user", (INFRASTRUCTURE_API_VERSION, "ProviderNodeImageRelease", &image), again).await;
+    t.ready("x", "v1").await;
+    assert_eq!(std::fs::read(destination(&t).join("plain")).unwrap(), content);
+
+    // Without its template it stays, and says what is to be done.
+    t.delete(INFRASTRUCTURE_API_VERSION, TEMPLATE, "t").await;
+    wait_for("the image to say that its template is gone", || async {
+        let object = t.get(INFRASTRUCTURE_API_VERSION, "ProviderNodeImageRelease", &image).await.ok_or("nothing")?;
+        let message = object["status"]["conditions"][0]["message"].as_str().unwrap_or_default().to_owned();
+        check(message.contains("the image is at") && message.contains("create it again"), &message)
+    })
+    .await;
+}
+
+const STACK: &str = clusterstack::api::API_VERSION;
+
+/// The object with the label that the operator goes by.
+fn labelled(t: &World, mut object: Value) -> Value {
+    object["metadata"]["labels"] = json!({WATCH_LABEL: t.namespace});
+    object
+}
+
+/// Waits for the condition Ready of an object to have a reason; its message.
+async fn ready_says(t: &World, kind: &str, name: &str, reason: &str) -> String {
+    wait_for(format!("{kind} {name} to say {reason}"), || async {
+        let object = t.get(INFRASTRUCTURE_API_VERSION, kind, name).await.ok_or("nothing")?;
+        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let ready = conditions.iter().find(|condition| condition["type"] == "Ready").cloned().unwrap_or_default();
+        check(ready["reason"] == reason, &conditions).map(|()| ready["message"].as_str().unwrap_or_default().to_owned())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn images_of_a_shared_source_are_made_by_the_template_that_it_names_and_by_nobody_elses_word() {
+    let (provider, user) = (World::new("imglend").await, World::new("imguse").await);
+    let content = b"an image".repeat(1000);
+    let server = ImageServer::new(&content).await;
+    let (images, work) = (destination(&provider), work(&provider));
+    std::fs::create_dir_all(&images).unwrap();
+    let flags = ["--watch-filter", &provider.namespace, "--image-dir", work.to_str().unwrap()];
+    let more = ["--allow-image-directory", images.to_str().unwrap(), "--allow-source", &server.host()];
+    let login = json!({"token": "swordfish", "host": server.host()});
+    provider
+        .apply(&json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"}, "stringData": login}))
+        .await;
+    let template = json!({
+        "apiVersion": INFRASTRUCTURE_API_VERSION, "kind": TEMPLATE, "metadata": {"name": "t"},
+        "spec": {
+            "template": {"metadata": {"labels": {WATCH_LABEL: provider.namespace}}, "spec": {}},
+            "build": {"secretRef": {"name": "login"}},
+            "destination": {"directory": {"path": images}}, "imageGracePeriod": "0s",
+        },
+    });
+    provider.apply(&template).await;
+    let repo = provider.repo();
+    let plain = format!(
+        "- {{name: plain, url: '{}', checksum: 'sha256:{}', format: raw}}\n",
+        server.url("a.raw"),
+        sum(&content)
+    );
+    repo.write("stacks/docker/x/node-images.yaml", &list(&plain));
+    repo.release(V1, CLASS);
+    let reference = json!({"apiVersion": INFRASTRUCTURE_API_VERSION, "kind": TEMPLATE, "name": "t"});
+    let source = json!({"apiVersion": STACK, "kind": "ClusterStackSource", "metadata": {"name": "shared"}, "spec": {
+        "interval": "10s", "source": {"git": {"url": repo.url()}}, "providerRef": reference,
+        "allowedNamespaces": {"names": [user.namespace]},
+    }});
+    provider.apply(&labelled(&provider, source)).await;
+    let operator =
+        Operator::start(&provider, provider.plane.operator_kubeconfig(), &[flags.as_slice(), &more].concat());
+
+    // The same release, from a source of the user's own: it does not get to the provider's template by naming it.
+    let own = json!({"apiVersion": STACK, "kind": "ClusterStack", "metadata": {"name": "x"}, "spec": {
+        "provider": "docker", "name": "x", "kubernetesVersion": "1.34", "interval": "10s",
+        "source": {"git": {"url": repo.url()}}, "noProvider": true,
+    }});
+    user.apply(&labelled(&provider, own)).await;
+    let release = user.release_ready(V1).await;
+    let forged = json!({
+        "apiVersion": INFRASTRUCTURE_API_VERSION, "kind": "ProviderClusterStackRelease",
+        "metadata": {
+            "name": "forged",
+            "annotations": {CLONED_FROM_NAME: "t", CLONED_FROM_NAMESPACE: provider.namespace},
+            "ownerReferences": [{"apiVersion": STACK, "kind": "ClusterStackRelease", "name": V1,
+                "uid": release.metadata.uid}],
+        },
+        "spec": {},
+    });
+    user.apply(&labelled(&provider, forged)).await;
+    let why = ready_says(&user, "ProviderClusterStackRelease", "forged", "ProviderTemplateNotAllowed").await;
+    assert!(why.contains("a source of its own"), "{why}");
+    // Nor does it when the ClusterStack names the shared source now: what was fetched came from elsewhere.
+    let shared = json!({"spec": {"source": null, "noProvider": false,
+        "sourceRef": {"name": "shared", "namespace": provider.namespace}}});
+    user.change_stack("x", shared).await;
+    wait_for("the word of where it was fetched", || async {
+        let why = ready_says(&user, "ProviderClusterStackRelease", "forged", "ProviderTemplateNotAllowed").await;
+        check(why.contains("fetched from elsewhere"), &why)
+    })
+    .await;
+    // An object that somebody wrote by hand is nobody's.
+    let recipe = json!({"name": "theirs", "steps": [{"name": "download", "download": {"url": server.url("a.raw")}}]});
+    let theirs = json!({
+        "apiVersion": INFRASTRUCTURE_API_VERSION, "kind": "ProviderNodeImageRelease", "metadata": {"name": "theirs"},
+        "spec": {"templateRef": {"name": "t", "namespace": provider.namespace}, "image": recipe, "inputs": "sha256:0"},
+    });
+    user.apply(&labelled(&provider, theirs)).await;
+    ready_says(&user, "ProviderNodeImageRelease", "theirs", "ProviderTemplateNotAllowed").await;
+    assert_eq!((published(&provider), server.asked().len()), (vec![], 0));
+
+    // Fetched through the source it is.
+    user.delete_stack("x").await;
+    user.stack_gone("x").await;
+    let spec = json!({"provider": "docker", "name": "x", "kubernetesVersion": "1.34", "interval": "10s",
+        "sourceRef": {"name": "shared", "namespace": provider.namespace}});
+    let stack = json!({"apiVersion": STACK, "kind": "ClusterStack", "metadata": {"name": "x"}, "spec": spec});
+    user.apply(&labelled(&provider, stack)).await;
+    user.ready("x", "v1").await;
+    assert_eq!(published(&provider), ["plain"]);
+    let asked = server.asked();
+    assert!(asked[0].to_ascii_lowercase().contains("authorization: bearer swordfish"), "{asked:?}");
+    let release = user.get(INFRASTRUCTURE_API_VERSION, "ProviderClusterStackRelease", V1).await.unwrap();
+    assert_eq!(release["status"]["template"], format!("{}/t", provider.namespace));
+    assert!(user.get("v1", "Secret", "login").await.is_none());
+    assert!(user.get(INFRASTRUCTURE_API_VERSION, TEMPLATE, "t").await.is_none());
+    for object in [images_of(&user).await, vec![release]].concat() {
+        let text = object.to_string();
+        assert!(!text.contains("swordfish") && !text.contains("\"login\""), "{text}");
+    }
+
+    // What was made while it was allowed is removed when nobody has it any more, allowed or not.
+    let nobody = json!({"spec": {"allowedNamespaces": null}});
+    provider.change("provider", (STACK, "ClusterStackSource", "shared"), nobody).await;
+    user.stack_says("x", ConditionType::Ready, "False", "SourceNotAllowed").await;
+    assert_eq!(published(&provider), ["plain"]);
+    user.delete_stack("x").await;
+    user.stack_gone("x").await;
+    wait_for("the image to go", || async { check(published(&provider).is_empty(), published(&provider)) }).await;
+    assert!(!operator.log().contains("swordfish"), "the token is shown");
+}
+
+async fn images_of(t: &World) -> Vec<Value> {
+    images(t).await.iter().map(|image| serde_json::to_value(image).unwrap()).collect()
+}
+
+/// The versions of the images: another one tells of a write.
+async fn written(t: &World) -> Vec<Option<String>> {
+    images(t).await.iter().map(kube::ResourceExt::resource_version).collect()
+}
+
+#[tokio::test]
+async fn killed_at_any_moment_builds_go_on_and_end_right() {
+    const IMAGES: usize = 20;
+    const KILLS: usize = 50;
+    let t = World::new("killed").await;
+    // Larger than what is kept in memory between two writes.
+    let content: Vec<u8> = (0..4_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24).to_le_bytes()[0]).collect();
+    let server = ImageServer::new(&content).await;
+    server.set(|mode| mode.pause = Duration::from_millis(250));
+    template(&t).await;
+    let repo = t.repo();
+    let all: String = (0..IMAGES).map(|n| made(&server, &format!("image-{n:02}"), &content)).collect();
+    repo.write("stacks/docker/x/node-images.yaml", &list(&all));
+    repo.release(V1, CLASS);
+    t.create_stack("x", &repo.url(), provided()).await;
+    let is_done = |images: &[Image]| {
+        let succeeded = |image: &&Image| image.status.as_ref().is_some_and(|s| s.phase == ImagePhase::Succeeded);
+        images.len() == IMAGES && images.iter().filter(succeeded).count() == IMAGES
+    };
+    let mut kills = 0;
+    while kills < KILLS && !is_done(&images(&t).await) {
+        let before = written(&t).await;
+        let operator = operator(&t, &server);
+        // However long it takes to start.
+        wait_for("it to go on with builds", || async { check(written(&t).await != before, "nothing new") }).await;
+        tokio::time::sleep(Duration::from_millis(rand::rng().random_range(0..2400))).await;
+        operator.kill();
+        kills += 1;
+    }
+    let _operator = operator(&t, &server);
+    wait_within(PATIENCE, "the release to be ready", || async {
+        let all = images(&t).await;
+        let states: Vec<_> = all.iter().map(|i| i.status.as_ref().map(|s| (s.phase, s.step.clone()))).collect();
+        check(is_done(&all), states)
+    })
+    .await;
+    t.ready("x", "v1").await;
+    let all = images(&t).await;
+    let status = |image: &Image| image.status.clone().unwrap();
+    let (attempts, repeated) =
+        all.iter().map(status).fold((0, 0), |(a, r), status| (a + status.attempt, r + status.repeated));
+    let (begun, resumed) = server.asked().iter().fold((0, 0), |(begun, resumed), head| {
+        if head.contains("\r\nrange: ") { (begun, resumed + 1) } else { (begun + 1, resumed) }
+    });
+    println!(
+        "{kills} kills, {IMAGES} images: {attempts} attempts, {repeated} steps repeated, {begun} downloads begun, {resumed} gone on with"
+    );
+    let expected: Vec<String> = (0..IMAGES).map(|n| format!("image-{n:02}")).collect();
+    assert_eq!(published(&t), expected, "nothing else is left at the destination");
+    for name in &expected {
+        let file = std::fs::File::open(destination(&t).join(name)).unwrap();
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(file), &mut bytes).unwrap();
+        assert!(bytes == content, "{name} is another file");
+    }
+    assert!(resumed > 0, "{begun} downloads began, and none was gone on with");
+    wait_for("the work directories to go", || async { check(names(&work(&t)) == ["logs"], names(&work(&t))) }).await;
+}

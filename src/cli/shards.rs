@@ -1,0 +1,176 @@
+//! `clusterstack shards`: the replicas of the operator, and what each has of the work.
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use jiff::{SignedDuration, Timestamp};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use serde::Serialize;
+
+use super::connection::{self, ConnectionArgs};
+use super::output::{self, Format};
+use crate::api::operator_shard::{ShardLoad, ShardShare};
+use crate::api::{OperatorShard, OperatorShardStatus};
+
+/// Examples in the help.
+pub const EXAMPLES: &str = "\
+Examples:
+  clusterstack shards                    # every replica, its share and its load
+  clusterstack shards -o json | jq '.[] | select(.ready | not) | .name'";
+
+/// Flags of `clusterstack shards`.
+#[derive(Args, Clone, Debug)]
+pub struct ShardsArgs {
+    #[command(flatten)]
+    connection: ConnectionArgs,
+
+    /// Form of the output
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: ShardsFormat,
+}
+
+/// Forms of the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ShardsFormat {
+    /// For people.
+    Text,
+    /// A list of replicas.
+    Json,
+    /// A list of replicas.
+    Yaml,
+}
+
+/// A replica. The field names are API of `-o json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    name: String,
+    lease_namespace: String,
+    ready: bool,
+    leader: bool,
+    version: String,
+    shard_classes: Vec<String>,
+    share: ShardShare,
+    load: ShardLoad,
+    members: Vec<String>,
+    created: Option<Timestamp>,
+    last_change: Option<Timestamp>,
+}
+
+impl Row {
+    fn of(shard: &OperatorShard) -> Self {
+        let status: OperatorShardStatus = shard.status.clone().unwrap_or_default();
+        Self {
+            name: shard.name_any(),
+            lease_namespace: shard.spec.lease_namespace.clone(),
+            ready: status.ready,
+            leader: status.leader,
+            version: status.version,
+            shard_classes: status.shard_classes,
+            share: status.share,
+            load: status.load,
+            members: status.members,
+            created: shard.creation_timestamp().map(|at| at.0),
+            last_change: status.last_change.map(|at| at.0),
+        }
+    }
+}
+
+/// Prints the replicas.
+///
+/// # Errors
+/// No way to the API server, no right to list, or nobody to print to.
+pub fn run(args: &ShardsArgs) -> Result<()> {
+    let rows = connection::block_on(read(args))?;
+    match args.output {
+        ShardsFormat::Json => output::print(&output::format(&rows, Format::Json)?),
+        ShardsFormat::Yaml => output::print(&output::format(&rows, Format::Yaml)?),
+        ShardsFormat::Text if rows.is_empty() => {
+            anstream::eprintln!("no replicas share the work: an operator with --leader-elect=false is alone");
+            Ok(())
+        }
+        ShardsFormat::Text => output::print(&table(&rows, Timestamp::now())),
+    }
+}
+
+async fn read(args: &ShardsArgs) -> Result<Vec<Row>> {
+    let connection = args.connection.connect().await?;
+    let api: Api<OperatorShard> = Api::all(connection.client.clone());
+    let listed = connection.answer(api.list(&ListParams::default())).await?;
+    let mut rows: Vec<Row> =
+        listed.map_err(|error| connection.refused("listed", "OperatorShards", error))?.iter().map(Row::of).collect();
+    rows.sort_by(|a, b| (&a.lease_namespace, &a.name).cmp(&(&b.lease_namespace, &b.name)));
+    Ok(rows)
+}
+
+const TITLES: [&str; 12] = [
+    "NAME", "READY", "LEADER", "VERSION", "STACKS", "SOURCES", "CLUSTERS", "IMAGES", "BUILDS", "CLASSES", "CHANGED",
+    "AGE",
+];
+
+fn table(rows: &[Row], now: Timestamp) -> String {
+    let word = |is: bool| if is { "yes" } else { "no" }.to_owned();
+    let cells = |row: &Row| {
+        let builds = match row.load.builds_queued {
+            0 => row.load.builds_running.to_string(),
+            queued => format!("{} (+{queued})", row.load.builds_running),
+        };
+        [
+            row.name.clone(),
+            word(row.ready),
+            word(row.leader),
+            row.version.clone(),
+            row.share.cluster_stacks.to_string(),
+            row.share.sources.to_string(),
+            row.share.clusters.to_string(),
+            row.share.node_images.to_string(),
+            builds,
+            if row.shard_classes.is_empty() { "-".to_owned() } else { row.shard_classes.join(",") },
+            since(row.last_change, now),
+            since(row.created, now),
+        ]
+    };
+    let lines: Vec<[String; 12]> = std::iter::once(TITLES.map(str::to_owned)).chain(rows.iter().map(cells)).collect();
+    output::columns(&lines)
+}
+
+/// How long ago, in the largest unit, as kubectl writes ages.
+fn since(at: Option<Timestamp>, now: Timestamp) -> String {
+    let Some(at) = at else { return "-".to_owned() };
+    let seconds = now.duration_since(at).max(SignedDuration::ZERO).as_secs();
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn share_load_and_age_are_shown() {
+        let shard: OperatorShard = serde_json::from_value(json!({
+            "metadata": {"name": "op-0-1f", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"leaseNamespace": "system", "identity": "op-0_2a"},
+            "status": {
+                "ready": true, "version": "0.1.0", "members": ["op-0-1f"], "lastChange": "2026-01-01T00:58:59Z",
+                "share": {"clusterStacks": 12, "releases": 30, "sources": 2, "clusters": 170, "nodeImages": 4},
+                "load": {"buildsRunning": 2, "buildsQueued": 5}, "shardClasses": ["big", "old"],
+            },
+        }))
+        .unwrap();
+        insta::assert_snapshot!(table(&[Row::of(&shard)], "2026-01-01T01:00:00Z".parse().unwrap()), @"
+        NAME     READY  LEADER  VERSION  STACKS  SOURCES  CLUSTERS  IMAGES  BUILDS  CLASSES  CHANGED  AGE
+        op-0-1f  yes    no      0.1.0    12      2        170       4       2 (+5)  big,old  61s      60m
+        ");
+        let now: Timestamp = "2026-01-04T00:00:00Z".parse().unwrap();
+        let ages = ["2026-01-03T12:00:00Z", "2026-01-01T00:00:00Z", "2026-01-05T00:00:00Z"];
+        assert_eq!(ages.map(|at| since(at.parse().ok(), now)), ["12h", "3d", "0s"]);
+        assert_eq!(since(None, now), "-");
+    }
+}

@@ -1,0 +1,470 @@
+//! `ClusterAddon`: brings a release's addons to one workload cluster, stage by stage.
+
+mod adoption;
+mod creation;
+mod deliver;
+mod drift;
+mod ending;
+mod given;
+mod helm_hooks;
+mod helm_tests;
+mod leaving;
+mod removal;
+mod running;
+mod work;
+
+pub(super) use creation::make;
+pub(super) use given::Asked;
+pub(super) use running::{Fetched, run};
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::Store;
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+
+use self::work::Work;
+use super::deletion::{has_finalizer, remove_finalizer};
+use super::delivery::Delivery;
+use super::{Context, Doing, Error, cluster_stack_release, reconcile_at, seats, spread};
+use crate::api::cluster_addon::TestsPhase;
+use crate::api::cluster_stack_release::ResourceStatus;
+use crate::api::condition::{self, ConditionType, Reason};
+use crate::api::{
+    CLUSTER_ADDON_FINALIZER, ClusterAddon, ClusterAddonStatus, ClusterStackRelease, FIELD_MANAGER, SHARD_CLASS,
+};
+use crate::core::addon::cluster::{self, Cluster};
+use crate::core::addon::stages::{self, Target};
+use crate::core::addon_config::Hook;
+use crate::core::in_use;
+use crate::core::ownership::Owner;
+use crate::core::retry::{self, ErrorClass};
+use crate::core::status::{AddonFacts, StepState, Trouble, addon_status, row_class};
+use crate::io::inputs::{self, kubeconfig_name};
+use crate::io::kinds::Kinds;
+use crate::io::release::FetchedRelease;
+use crate::io::usage::CLUSTER_API;
+use crate::io::watch::Notice;
+use crate::io::workload::Workload;
+use crate::io::{observe, report, seed};
+
+/// How often a stage that waits is looked at.
+const STAGE: Duration = Duration::from_secs(3);
+/// How often a Cluster without a kubeconfig is looked at.
+const KUBECONFIG: Duration = Duration::from_secs(10);
+/// How often a workload cluster is looked at without an event: what was changed there by hand is put back.
+const INTERVAL: Duration = Duration::from_mins(1);
+
+/// One pass over a ClusterAddon.
+///
+/// # Errors
+/// What the API server refused; what a user can mend is said in conditions.
+pub async fn reconcile(seen: Arc<ClusterAddon>, ctx: Arc<Context>) -> Result<Action, Error> {
+    if !ctx.is_ours(&*seen) {
+        return Ok(Action::await_change());
+    }
+    let (namespace, name) = (seen.namespace().unwrap_or_default(), seen.name_any());
+    // The cache may be behind our own last write, and the inventory must not be.
+    let api: Api<ClusterAddon> = Api::namespaced(ctx.clients.own(), &namespace);
+    let read = api.get_opt(&name).await.doing(|| format!("reading ClusterAddon {name}"))?;
+    let Some(addon) = read else { return Ok(Action::await_change()) };
+    let cluster = cluster_of(&namespace, addon.spec.cluster_ref.name.as_deref().unwrap_or_default(), &ctx).await?;
+    if addon.metadata.deletion_timestamp.is_some() {
+        return delete(&addon, cluster.map(|(cluster, _)| cluster), &ctx).await;
+    }
+    if let Some((cluster, _)) = &cluster
+        && is_of_another_class(&addon, cluster, &api).await?
+    {
+        return Ok(Action::await_change());
+    }
+    let mut facts = carried_over(&addon);
+    match &cluster {
+        // Its owner reference says so too, where somebody collects garbage.
+        None => return go(&addon, &api).await,
+        Some((cluster, object)) => {
+            hold(&addon, &api).await?;
+            let pass = Pass { addon: &addon, cluster, object, ctx: &ctx };
+            if let Err(error) = Box::pin(pass.run(&mut facts)).await {
+                // One that was ready is as good as it was; any other says why it does not go on.
+                if !addon.status.as_ref().is_some_and(|status| status.ready) {
+                    let trouble = Trouble::new(ErrorClass::Transient, Reason::ApplyFailed, error.message());
+                    facts.applied = StepState::Failed(trouble);
+                    write_status(&addon, &ctx, facts).await?;
+                }
+                return Err(error);
+            }
+        }
+    }
+    let next = next(&facts, &addon, &ctx);
+    write_status(&addon, &ctx, facts).await?;
+    Ok(next)
+}
+
+/// Says that nobody works on it. Its Cluster may have another class by now.
+async fn unserved(addon: &ClusterAddon, ctx: &Context) -> Result<Action, Error> {
+    let namespace = addon.namespace().unwrap_or_default();
+    let api: Api<ClusterAddon> = Api::namespaced(ctx.clients.own(), &namespace);
+    let cluster = cluster_of(&namespace, addon.spec.cluster_ref.name.as_deref().unwrap_or_default(), ctx).await?;
+    match &cluster {
+        Some((cluster, _)) if is_of_another_class(addon, cluster, &api).await? => return Ok(Action::await_change()),
+        Some(_) if addon.metadata.deletion_timestamp.is_none() => {}
+        // It goes whoever takes it.
+        _ => return delete_unserved(addon, cluster.map(|(cluster, _)| cluster), ctx, &api).await,
+    }
+    let trouble = seats::unserved(addon);
+    let mut facts = carried_over(addon);
+    facts.held = Some((trouble.reason, trouble.message));
+    write_status(addon, ctx, facts).await?;
+    Ok(Action::await_change())
+}
+
+async fn delete_unserved(
+    addon: &ClusterAddon,
+    cluster: Option<Cluster>,
+    ctx: &Context,
+    api: &Api<ClusterAddon>,
+) -> Result<Action, Error> {
+    if addon.metadata.deletion_timestamp.is_none() {
+        return go(addon, api).await;
+    }
+    delete(addon, cluster, ctx).await
+}
+
+/// Gives the object the shard class of its Cluster; whether it had another one, so that another replica may have it now.
+async fn is_of_another_class(addon: &ClusterAddon, cluster: &Cluster, api: &Api<ClusterAddon>) -> Result<bool, Error> {
+    let class = addon.labels().get(SHARD_CLASS).map_or("", String::as_str);
+    if class == cluster.shard_class {
+        return Ok(false);
+    }
+    let class = (!cluster.shard_class.is_empty()).then_some(&cluster.shard_class);
+    let metadata = json!({"resourceVersion": addon.resource_version(), "labels": {SHARD_CLASS: class}});
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let name = addon.name_any();
+    let patched = api.patch(&name, &params, &Patch::Merge(json!({"metadata": metadata}))).await;
+    patched.map(|_| true).doing(|| format!("setting the shard class of ClusterAddon {name}"))
+}
+
+/// Another replica has it now.
+fn let_go(addon: &ClusterAddon, ctx: &Context) {
+    let seed = seed_of(addon);
+    ctx.workloads.forget(&seed.namespace, &seed.name);
+    ctx.inputs.settle(&(seed.namespace, seed.name), &BTreeSet::new());
+    ctx.memory.forget(&addon.uid().unwrap_or_default());
+}
+
+/// Deletes a ClusterAddon whose Cluster is gone.
+async fn go(addon: &ClusterAddon, api: &Api<ClusterAddon>) -> Result<Action, Error> {
+    let name = addon.name_any();
+    let preconditions = Some(Preconditions { uid: addon.uid(), resource_version: None });
+    match api.delete(&name, &DeleteParams { preconditions, ..DeleteParams::default() }).await {
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+        other => other.map(|_| ()).doing(|| format!("deleting ClusterAddon {name}"))?,
+    }
+    Ok(Action::await_change())
+}
+
+/// The Cluster of that name, in the version that the API server prefers, and what matters of it.
+pub(super) async fn cluster_of(namespace: &str, name: &str, ctx: &Context) -> Result<Option<(Cluster, Value)>, Error> {
+    let read = read_cluster(&ctx.clients.own(), &ctx.kinds, namespace, name).await;
+    read.doing(|| format!("reading Cluster {namespace}/{name}"))
+}
+
+/// The same with any client.
+pub(super) async fn read_cluster(
+    client: &Client,
+    kinds: &Kinds,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<(Cluster, Value)>, kube::Error> {
+    let Some(kind) = kinds.preferred(client, CLUSTER_API, "Cluster").await? else { return Ok(None) };
+    let found = observe::api(client, &kind, namespace).get_opt(name).await?;
+    let object = found.map(|object| observe::plain(&object, &kind));
+    Ok(object.and_then(|object| Some((cluster::read(&object)?, object))))
+}
+
+/// The release that a ClusterClass is of.
+pub(super) fn release_of(class: &(String, String), ctx: &Context) -> Option<Arc<ClusterStackRelease>> {
+    release_among(class, &ctx.stack_releases)
+}
+
+/// The release of these that a ClusterClass is of.
+pub(super) fn release_among(
+    class: &(String, String),
+    releases: &Store<ClusterStackRelease>,
+) -> Option<Arc<ClusterStackRelease>> {
+    let is_it = |release: &Arc<ClusterStackRelease>| {
+        let namespace = release.namespace().unwrap_or_default();
+        let rows = release.status.as_ref().map(|status| status.resources.as_slice()).unwrap_or_default();
+        namespace == class.0 && in_use::footprint(&release.name_any(), &namespace, rows).classes.contains(class)
+    };
+    releases.state().into_iter().find(is_it)
+}
+
+/// Keeps the object until the seed of its Cluster is gone.
+async fn hold(addon: &ClusterAddon, api: &Api<ClusterAddon>) -> Result<(), Error> {
+    if has_finalizer(addon, CLUSTER_ADDON_FINALIZER) {
+        return Ok(());
+    }
+    let mut finalizers = addon.finalizers().to_vec();
+    finalizers.push(CLUSTER_ADDON_FINALIZER.to_owned());
+    // The version makes sure that no finalizer that came meanwhile is lost.
+    let patch = json!({"metadata": {"resourceVersion": addon.resource_version(), "finalizers": finalizers}});
+    let name = addon.name_any();
+    let patched = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    patched.map(|_| ()).doing(|| format!("adding the finalizer of ClusterAddon {name}"))
+}
+
+/// The target whose seed the addon charts of a Cluster draw from.
+fn seed_of(addon: &ClusterAddon) -> Owner {
+    let name = addon.spec.cluster_ref.name.as_deref().unwrap_or_default();
+    seed_of_cluster(&addon.namespace().unwrap_or_default(), name)
+}
+
+/// The same by the Cluster's name.
+pub(super) fn seed_of_cluster(namespace: &str, name: &str) -> Owner {
+    Owner { kind: "Cluster".to_owned(), namespace: namespace.to_owned(), name: name.to_owned() }
+}
+
+/// Whose the objects of a ClusterAddon are.
+pub(super) fn owner_named(namespace: &str, name: &str) -> Owner {
+    Owner { kind: "ClusterAddon".to_owned(), namespace: namespace.to_owned(), name: name.to_owned() }
+}
+
+/// A ClusterAddon that goes. The workload cluster is not asked: it may be gone, and nothing may wait for it. Where its
+/// Cluster stays, the object is made anew and finds its addons by their labels.
+async fn delete(addon: &ClusterAddon, cluster: Option<Cluster>, ctx: &Context) -> Result<Action, Error> {
+    let seed = seed_of(addon);
+    ctx.workloads.forget(&seed.namespace, &seed.name);
+    ctx.inputs.settle(&(seed.namespace.clone(), seed.name.clone()), &BTreeSet::new());
+    ctx.memory.forget(&addon.uid().unwrap_or_default());
+    if has_finalizer(addon, CLUSTER_ADDON_FINALIZER) {
+        if cluster.is_none_or(|cluster| cluster.deleting) {
+            seed::delete(&ctx.clients.own(), &seed)
+                .await
+                .doing(|| format!("deleting the seed of Cluster {}", seed.name))?;
+        }
+        remove_finalizer(addon, CLUSTER_ADDON_FINALIZER, ctx).await?;
+        ctx.watches.tell(Notice::Addons(seed.namespace, seed.name));
+    }
+    Ok(Action::await_change())
+}
+
+/// What stays as it was unless the pass finds otherwise.
+fn carried_over(addon: &ClusterAddon) -> AddonFacts {
+    let previous = addon.status.clone().unwrap_or_default();
+    AddonFacts {
+        generation: addon.metadata.generation,
+        release: previous.release,
+        kubernetes_version: previous.kubernetes_version,
+        stages: previous.stages,
+        resources: previous.resources,
+        retained: previous.retained,
+        charts: previous.charts,
+        skipped: previous.skipped,
+        tests: previous.tests,
+        reconcile_at: previous.last_handled_reconcile_at,
+        ..AddonFacts::default()
+    }
+}
+
+/// One pass with all it needs.
+struct Pass<'a> {
+    addon: &'a ClusterAddon,
+    cluster: &'a Cluster,
+    object: &'a Value,
+    ctx: &'a Context,
+}
+
+impl Pass<'_> {
+    /// release → stages → workload cluster; a step in trouble ends the pass.
+    async fn run(&self, facts: &mut AddonFacts) -> Result<(), Error> {
+        facts.held = self.held();
+        if facts.held.is_some() {
+            return if self.is_before_deletion() { self.before_deletion(facts).await } else { Ok(()) };
+        }
+        let release = match self.release().await {
+            Ok(release) => release,
+            Err(trouble) => {
+                facts.downloaded = StepState::Failed(trouble);
+                return Ok(());
+            }
+        };
+        facts.downloaded = StepState::Done(String::new());
+        let config = stages::of_charts(release.bundle.addon.as_ref());
+        let target = Target {
+            release: release.bundle.name.object_name(),
+            kubernetes_version: self.cluster.kubernetes_version.clone(),
+            rolled_out: self.cluster.rolled_out,
+        };
+        let previous = self.addon.status.clone().unwrap_or_default();
+        facts.stages = stages::progress(&self.addon.spec, &previous, &target, &config, Timestamp::now());
+        facts.release = target.release;
+        facts.kubernetes_version = target.kubernetes_version;
+        self.skip(facts).await;
+        let nothing = facts.stages.is_empty() && facts.resources.is_empty() && facts.retained.is_empty();
+        let workload = match self.workload(nothing).await {
+            Ok(workload) => workload,
+            Err(trouble) => {
+                while self.leaves(&config, &trouble.message, facts).await {}
+                facts.reachable = StepState::Failed(trouble);
+                return Ok(());
+            }
+        };
+        facts.reachable = StepState::Done(String::new());
+        facts.templated = StepState::Done(String::new());
+        facts.applied = StepState::Done(String::new());
+        if let Some(workload) = &workload {
+            let delivery = self.delivery(workload);
+            let done = Work::new(self, &release, &config, workload, delivery).run(facts).await;
+            if let Err(trouble) = self.ctx.workloads.settle(&self.cluster.namespace, &self.cluster.name, workload) {
+                facts.reachable = StepState::Failed(trouble);
+                return Ok(());
+            }
+            done?;
+        }
+        if stages::current(&facts.stages).is_none() && facts.templated.trouble().is_none() {
+            self.complete(&release, facts).await?;
+        }
+        Ok(())
+    }
+
+    /// Why nothing is written to the workload cluster.
+    fn held(&self) -> Option<(Reason, String)> {
+        if self.cluster.deleting {
+            return Some((Reason::Deleting, "the Cluster is being deleted: its addons go with it".to_owned()));
+        }
+        if self.cluster.paused {
+            return Some((Reason::Paused, "the Cluster is paused: its addons are left as they are".to_owned()));
+        }
+        self.addon
+            .spec
+            .suspend
+            .then(|| (Reason::Suspended, "spec.suspend is set: addons are left as they are".to_owned()))
+    }
+
+    /// The release of the Cluster's ClusterClass, from the store.
+    async fn release(&self) -> Result<FetchedRelease, Trouble> {
+        let unknown = |message: String| Trouble::new(ErrorClass::Waiting, Reason::ReleaseUnknown, message);
+        let Some(class) = &self.cluster.class else {
+            return Err(unknown("the Cluster names no ClusterClass any more; its addons stay".to_owned()));
+        };
+        let name = format!("{}/{}", class.0, class.1);
+        let Some(release) = release_of(class, self.ctx) else {
+            return Err(unknown(format!(
+                "ClusterClass {name} is of no ClusterStackRelease; its addons stay as they are"
+            )));
+        };
+        cluster_stack_release::fetched(&release, self.ctx).await
+    }
+
+    /// The workload cluster; it is not asked for where there is nothing to bring.
+    async fn workload(&self, nothing: bool) -> Result<Option<Workload>, Trouble> {
+        if nothing {
+            return Ok(None);
+        }
+        let Cluster { namespace, name, .. } = self.cluster;
+        let secret = given::key_of("", "Secret", namespace, &kubeconfig_name(name));
+        self.ctx.inputs.uses(&self.place(), &secret, None);
+        let asked = reconcile_at(self.addon)
+            != self.addon.status.as_ref().map(|status| status.last_handled_reconcile_at.clone()).unwrap_or_default();
+        let workload = self.ctx.workloads.begin(&self.ctx.clients.own(), (namespace, name), asked).await?;
+        self.ctx.inputs.read(&self.place(), &secret, Some(inputs::version(workload.secret_version.as_deref())));
+        Ok(Some(workload))
+    }
+
+    fn delivery<'w>(&self, workload: &'w Workload) -> Delivery<'w> {
+        Delivery::to_workload(
+            workload,
+            owner_named(&self.addon.namespace().unwrap_or_default(), &self.addon.name_any()),
+        )
+    }
+
+    /// All stages are done: the Go operator's fields say which release it was, and hold it.
+    async fn complete(&self, release: &FetchedRelease, facts: &AddonFacts) -> Result<(), Error> {
+        let version = release.bundle.addon_version.clone().unwrap_or_default();
+        let spec = &self.addon.spec;
+        if spec.cluster_stack == facts.release && spec.version == version && spec.hook.is_empty() {
+            return Ok(());
+        }
+        let patch = json!({"spec": {"clusterStack": facts.release, "version": version, "hook": null}});
+        let name = self.addon.name_any();
+        let api: Api<ClusterAddon> =
+            Api::namespaced(self.ctx.clients.own(), &self.addon.namespace().unwrap_or_default());
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        api.patch(&name, &params, &Patch::Merge(patch)).await.doing(|| format!("writing ClusterAddon {name}"))?;
+        let done = format!("all stages of {} are done", facts.release);
+        self.ctx.events.say(self.addon, Reason::StageDone, &done).await;
+        Ok(())
+    }
+}
+
+/// When to come back without an event.
+fn next(facts: &AddonFacts, addon: &ClusterAddon, ctx: &Context) -> Action {
+    let uid = addon.uid().unwrap_or_default();
+    let steps = [&facts.downloaded, &facts.reachable, &facts.templated, &facts.applied];
+    let trouble = steps.into_iter().find_map(StepState::trouble);
+    let rows = facts.resources.iter().filter(|row| row.status == ResourceStatus::NotSynced).map(row_class).min();
+    if facts.held.is_some() {
+        let is_under_way =
+            addon.spec.hook == Hook::BeforeClusterDelete.as_str() && stages::current(&facts.stages).is_some();
+        return Action::requeue(spread(if is_under_way { STAGE } else { retry::WAITING }));
+    }
+    let is_tested = facts.tests.as_ref().is_some_and(|tests| tests.phase == TestsPhase::Running);
+    if is_tested || matches!(facts.applied, StepState::Running(Reason::WaitingForHelmHook, _)) {
+        return Action::requeue(spread(STAGE));
+    }
+    let cluster = addon.spec.cluster_ref.name.as_deref().unwrap_or_default();
+    let open = ctx.workloads.circuits().next(&addon.namespace().unwrap_or_default(), cluster);
+    if let Some(next) = open.filter(|_| facts.reachable.trouble().is_some()) {
+        let pause = Duration::try_from(next.duration_since(Timestamp::now())).unwrap_or_default();
+        return Action::requeue(pause + Duration::from_millis(100));
+    }
+    match trouble.map(|trouble| (trouble.class, trouble.reason)).or(rows.map(|class| (class, Reason::ApplyFailed))) {
+        Some((ErrorClass::Transient, _)) => Action::requeue(ctx.after(ErrorClass::Transient, &uid)),
+        Some((_, Reason::ClusterUnreachable)) => Action::requeue(spread(KUBECONFIG)),
+        Some(_) => Action::requeue(spread(INTERVAL)),
+        None => {
+            ctx.memory.succeeded(&uid);
+            let waits = stages::current(&facts.stages).is_some();
+            Action::requeue(spread(if waits { STAGE } else { INTERVAL }))
+        }
+    }
+}
+
+async fn put_status(addon: &ClusterAddon, status: &ClusterAddonStatus, ctx: &Context) -> Result<bool, Error> {
+    report::status(&ctx.clients.own(), addon, addon.status.as_ref(), status)
+        .await
+        .doing(|| format!("writing the status of ClusterAddon {}", addon.name_any()))
+}
+
+/// Writes in the middle of a pass what is about to be done: what somebody asked for is not done by then.
+async fn write_intent(addon: &ClusterAddon, ctx: &Context, facts: AddonFacts) -> Result<(), Error> {
+    let status = addon_status(&addon.status.clone().unwrap_or_default(), facts, Timestamp::now());
+    put_status(addon, &status, ctx).await.map(|_| ())
+}
+
+/// Writes the status if it says something new, and an event where readiness changed.
+async fn write_status(addon: &ClusterAddon, ctx: &Context, mut facts: AddonFacts) -> Result<(), Error> {
+    if ctx.cancel.is_cancelled() {
+        return Ok(());
+    }
+    facts.reconcile_at = reconcile_at(addon);
+    let previous = addon.status.clone().unwrap_or_default();
+    let status = addon_status(&previous, facts, Timestamp::now());
+    let written = put_status(addon, &status, ctx).await?;
+    let reason = |conditions| condition::find(conditions, ConditionType::Ready).map(|c| c.reason.clone());
+    let now = condition::find(&status.conditions, ConditionType::Ready);
+    if let (true, Some(now)) = (written && reason(&previous.conditions) != reason(&status.conditions), now) {
+        tracing::info!(addon = %addon.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterAddon");
+        let word = Reason::named(&now.reason);
+        if let Some(word) = word.filter(|word| *word != Reason::Progressing) {
+            ctx.events.say(addon, word, &now.message).await;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! Makes the ClusterAddon of a Cluster whose ClusterClass is of a release.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Api;
+use kube::api::{ObjectMeta, PostParams};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::super::run::has_read_all;
+use super::super::seats::Seat;
+use super::super::{Context, Doing, Error};
+use super::{cluster_of, release_of};
+use crate::api::{ClusterAddon, ClusterAddonSpec, FIELD_MANAGER, SHARD_CLASS, WATCH_LABEL};
+use crate::core::addon::cluster::{Cluster, addon_name};
+use crate::core::manifest::label;
+use crate::core::retry::{self, ErrorClass};
+use crate::io::fence;
+
+/// Makes the ClusterAddon of a Cluster, if it is ours and has none; tried until it is there, or not wanted.
+pub(in crate::controllers) async fn make(
+    namespace: String,
+    cluster: String,
+    ctx: Arc<Context>,
+    intake: CancellationToken,
+) {
+    if ctx.settings.namespace.as_ref().is_some_and(|only| *only != namespace) || !has_read_all(&ctx).await {
+        return;
+    }
+    for attempt in 0.. {
+        match ensure(&namespace, &cluster, &ctx).await {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(error) => tracing::warn!(%error, "a ClusterAddon could not be made; it is tried again"),
+        }
+        tokio::select! {
+            () = intake.cancelled() => return,
+            () = tokio::time::sleep(retry::delay(ErrorClass::Transient, attempt, rand::random())) => {}
+        }
+    }
+}
+
+/// `true` when it is there, or is not wanted.
+async fn ensure(namespace: &str, name: &str, ctx: &Arc<Context>) -> Result<bool, Error> {
+    let Some((cluster, object)) = cluster_of(namespace, name, ctx).await? else { return Ok(true) };
+    let is_ours = cluster.class.as_ref().is_some_and(|class| release_of(class, ctx).is_some());
+    let addon = addon_of(&cluster, &object);
+    if cluster.deleting || !is_ours || !ctx.is_ours(&addon) {
+        return Ok(true);
+    }
+    let addon = Arc::new(addon);
+    // Who has it then does it.
+    let Seat::Taken(_, fence) = ctx.seat(&addon) else { return Ok(true) };
+    fence::within(fence, create((namespace, name), &addon, ctx)).await
+}
+
+async fn create((namespace, name): (&str, &str), addon: &ClusterAddon, ctx: &Context) -> Result<bool, Error> {
+    let named = addon_name(name);
+    let api: Api<ClusterAddon> = Api::namespaced(ctx.clients.own(), namespace);
+    let known = api.get_metadata_opt(&named).await.doing(|| format!("reading ClusterAddon {namespace}/{named}"))?;
+    if let Some(known) = known {
+        // One that is going goes first.
+        return Ok(known.metadata.deletion_timestamp.is_none());
+    }
+    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    match api.create(&params, addon).await {
+        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(false),
+        other => other.map(|_| true).doing(|| format!("creating ClusterAddon {namespace}/{named}")),
+    }
+}
+
+/// The object as the Go operator makes it.
+fn addon_of(cluster: &Cluster, object: &Value) -> ClusterAddon {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (api_version, kind) = (text("/apiVersion"), text("/kind"));
+    let copied = |key: &str| label(object, key).map(|value| (key.to_owned(), value.to_owned()));
+    let labels: BTreeMap<String, String> = [WATCH_LABEL, SHARD_CLASS].into_iter().filter_map(copied).collect();
+    ClusterAddon {
+        metadata: ObjectMeta {
+            name: Some(addon_name(&cluster.name)),
+            namespace: Some(cluster.namespace.clone()),
+            labels: (!labels.is_empty()).then_some(labels),
+            owner_references: Some(vec![OwnerReference {
+                api_version: api_version.clone(),
+                kind: kind.clone(),
+                name: cluster.name.clone(),
+                uid: cluster.uid.clone(),
+                ..OwnerReference::default()
+            }]),
+            ..ObjectMeta::default()
+        },
+        spec: ClusterAddonSpec {
+            cluster_ref: ObjectReference {
+                api_version: Some(api_version),
+                kind: Some(kind),
+                name: Some(cluster.name.clone()),
+                namespace: Some(cluster.namespace.clone()),
+                uid: Some(cluster.uid.clone()),
+                ..ObjectReference::default()
+            },
+            ..ClusterAddonSpec::default()
+        },
+        status: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::addon::cluster;
+    use serde_json::json;
+
+    #[test]
+    fn it_is_called_and_owned_as_by_the_go_operator() {
+        let object = json!({
+            "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+            "metadata": {"name": "c", "namespace": "team", "uid": "u-1", "labels": {WATCH_LABEL: "blue"}},
+            "spec": {"topology": {"classRef": {"name": "docker-x-1-34-v1"}}},
+        });
+        let addon = addon_of(&cluster::read(&object).unwrap(), &object);
+        let json = serde_json::to_value(&addon).unwrap();
+        assert_eq!(json["metadata"]["name"], "cluster-addon-c");
+        assert_eq!(json["metadata"]["labels"][WATCH_LABEL], "blue");
+        assert_eq!(json["metadata"]["ownerReferences"][0]["uid"], "u-1");
+        assert_eq!(json["metadata"]["ownerReferences"][0].get("controller"), None);
+        assert_eq!(
+            json["spec"],
+            json!({"clusterRef": {
+                "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "name": "c", "namespace": "team", "uid": "u-1",
+            }})
+        );
+    }
+}

@@ -1,0 +1,107 @@
+//! The end of a Cluster: what the stages of BeforeClusterDelete delete before its machines go.
+//!
+//! They run because Cluster API called the hook, which waits for them for a while. Nothing of it holds a deletion by
+//! itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::super::Error;
+use super::Pass;
+use super::deliver::Delivered;
+use super::work::{Turn, Work};
+use crate::api::cluster_addon::StageOutcome;
+use crate::api::condition::Reason;
+use crate::core::addon::essential;
+use crate::core::addon::stages::{self, current, enter, leave, start, title};
+use crate::core::addon_config::Hook;
+use crate::core::manifest::ObjectKey;
+use crate::core::plan::{self, key_of};
+use crate::core::status::{AddonFacts, StepState};
+
+impl Pass<'_> {
+    /// Whether Cluster API asked for what comes before the deletion.
+    pub(super) fn is_before_deletion(&self) -> bool {
+        let is_asked = self.addon.spec.hook == Hook::BeforeClusterDelete.as_str();
+        self.cluster.deleting && is_asked && !self.cluster.paused && !self.addon.spec.suspend
+    }
+
+    /// Runs the stages of BeforeClusterDelete as far as they come.
+    pub(super) async fn before_deletion(&self, facts: &mut AddonFacts) -> Result<(), Error> {
+        let release = match self.release().await {
+            Ok(release) => release,
+            Err(trouble) => {
+                facts.downloaded = StepState::Failed(trouble);
+                return Ok(());
+            }
+        };
+        facts.downloaded = StepState::Done(String::new());
+        let config = stages::of_charts(release.bundle.addon.as_ref());
+        let previous = self.addon.status.clone().unwrap_or_default();
+        facts.stages = stages::before_deletion(&previous, &config, Timestamp::now());
+        self.skip(facts).await;
+        let Some(turn) = current(&facts.stages) else { return Ok(()) };
+        let workload = match self.workload(false).await {
+            Ok(Some(workload)) => workload,
+            Ok(None) => return Ok(()),
+            Err(trouble) => {
+                let phase = facts.stages[turn].phase;
+                enter(&mut facts.stages[turn], phase, &trouble.message, Timestamp::now());
+                while self.leaves(&config, &trouble.message, facts).await {}
+                facts.reachable = StepState::Failed(trouble);
+                return Ok(());
+            }
+        };
+        facts.reachable = StepState::Done(String::new());
+        let delivery = self.delivery(&workload);
+        Work::new(self, &release, &config, &workload, delivery).end(facts).await
+    }
+}
+
+impl Work<'_> {
+    /// Deletes what the stages name, one after the other. The inventory tells what is of a stage; its chart is rendered for
+    /// the hooks around it alone.
+    async fn end(&mut self, facts: &mut AddonFacts) -> Result<(), Error> {
+        let nothing = (&[][..], &BTreeMap::new());
+        let live = self.delivery.observe(nothing, (&facts.resources, &[]), None).await?;
+        let keys: Vec<ObjectKey> = facts.resources.iter().map(key_of).collect();
+        let prune = plan::prune(&self.delivery.owner, &live.objects, &keys);
+        let delivered = Delivered::nothing(prune, live);
+        let gone =
+            |key: &ObjectKey| !delivered.live.objects.contains_key(key) && !delivered.live.unreadable.contains_key(key);
+        facts.resources.retain(|row| !gone(&key_of(row)));
+        while let Some(turn) = current(&facts.stages) {
+            self.pass.skip(facts).await;
+            if current(&facts.stages) != Some(turn) {
+                continue;
+            }
+            start(&mut facts.stages[turn], Timestamp::now());
+            if self.refuse(turn, &delivered, facts).await {
+                continue;
+            }
+            if self.advance(turn, &delivered, facts).await? == Turn::Waits {
+                let why = facts.stages[turn].message.clone();
+                if !self.pass.leaves(self.config, &why, facts).await {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves a stage that would delete what the cluster needs to its end.
+    async fn refuse(&self, turn: usize, delivered: &Delivered, facts: &mut AddonFacts) -> bool {
+        let name = &facts.stages[turn].name;
+        let of_stage: BTreeSet<ObjectKey> =
+            facts.resources.iter().filter(|row| row.stage == *name).map(key_of).collect();
+        let mut needed = delivered.live.objects.iter().filter(|(key, _)| of_stage.contains(key));
+        let found = needed.find_map(|(key, object)| Some((key, essential::of(object)?)));
+        let Some((key, need)) = found else { return false };
+        let why = format!("nothing is deleted: {key} is {}, which the cluster needs to its end", need.as_str());
+        let note = format!("{}: {why}", title(&facts.stages, turn));
+        leave(&mut facts.stages[turn], StageOutcome::Refused, &why, Timestamp::now());
+        self.pass.tell(Reason::StageRefused, &note).await;
+        true
+    }
+}

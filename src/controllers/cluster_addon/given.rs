@@ -1,0 +1,206 @@
+//! What the addon charts of a Cluster are given: its objects on the management cluster, and the values of its users.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::{Api, Client};
+use serde_json::{Map, Value};
+
+use super::Pass;
+use crate::api::ClusterAddonSpec;
+use crate::api::cluster_addon::{ValuesKind, ValuesReference};
+use crate::api::condition::Reason;
+use crate::core::addon::cluster::{Cluster, Reference, content};
+use crate::core::addon::values::{self, ValuesError};
+use crate::core::manifest::ObjectKey;
+use crate::core::retry::ErrorClass;
+use crate::core::status::Trouble;
+use crate::io::apply::refusal;
+use crate::io::inputs::{self, Inputs, Place, kubeconfig_name};
+use crate::io::kinds::{Kind, Kinds};
+use crate::io::observe;
+
+/// What all addon charts of a Cluster are given.
+pub(in crate::controllers) struct Given {
+    /// `Cluster`, `ControlPlane` and `InfraCluster`.
+    pub(in crate::controllers) data: Arc<Value>,
+    /// The users' values, all layers merged.
+    pub(in crate::controllers) user: Value,
+    /// Some of these come from a Secret.
+    pub(in crate::controllers) secret: bool,
+}
+
+impl Pass<'_> {
+    /// Reads it, from the Cluster's namespace alone.
+    pub(super) async fn given(&self) -> Result<Given, Trouble> {
+        let (client, spec) = (self.ctx.clients.own(), &self.addon.spec);
+        let (kinds, inputs) = (self.ctx.kinds.as_ref(), Some(&self.ctx.inputs));
+        let asked = Asked { client, kinds, inputs, cluster: self.cluster, object: self.object, spec };
+        self.ctx.inputs.settle(&self.place(), &asked.used());
+        asked.given().await
+    }
+
+    /// Namespace and name of the Cluster.
+    pub(super) fn place(&self) -> Place {
+        (self.cluster.namespace.clone(), self.cluster.name.clone())
+    }
+}
+
+/// Whose values are read, and how.
+pub(in crate::controllers) struct Asked<'a> {
+    /// Reads the management cluster.
+    pub(in crate::controllers) client: Client,
+    /// The kinds that it serves.
+    pub(in crate::controllers) kinds: &'a Kinds,
+    /// Notices changes of what is read; `None` where nobody waits for them.
+    pub(in crate::controllers) inputs: Option<&'a Arc<Inputs>>,
+    /// The Cluster.
+    pub(in crate::controllers) cluster: &'a Cluster,
+    /// The same as charts see it.
+    pub(in crate::controllers) object: &'a Value,
+    /// What its ClusterAddon says of values.
+    pub(in crate::controllers) spec: &'a ClusterAddonSpec,
+}
+
+impl Asked<'_> {
+    /// Reads it, from the Cluster's namespace alone.
+    pub(in crate::controllers) async fn given(&self) -> Result<Given, Trouble> {
+        let control_plane = self.referred(self.cluster.control_plane.as_ref()).await?;
+        let infrastructure = self.referred(self.cluster.infrastructure.as_ref()).await?;
+        let data = values::data(self.object, control_plane.as_ref(), infrastructure.as_ref());
+        let (mut layers, mut secret) = (Vec::new(), false);
+        for reference in self.references()? {
+            secret |= reference.kind == ValuesKind::Secret;
+            layers.push(Value::Object(self.kept(&reference).await?));
+        }
+        layers.push(Value::Object(self.spec.values.clone()));
+        Ok(Given { data: Arc::new(data), user: values::merged(layers), secret })
+    }
+
+    /// What the addons of the Cluster are made from, and its kubeconfig.
+    fn used(&self) -> BTreeSet<ObjectKey> {
+        let Cluster { namespace, name, .. } = self.cluster;
+        let objects = [&self.cluster.control_plane, &self.cluster.infrastructure].into_iter().flatten();
+        let objects = objects.map(|object| key_of(&object.group, &object.kind, namespace, &object.name));
+        let values = self.references().unwrap_or_default();
+        let values = values.into_iter().map(|reference| key_of("", word(reference.kind), namespace, &reference.name));
+        let kubeconfig = key_of("", "Secret", namespace, &kubeconfig_name(name));
+        objects.chain(values).chain([kubeconfig]).collect()
+    }
+
+    fn place(&self) -> Place {
+        (self.cluster.namespace.clone(), self.cluster.name.clone())
+    }
+
+    /// Begins to notice changes of an object, before it is read.
+    fn notice(&self, key: &ObjectKey, kind: Option<&Kind>) {
+        if let Some(inputs) = self.inputs {
+            inputs.uses(&self.place(), key, kind);
+        }
+    }
+
+    /// What of an object was read.
+    fn was_read(&self, key: &ObjectKey, content: Option<u64>) {
+        if let Some(inputs) = self.inputs {
+            inputs.read(&self.place(), key, content);
+        }
+    }
+
+    async fn referred(&self, reference: Option<&Reference>) -> Result<Option<Value>, Trouble> {
+        let Some(Reference { group, kind, name }) = reference else { return Ok(None) };
+        let client = self.client.clone();
+        let failed = |error: &kube::Error| {
+            let message = format!("{kind} {name} can't be read: {}", refusal(error).message);
+            Trouble::new(ErrorClass::Transient, Reason::ValuesInvalid, message)
+        };
+        let served = self.kinds.preferred(&client, group, kind).await.map_err(|error| failed(&error))?;
+        let missing = || {
+            let message = format!("waiting for {kind} {name}, which the values of the addons may need");
+            Trouble::new(ErrorClass::Waiting, Reason::ValuesInvalid, message)
+        };
+        let served = served.ok_or_else(missing)?;
+        let key = key_of(group, kind, &self.cluster.namespace, name);
+        self.notice(&key, Some(&served));
+        let found = observe::api(&client, &served, &self.cluster.namespace).get_opt(name).await;
+        let found = found.map_err(|error| failed(&error))?.map(|found| observe::plain(&found, &served));
+        self.was_read(&key, found.as_ref().map(content));
+        found.ok_or_else(missing).map(Some)
+    }
+
+    /// Where users keep values: what the Cluster's annotation names, then `spec.valuesFrom`.
+    fn references(&self) -> Result<Vec<ValuesReference>, Trouble> {
+        let mut references = Vec::new();
+        for word in self.cluster.values.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            let kind = match word.split_once('/') {
+                Some(("ConfigMap", name)) => Some((ValuesKind::ConfigMap, name)),
+                Some(("Secret", name)) => Some((ValuesKind::Secret, name)),
+                _ => None,
+            };
+            let Some((kind, name)) = kind.filter(|(_, name)| !name.is_empty() && !name.contains('/')) else {
+                let message = format!(
+                    "annotation {} of the Cluster names {word:?}: write ConfigMap/<name> or Secret/<name>, separated by commas",
+                    crate::api::ADDON_VALUES
+                );
+                return Err(Trouble::new(ErrorClass::Waiting, Reason::ValuesInvalid, message));
+            };
+            references.push(ValuesReference {
+                kind,
+                name: name.to_owned(),
+                key: "values.yaml".to_owned(),
+                optional: false,
+            });
+        }
+        references.extend(self.spec.values_from.iter().cloned());
+        Ok(references)
+    }
+
+    async fn kept(&self, reference: &ValuesReference) -> Result<Map<String, Value>, Trouble> {
+        let ValuesReference { kind, name, key, optional } = reference;
+        let (client, namespace) = (self.client.clone(), &self.cluster.namespace);
+        let shown = format!("{} {name}", word(*kind));
+        let place = key_of("", word(*kind), namespace, name);
+        self.notice(&place, None);
+        let text = match kind {
+            ValuesKind::ConfigMap => Api::<ConfigMap>::namespaced(client, namespace)
+                .get_opt(name)
+                .await
+                .map(|found| found.map(|map| (map.metadata, map.data.unwrap_or_default().remove(key)))),
+            ValuesKind::Secret => Api::<Secret>::namespaced(client, namespace).get_opt(name).await.map(|found| {
+                let text = |bytes: ByteString| String::from_utf8_lossy(&bytes.0).into_owned();
+                found.map(|secret| (secret.metadata, secret.data.unwrap_or_default().remove(key).map(text)))
+            }),
+        };
+        if let Ok(found) = &text {
+            let version = found.as_ref().map(|(metadata, _)| inputs::version(metadata.resource_version.as_deref()));
+            self.was_read(&place, version);
+        }
+        let text = text.map(|found| found.map(|(_, text)| text));
+        let text = text.map_err(|error| {
+            let message = format!("{shown} can't be read: {}", refusal(&error).message);
+            Trouble::new(ErrorClass::Transient, Reason::ValuesInvalid, message)
+        })?;
+        let waiting = |message: String| Trouble::new(ErrorClass::Waiting, Reason::ValuesInvalid, message);
+        let invalid = |error: ValuesError| waiting(error.to_string());
+        match text {
+            Some(Some(text)) => values::of_object(&format!("{shown}, key {key},"), &text).map_err(invalid),
+            None if *optional => Ok(Map::new()),
+            None => Err(waiting(format!("{shown} does not exist: create it, or set optional"))),
+            Some(None) => Err(waiting(format!("{shown} has no key {key}: add it, or correct valuesFrom"))),
+        }
+    }
+}
+
+/// The identity of an object of the management cluster.
+pub(super) fn key_of(group: &str, kind: &str, namespace: &str, name: &str) -> ObjectKey {
+    let [group, kind, namespace, name] = [group, kind, namespace, name].map(ToOwned::to_owned);
+    ObjectKey { group, kind, namespace, name }
+}
+
+fn word(kind: ValuesKind) -> &'static str {
+    match kind {
+        ValuesKind::ConfigMap => "ConfigMap",
+        ValuesKind::Secret => "Secret",
+    }
+}

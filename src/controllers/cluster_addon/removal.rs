@@ -1,0 +1,157 @@
+//! What goes from a workload cluster: the charts of delete stages, and what no stage wants any more.
+
+use std::collections::BTreeSet;
+
+use super::super::Error;
+use super::super::delivery::{leftover, targets};
+use super::deliver::Delivered;
+use super::helm_hooks::Ran;
+use super::work::{Holds, Work};
+use crate::api::cluster_addon::ChartStatus;
+use crate::api::cluster_stack_release::{Resource as Row, ResourceStatus};
+use crate::api::condition::Reason;
+use crate::core::addon::helm_hooks::{Change, is_going, is_hook};
+use crate::core::addon::stages::{applied_by_some_hook, untouched, wanted};
+use crate::core::manifest::ObjectKey;
+use crate::core::plan::key_of;
+use crate::core::status::{AddonFacts, StepState, row_name};
+use crate::io::apply;
+use crate::io::observe::Live;
+
+impl Work<'_> {
+    /// Deletes the objects of a stage that no other one wants, between its Helm hooks; whether they are gone.
+    pub(super) async fn remove(
+        &mut self,
+        stage: &str,
+        delivered: &Delivered,
+        facts: &mut AddonFacts,
+    ) -> Result<Holds, Error> {
+        let of_stage: Vec<Row> = facts.resources.iter().filter(|row| row.stage == stage).cloned().collect();
+        let is_of_stage = |key: &&ObjectKey| of_stage.iter().any(|row| key_of(row) == **key);
+        let doomed: Vec<ObjectKey> = delivered.plan.prune.delete.iter().filter(is_of_stage).cloned().collect();
+        if let (false, Some(trouble)) = (doomed.is_empty(), &self.missing) {
+            // They may have moved to it.
+            return Ok(Holds::NotYet(format!("nothing is deleted while {}", trouble.message)));
+        }
+        let deletes = Change::Delete.as_str();
+        let has_begun = facts.charts.iter().any(|chart| chart.name == stage && chart.running == deletes);
+        if doomed.is_empty() && !has_begun {
+            facts.charts.retain(|chart| chart.name != stage);
+            return Ok(Holds::Yes);
+        }
+        let chart = match self.render(stage).await {
+            Ok(rendered) => rendered.chart(stage),
+            Err(trouble) => return Ok(Holds::NotYet(trouble.message)),
+        };
+        if !chart.hooks.is_empty() && !has_begun {
+            facts.charts.retain(|chart| chart.name != stage);
+            let (name, running) = (stage.to_owned(), deletes.to_owned());
+            facts.charts.push(ChartStatus { name, running, ..ChartStatus::default() });
+        }
+        if let Some(holds) = self.run_for_removal(&chart, &Change::Delete.before(), facts).await? {
+            return Ok(holds);
+        }
+        if !doomed.is_empty() {
+            let rows: Vec<Row> = of_stage.into_iter().filter(|row| doomed.contains(&key_of(row))).collect();
+            let failed = self.delete(&rows, &delivered.live).await?;
+            let names: Vec<String> = rows.iter().take(5).map(row_name).collect();
+            return Ok(Holds::NotYet(match failed {
+                Some(refusal) => refusal,
+                None => format!("waiting for {} to go", names.join(", ")),
+            }));
+        }
+        if let Some(holds) = self.run_for_removal(&chart, &Change::Delete.after(), facts).await? {
+            return Ok(holds);
+        }
+        facts.charts.retain(|chart| chart.name != stage);
+        Ok(Holds::Yes)
+    }
+
+    /// Runs the hooks of an event; what stands in the way.
+    async fn run_for_removal(
+        &mut self,
+        chart: &super::deliver::Chart,
+        event: &str,
+        facts: &mut AddonFacts,
+    ) -> Result<Option<Holds>, Error> {
+        Ok(match self.run_event(chart, event, facts).await? {
+            Ran::Done => None,
+            Ran::Waits(message) => Some(Holds::NotYet(message)),
+            Ran::Failed(message) => {
+                facts.stage_trouble = Some((Reason::HelmHookFailed, message.clone()));
+                Some(Holds::NotYet(message))
+            }
+        })
+    }
+
+    /// Deletes objects; the first refusal.
+    async fn delete(&self, rows: &[Row], live: &Live) -> Result<Option<String>, Error> {
+        let client = &self.workload.client;
+        let mut refused = None;
+        for target in targets(rows, client, &self.workload.kinds).await? {
+            let Some(object) = live.objects.get(&target.key).filter(|object| !is_going(object)) else { continue };
+            match apply::delete(client, &target.kind, &target.key, object).await {
+                Ok(()) => {
+                    self.pass.ctx.metrics.count("pruned", 1);
+                    let note = format!("pruned {}", target.key);
+                    self.pass.ctx.events.say(self.pass.addon, Reason::Pruned, &note).await;
+                }
+                Err(refusal) => refused = refused.or(Some(format!("{}: {}", target.key, refusal.message))),
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Deletes what no stage of any hook has any more, once all that the release has is applied and healthy.
+    pub(super) async fn prune(&mut self, delivered: &Delivered, facts: &mut AddonFacts) -> Result<(), Error> {
+        let (delete, retain) = (&delivered.plan.prune.delete, &delivered.plan.prune.retain);
+        facts.retained = leftover(retain, &delivered.live);
+        facts.resources.retain(|row| !retain.contains(&key_of(row)));
+        let applied = wanted(&facts.stages);
+        let by_some_hook = applied_by_some_hook(self.config, &facts.stages);
+        facts.charts.retain(|chart| by_some_hook.contains(chart.name.as_str()));
+        if delete.is_empty() || !delivered.hooks.is_empty() {
+            return Ok(());
+        }
+        let is_wanted = |row: &&Row| !delete.contains(&key_of(row));
+        let settled = |row: &Row| row.status == ResourceStatus::Synced && row.health == "Current";
+        if !facts.resources.iter().filter(is_wanted).all(settled) {
+            return Ok(());
+        }
+        let mut kept: BTreeSet<ObjectKey> = BTreeSet::new();
+        for chart in by_some_hook {
+            if applied.iter().any(|name| name == chart) {
+                continue;
+            }
+            match self.render(chart).await {
+                Ok(rendered) => {
+                    let (desired, _) = self.delivery.desired(rendered.manifests).await;
+                    kept.extend(desired.into_iter().map(|object| object.manifest.key));
+                }
+                // What it holds is not known: nothing goes.
+                Err(trouble) => {
+                    facts.templated = StepState::Failed(trouble);
+                    return Ok(());
+                }
+            }
+        }
+        let untouched = untouched(&facts.stages);
+        let of_untouched = facts.resources.iter().filter(|row| untouched.contains(row.stage.as_str()));
+        kept.extend(of_untouched.map(key_of));
+        // What became a hook is of no inventory any more.
+        let is_of_hook = |key: &ObjectKey| delivered.live.objects.get(key).is_some_and(is_hook);
+        facts.resources.retain(|row| !(delete.contains(&key_of(row)) && is_of_hook(&key_of(row))));
+        let doomed: Vec<Row> = leftover(delete, &delivered.live)
+            .into_iter()
+            .filter(|row| !kept.contains(&key_of(row)) && !is_of_hook(&key_of(row)))
+            .collect();
+        let refused = self.delete(&doomed, &delivered.live).await?;
+        facts.resources.retain(|row| !doomed.iter().any(|gone| key_of(gone) == key_of(row)));
+        if let Some(refused) = refused {
+            let row =
+                |row: &Row| Row { reason: Some(Reason::FailedToDeleteObjects), error: refused.clone(), ..row.clone() };
+            facts.retained.extend(doomed.iter().map(row));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! Runs the controller: which changes lead to a pass.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender};
+use futures::future::ready;
+use kube::runtime::controller::{Action, Controller};
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::{PredicateConfig, WatchStreamExt, watcher};
+use kube::{Client, ResourceExt};
+use tokio_util::sync::CancellationToken;
+
+use super::super::run::{edit, every_due, has_read_all, scoped, seated};
+use super::super::seats::Seat;
+use super::super::{Context, Error, handover};
+use crate::api::{ClusterAddon, ClusterStackRelease};
+use crate::core::share::Root;
+use crate::core::share::view::Role;
+use crate::io::watch::{Notice, Watches};
+
+/// Runs the controller until the intake ends.
+pub(in crate::controllers) async fn run(
+    client: &Client,
+    ctx: Arc<Context>,
+    (to_addons, triggers): (UnboundedSender<ObjectRef<ClusterAddon>>, UnboundedReceiver<ObjectRef<ClusterAddon>>),
+    intake: CancellationToken,
+) {
+    let (reader, writer) = reflector::store();
+    let namespace = ctx.settings.namespace.clone();
+    let events = watcher::watcher(scoped::<ClusterAddon>(client, namespace.as_deref()), watcher::Config::default())
+        .default_backoff()
+        .reflect(writer)
+        .touched_objects()
+        .predicate_filter(addon_edit, PredicateConfig::default());
+    let addons = reader.clone();
+    on_handover(&ctx, &reader, to_addons);
+    let pass = move |addon: Arc<ClusterAddon>, ctx: Arc<Context>| timed_addon(addon, addons.clone(), ctx);
+    Controller::for_stream(events, reader)
+        .with_config(every_due())
+        .reconcile_on(triggers)
+        .graceful_shutdown_on(intake.cancelled_owned())
+        .run(pass, |object, error, ctx| ctx.on_error(&*object, error), ctx)
+        .for_each(|_| ready(()))
+        .await;
+}
+
+/// Starts passes over what becomes ours, and lets the watches go of what was.
+fn on_handover(ctx: &Arc<Context>, addons: &Store<ClusterAddon>, to_addons: UnboundedSender<ObjectRef<ClusterAddon>>) {
+    ctx.handover.counted("ClusterAddon", ctx, addons);
+    let (weak, addons) = (Arc::downgrade(ctx), addons.clone());
+    ctx.handover.on_change(move |before, now| {
+        if let Some(ctx) = weak.upgrade() {
+            let gained = |addon| drop(to_addons.unbounded_send(addon));
+            handover::of_store(&ctx, &addons, (&before, &now), gained, |addon| super::let_go(addon, &ctx));
+            // Who had a Cluster may have gone before its ClusterAddon was made.
+            for cluster in ctx.watches.clusters_seen() {
+                let root = Root {
+                    uid: cluster.uid,
+                    namespace: cluster.namespace.clone(),
+                    watch_filter: ctx.settings.watch_filter.clone().unwrap_or_default(),
+                    class: cluster.shard_class,
+                };
+                if before.role(&root) != Role::Works && now.role(&root) == Role::Works {
+                    ctx.watches.tell(Notice::Addons(cluster.namespace, cluster.name));
+                }
+            }
+        }
+        Box::pin(ready(()))
+    });
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
+fn addon_edit(addon: &ClusterAddon) -> Option<u64> {
+    Some(edit(addon, addon.status.as_ref().is_some_and(|status| !status.conditions.is_empty())))
+}
+
+async fn timed_addon(
+    addon: Arc<ClusterAddon>,
+    addons: Store<ClusterAddon>,
+    ctx: Arc<Context>,
+) -> Result<Action, Error> {
+    if !has_read_all(&ctx).await {
+        return Ok(Action::await_change());
+    }
+    if let Seat::Free(next) = ctx.seat(&addon) {
+        return Ok(next);
+    }
+    let namespace = addon.namespace().unwrap_or_default();
+    let cluster = addon.spec.cluster_ref.name.as_deref().unwrap_or_default();
+    let is_doubtful = ctx.workloads.circuits().is_doubtful(&namespace, cluster);
+    let line = if is_doubtful { &ctx.lines.doubtful_addons } else { &ctx.lines.addons };
+    let Some(_turn) = line.next().await else { return Ok(Action::await_change()) };
+    // It may have changed while it waited, or be another one of the same name.
+    let Some(addon) = addons.get(&ObjectRef::from_obj(&*addon)) else { return Ok(Action::await_change()) };
+    seated(&ctx, &addon, |role| {
+        let (addon, ctx) = (Arc::clone(&addon), Arc::clone(&ctx));
+        let pass = async move {
+            match role {
+                Role::Works => super::reconcile(addon, ctx).await,
+                Role::Tells | Role::Nothing => super::unserved(&addon, &ctx).await,
+            }
+        };
+        Box::pin(pass)
+    })
+    .await
+}
+
+/// Which releases were fetched: the Clusters of their classes may have waited for it.
+#[derive(Default)]
+pub(in crate::controllers) struct Fetched(HashMap<ObjectRef<ClusterStackRelease>, String>);
+
+impl Fetched {
+    /// Tells of the Clusters of a release that was fetched, or that has other files now.
+    pub(in crate::controllers) fn tell(&mut self, release: &ClusterStackRelease, watches: &Watches) {
+        let digest = release.status.as_ref().and_then(|status| status.artifact.as_ref()).map(|a| a.digest.clone());
+        let Some(digest) = digest else { return };
+        if self.0.insert(ObjectRef::from_obj(release), digest.clone()) == Some(digest) {
+            return;
+        }
+        for (namespace, cluster) in watches.clusters_of(&release.namespace().unwrap_or_default()) {
+            watches.tell(Notice::Addons(namespace, cluster));
+        }
+    }
+}

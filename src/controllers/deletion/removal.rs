@@ -1,0 +1,221 @@
+//! Deletes what a release applied, with the rights that it was applied with and no others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+use serde_json::{Value, json};
+
+use super::super::rights::Rights;
+use super::super::{Context, Doing, Error};
+use super::{owner_of, targets};
+use crate::api::ClusterStackRelease;
+use crate::api::cluster_stack_release::Resource as Row;
+use crate::api::condition::Reason;
+use crate::core::manifest::ObjectKey;
+use crate::core::ownership::{self, Owner, Ownership};
+use crate::core::plan::{self, deletion_order};
+use crate::core::removal::{self, Account, Obstacle, Situation, Verdict};
+use crate::core::retry::ErrorClass;
+use crate::core::status::Trouble;
+use crate::io::observe::{self, Target};
+use crate::io::{apply, place, report};
+
+/// What came of a pass over the objects of a release that goes.
+pub(super) enum Removal {
+    /// All of it is gone, or goes with the namespace, but for these.
+    Done {
+        /// Left where they are.
+        orphaned: Vec<Target>,
+    },
+    /// Something has to be waited for.
+    Held(Trouble),
+}
+
+/// Deletes what the release applied, as far as it may go now.
+pub(super) async fn remove(release: &ClusterStackRelease, rights: &Rights, ctx: &Context) -> Result<Removal, Error> {
+    let owner = owner_of(release);
+    let status = release.status.clone().unwrap_or_default();
+    let targets = if status.resources.is_empty() {
+        observe::rebuild_as(&ctx.clients.own(), &rights.client, &ctx.kinds, &owner)
+            .await
+            .doing(|| format!("finding the objects of ClusterStackRelease {}", owner.name))?
+    } else {
+        targets(&status.resources, ctx).await?
+    };
+    let account = account_of(rights, &owner.namespace, ctx).await?;
+    let found = match found(&targets, &status.resources, &account, rights, &owner).await {
+        Ok(found) => found,
+        Err(trouble) => return Ok(Removal::Held(trouble)),
+    };
+    let mut removing = Removing { release, rights, ctx, account: &account, owner: &owner, obstacles: found.obstacles };
+    let mut orphaned = match removing.decide().await? {
+        Verdict::Wait(trouble) => return Ok(Removal::Held(trouble)),
+        verdict => given_up(verdict),
+    };
+    let mut left: Vec<(&Target, &Value)> = targets
+        .iter()
+        .filter(|target| !removing.obstacles.contains_key(&target.key))
+        .filter_map(|target| Some((target, found.left.get(&target.key)?)))
+        .collect();
+    left.sort_by_cached_key(|(target, _)| deletion_order(&target.key));
+    let classes = left.iter().filter(|(target, _)| target.key.is_cluster_class()).count();
+    // ClusterClasses go first and are waited for: a refusal there (somebody uses one after all) saves the templates.
+    let (first, rest) = left.split_at(classes);
+    for now in [first, rest] {
+        let mut waiting = Vec::new();
+        for (target, object) in now {
+            match removing.delete(target, object).await? {
+                None => waiting.push(target.key.to_string()),
+                Some(Verdict::Wait(trouble)) => return Ok(Removal::Held(trouble)),
+                Some(verdict) => orphaned.extend(given_up(verdict)),
+            }
+        }
+        if !waiting.is_empty() {
+            waiting.truncate(10);
+            let message = format!("waiting for {} to go", waiting.join(", "));
+            return Ok(Removal::Held(Trouble::new(ErrorClass::Waiting, Reason::Deleting, message)));
+        }
+    }
+    let orphaned = targets.iter().filter(|target| orphaned.contains(&target.key)).cloned().collect();
+    Ok(Removal::Done { orphaned })
+}
+
+/// Says of each object that is left where it is whose it was, and why. The events are about the objects, not about the
+/// release: in a namespace that goes none can be written.
+pub(super) async fn orphan(
+    release: &ClusterStackRelease,
+    rights: &Rights,
+    orphaned: &[Target],
+    ctx: &Context,
+) -> Result<(), Error> {
+    let (namespace, name) = (release.namespace().unwrap_or_default(), release.name_any());
+    let whose = match &rights.account {
+        Some(account) => format!("ServiceAccount {namespace}/{account} or its rights were gone before it"),
+        None => "the operator's own rights are not used there".to_owned(),
+    };
+    let note = format!(
+        "left where it is: ClusterStackRelease {namespace}/{name}, which applied it, went with its namespace, and {whose}. Delete it if nobody needs it"
+    );
+    for Target { key, kind } in orphaned {
+        tracing::warn!(object = %key, release = format!("{namespace}/{name}"), "left where it is");
+        let object = json!({"apiVersion": kind.resource.api_version, "kind": key.kind,
+            "metadata": {"name": key.name, "namespace": Some(&key.namespace).filter(|namespace| !namespace.is_empty())}});
+        match ctx.events.publish(&report::reference(&object), Reason::Orphaned, &note).await {
+            // Its own namespace goes, too.
+            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
+                tracing::warn!(error = status.message, object = %key, "the event Orphaned can't be written");
+            }
+            other => other.doing(|| format!("writing the event Orphaned of {key}"))?,
+        }
+    }
+    Ok(())
+}
+
+async fn account_of(rights: &Rights, namespace: &str, ctx: &Context) -> Result<Account, Error> {
+    let Some(name) = &rights.account else { return Ok(Account::Own) };
+    let there = place::has_service_account(&ctx.clients.own(), namespace, name).await;
+    let there = there.doing(|| format!("reading ServiceAccount {namespace}/{name}"))?;
+    Ok(if there { Account::Named(name.clone()) } else { Account::Missing(name.clone()) })
+}
+
+/// What was found of the objects.
+#[derive(Default)]
+struct Found {
+    /// To be deleted.
+    left: BTreeMap<ObjectKey, Value>,
+    /// Out of reach.
+    obstacles: BTreeMap<ObjectKey, Obstacle>,
+}
+
+/// Reads the objects; `Err` where something else than rights stands in the way.
+async fn found(
+    targets: &[Target],
+    rows: &[Row],
+    account: &Account,
+    rights: &Rights,
+    owner: &Owner,
+) -> Result<Found, Trouble> {
+    let mut found = Found::default();
+    let never = |key: &ObjectKey| rows.iter().any(|row| plan::key_of(row) == *key && removal::was_never_applied(row));
+    if let Account::Missing(name) = account {
+        let words = format!("ServiceAccount {}/{name} does not exist", owner.namespace);
+        let out = targets.iter().filter(|target| !never(&target.key) && !plan::is_retained(&target.key, &Value::Null));
+        found.obstacles = out.map(|target| (target.key.clone(), Obstacle::Denied(words.clone()))).collect();
+        return Ok(found);
+    }
+    let outside = |key: &ObjectKey| rights.only_namespace.as_ref().is_some_and(|only| key.namespace != *only);
+    let live = observe::live(&rights.client, owner, targets, false).await;
+    for (key, error) in &live.unreadable {
+        let words = apply::refusal(error).message;
+        if !removal::is_denied(&words) {
+            let message = format!("{key} can't be read: {words}");
+            return Err(Trouble::new(ErrorClass::Waiting, Reason::FailedToDeleteObjects, message));
+        }
+        if !never(key) {
+            let obstacle = if outside(key) { Obstacle::Outside } else { Obstacle::Denied(words) };
+            found.obstacles.insert(key.clone(), obstacle);
+        }
+    }
+    for target in targets {
+        let Some(object) = live.objects.get(&target.key) else { continue };
+        let is_others = matches!(ownership::of(object, owner, true), Ownership::Other(_));
+        if is_others || plan::is_retained(&target.key, object) {
+            continue;
+        }
+        if outside(&target.key) {
+            found.obstacles.insert(target.key.clone(), Obstacle::Outside);
+        } else {
+            found.left.insert(target.key.clone(), object.clone());
+        }
+    }
+    Ok(found)
+}
+
+/// A release while its objects go.
+struct Removing<'a> {
+    release: &'a ClusterStackRelease,
+    rights: &'a Rights,
+    ctx: &'a Context,
+    account: &'a Account,
+    owner: &'a Owner,
+    obstacles: BTreeMap<ObjectKey, Obstacle>,
+}
+
+impl Removing<'_> {
+    async fn decide(&self) -> Result<Verdict, Error> {
+        let namespace = self.owner.namespace.as_str();
+        let terminating = !self.obstacles.is_empty()
+            && place::is_terminating(&self.ctx.clients.own(), namespace)
+                .await
+                .doing(|| format!("reading namespace {namespace}"))?;
+        let Self { account, obstacles, .. } = self;
+        Ok(removal::decide(&Situation { namespace, terminating, account, obstacles }))
+    }
+
+    /// Deletes one; `None` while it is waited for.
+    async fn delete(&mut self, target: &Target, object: &Value) -> Result<Option<Verdict>, Error> {
+        let key = &target.key;
+        self.ctx.watches.remember(&ObjectRef::from_obj(self.release), &target.kind, key, "");
+        if object.pointer("/metadata/deletionTimestamp").is_some() {
+            return Ok(None);
+        }
+        let Err(refusal) = apply::delete(&self.rights.client, &target.kind, key, object).await else {
+            return Ok(None);
+        };
+        if removal::is_denied(&refusal.message) {
+            self.obstacles.insert(key.clone(), Obstacle::Denied(refusal.message));
+            return self.decide().await.map(Some);
+        }
+        let message = format!("{key} can't be deleted: {}; the rest is left until it can", refusal.message);
+        let trouble = Trouble::new(ErrorClass::Waiting, Reason::FailedToDeleteObjects, message);
+        Ok(Some(Verdict::Wait(trouble)))
+    }
+}
+
+fn given_up(verdict: Verdict) -> BTreeSet<ObjectKey> {
+    match verdict {
+        Verdict::GiveUp { orphaned } => orphaned,
+        Verdict::GoOn | Verdict::Wait(_) => BTreeSet::new(),
+    }
+}

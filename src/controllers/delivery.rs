@@ -1,0 +1,318 @@
+//! Brings objects to an API server: which of their kinds it serves, what lives there, what is sent, and the inventory
+//! after it. Releases are delivered to the management cluster, addons to workload clusters.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kube::Client;
+use serde_json::Value;
+
+use super::{Doing, Error, Memory, rights};
+use crate::api::cluster_stack_release::{Resource as Row, ResourceStatus};
+use crate::api::condition::{self, Reason};
+use crate::core::addon::cluster::HELM_NAMESPACE;
+use crate::core::health;
+use crate::core::manifest::{Manifest, ObjectKey, join_api_version};
+use crate::core::ownership::Owner;
+use crate::core::plan::{self, Action as Act, Desired, Plan, Step, key_of};
+use crate::io::apply::{self, Outcome, Refusal, Send};
+use crate::io::kinds::{Kind, Kinds};
+use crate::io::observe::{self, Live, Target};
+use crate::io::replace::replace;
+use crate::io::workload::Workload;
+
+/// Longest time that new CustomResourceDefinitions are waited for.
+const ESTABLISHED: Duration = Duration::from_secs(30);
+
+/// Where objects go, and as whose.
+pub(super) struct Delivery<'a> {
+    /// Applies.
+    pub(super) client: Client,
+    /// Asks which kinds are served, and finds lost inventories.
+    pub(super) discovery: Client,
+    /// Waits for CustomResourceDefinitions.
+    pub(super) watching: Client,
+    /// The kinds that are served.
+    pub(super) kinds: &'a Kinds,
+    /// Whose the objects are.
+    pub(super) owner: Owner,
+    /// The namespace of objects that name none.
+    pub(super) namespace: String,
+    /// The only namespace that may be written to.
+    pub(super) only_namespace: Option<String>,
+}
+
+/// Objects as they would be sent, and the kinds that are served.
+pub(super) type Wanted = (Vec<Desired>, BTreeMap<ObjectKey, Kind>);
+
+impl<'a> Delivery<'a> {
+    /// Of addons, to their workload cluster.
+    pub(super) fn to_workload(workload: &'a Workload, owner: Owner) -> Self {
+        Self {
+            client: workload.client.clone(),
+            discovery: workload.client.clone(),
+            watching: workload.client.clone(),
+            kinds: &workload.kinds,
+            owner,
+            namespace: HELM_NAMESPACE.to_owned(),
+            only_namespace: None,
+        }
+    }
+
+    /// The objects as they would be sent, and the kinds that are served.
+    pub(super) async fn desired(&self, manifests: Vec<Manifest>) -> Wanted {
+        let mut desired = Vec::with_capacity(manifests.len());
+        let mut kinds = BTreeMap::new();
+        for manifest in manifests {
+            let (object, kind) = self.in_place(manifest.with_labels(self.owner.labels())).await;
+            if let Some(kind) = kind {
+                kinds.insert(object.manifest.key.clone(), kind);
+            }
+            desired.push(object);
+        }
+        (desired, kinds)
+    }
+
+    /// An object in its namespace, and its kind if that is served.
+    async fn in_place(&self, manifest: Manifest) -> (Desired, Option<Kind>) {
+        let served = self.kinds.get(&self.discovery, &manifest.api_version(), &manifest.key.kind).await;
+        let served = served.map_err(|error| apply::refusal(&error).message);
+        let kind = served.as_ref().map(Option::as_ref).map_err(Clone::clone);
+        let object = rights::desired(manifest, kind, &self.namespace, self.only_namespace.as_deref());
+        (object, served.ok().flatten())
+    }
+
+    /// An object that no owner's labels are put on, in its namespace, and its kind; else why it can't be sent.
+    pub(super) async fn placed(&self, manifest: Manifest) -> Result<(Manifest, Kind), String> {
+        match self.in_place(manifest).await {
+            (Desired { obstacle: Some((_, message)), manifest, .. }, _) => Err(format!("{}: {message}", manifest.key)),
+            (Desired { manifest, .. }, Some(kind)) => Ok((manifest, kind)),
+            (Desired { manifest, .. }, None) => Err(format!("{}: its kind is not known", manifest.key)),
+        }
+    }
+
+    /// Reads the live objects among the desired ones and the inventory. A lost inventory is rebuilt first, once per
+    /// process, if `memory` is there, with the UID of the object whose inventory it is.
+    pub(super) async fn observe(
+        &self,
+        (desired, kinds): (&[Desired], &BTreeMap<ObjectKey, Kind>),
+        (recorded, retained): (&[Row], &[Row]),
+        memory: Option<(&Memory, &str)>,
+    ) -> Result<Live, Error> {
+        let is_allowed = |d: &&Desired| d.obstacle.is_none();
+        let mut targets: Vec<Target> = desired
+            .iter()
+            .filter(is_allowed)
+            .filter_map(|d| Some(Target { key: d.manifest.key.clone(), kind: kinds.get(&d.manifest.key)?.clone() }))
+            .collect();
+        let rest: Vec<Row> = recorded
+            .iter()
+            .chain(retained)
+            .filter(|row| !desired.iter().any(|d| d.manifest.key == key_of(row)))
+            .cloned()
+            .collect();
+        targets.extend(self::targets(&rest, &self.discovery, self.kinds).await?);
+        let without_inventory = recorded.is_empty();
+        let owner = &self.owner;
+        let mut live = observe::live(&self.client, owner, &targets, without_inventory).await;
+        let was_applied = without_inventory && live.objects.values().any(|object| owner.is_of(object));
+        if let Some((memory, uid)) = memory.filter(|(memory, uid)| was_applied && !memory.has_rebuilt(uid)) {
+            tracing::info!(owner = %owner.name, "the inventory was lost: rebuilding it from labels");
+            let found = observe::rebuild_as(&self.discovery, &self.client, self.kinds, owner)
+                .await
+                .doing(|| format!("finding the objects of {} {}", owner.kind, owner.name))?;
+            let unknown: Vec<Target> =
+                found.into_iter().filter(|target| !live.objects.contains_key(&target.key)).collect();
+            let more = observe::live(&self.client, owner, &unknown, false).await;
+            live.objects.extend(more.objects);
+            memory.rebuilt(uid);
+        }
+        Ok(live)
+    }
+
+    /// Sends what has to be sent, wave by wave.
+    pub(super) async fn apply(
+        &self,
+        plan: &Plan,
+        kinds: &BTreeMap<ObjectKey, Kind>,
+        live: &Live,
+    ) -> BTreeMap<ObjectKey, Outcome> {
+        let mut outcomes = BTreeMap::new();
+        for wave in 0..=3 {
+            let objects: Vec<Send<'_>> = plan
+                .steps
+                .iter()
+                .filter(|step| step.wave == wave)
+                .filter_map(|step| {
+                    let Act::Apply { migrate, .. } = step.action else { return None };
+                    let kind = kinds.get(&step.manifest.key)?;
+                    let there = live.objects.get(&step.manifest.key);
+                    let version = there.and_then(|live| live.pointer("/metadata/resourceVersion")?.as_str());
+                    Some(Send { manifest: &step.manifest, kind, migrate: there.filter(|_| migrate), version })
+                })
+                .collect();
+            if objects.is_empty() {
+                continue;
+            }
+            let definitions = apply::definitions(&objects);
+            let mut sent = apply::send(&self.client, objects).await;
+            self.replace(plan, kinds, live, &mut sent).await;
+            apply::established(&self.watching, &definitions, ESTABLISHED).await;
+            let ends = |outcome: &Outcome| {
+                let ends = outcome.result.as_ref().is_err_and(|refusal| refusal.reason == Reason::NamespaceTerminating);
+                ends && outcome.key.namespace == self.namespace
+            };
+            let is_over = sent.iter().any(ends);
+            outcomes.extend(sent.into_iter().map(|outcome| (outcome.key.clone(), outcome)));
+            if is_over {
+                break;
+            }
+        }
+        outcomes
+    }
+
+    /// Makes those anew that were refused for a field that can't be changed, where that is allowed.
+    async fn replace(&self, plan: &Plan, kinds: &BTreeMap<ObjectKey, Kind>, live: &Live, sent: &mut [Outcome]) {
+        let is_immutable = |outcome: &&mut Outcome| {
+            outcome.result.as_ref().is_err_and(|refusal| refusal.reason == Reason::ImmutableField)
+        };
+        for outcome in sent.iter_mut().filter(is_immutable) {
+            let key = &outcome.key;
+            let step = plan.steps.iter().find(|step| step.replace && step.manifest.key == *key);
+            let (Some(step), Some(kind), Some(live)) = (step, kinds.get(key), live.objects.get(key)) else { continue };
+            outcome.result = replace(&self.client, &step.manifest, kind, live).await;
+            outcome.replaced = outcome.result.is_ok();
+        }
+    }
+}
+
+/// Objects that can't be read hold what is wanted of them.
+pub(super) fn hold_unreadable(desired: &mut [Desired], live: &Live) {
+    for object in desired {
+        if let Some(error) = live.unreadable.get(&object.manifest.key) {
+            let Refusal { reason, message } = apply::refusal(error);
+            object.obstacle = Some((reason, message));
+        }
+    }
+}
+
+/// How to ask for the objects of an inventory. A kind that is no longer served has no objects.
+pub(super) async fn targets(rows: &[Row], client: &Client, kinds: &Kinds) -> Result<Vec<Target>, Error> {
+    let mut targets = Vec::with_capacity(rows.len());
+    for row in rows {
+        let api_version = join_api_version(&row.group, &row.version);
+        let exact = kinds.get(client, &api_version, &row.kind).await;
+        let kind = match exact.doing(|| format!("asking for kind {} of {api_version}", row.kind))? {
+            Some(kind) => Some(kind),
+            // The version in which it was applied may be gone, the kind still served.
+            None => kinds
+                .preferred(client, &row.group, &row.kind)
+                .await
+                .doing(|| format!("asking for kind {} of group {}", row.kind, row.group))?,
+        };
+        if let Some(kind) = kind {
+            targets.push(Target { key: key_of(row), kind });
+        }
+    }
+    Ok(targets)
+}
+
+/// Inventory rows of live objects.
+pub(super) fn leftover(keys: &[ObjectKey], live: &Live) -> Vec<Row> {
+    let row = |key| Some(row_of(&Manifest::from_value(live.objects.get(key)?.clone()).ok()?));
+    keys.iter().filter_map(row).collect()
+}
+
+/// An inventory row of an object, not synced yet.
+pub(super) fn row_of(manifest: &Manifest) -> Row {
+    Row {
+        group: manifest.key.group.clone(),
+        version: manifest.version.clone(),
+        kind: manifest.key.kind.clone(),
+        namespace: manifest.key.namespace.clone(),
+        name: manifest.key.name.clone(),
+        ..Row::default()
+    }
+}
+
+/// The inventory after a pass: a row per object, in the order of applying.
+pub(super) fn rows(plan: &Plan, mut outcomes: BTreeMap<ObjectKey, Outcome>, live: &Live, before: &[Row]) -> Vec<Row> {
+    plan.steps
+        .iter()
+        .map(|step| {
+            let key = &step.manifest.key;
+            let mut row = row_of(&step.manifest);
+            let previous = before.iter().find(|row| plan::key_of(row) == *key);
+            match (&step.action, outcomes.remove(key).map(|outcome| outcome.result)) {
+                (Act::Unchanged { digest }, _) => {
+                    row.digest.clone_from(digest);
+                    healthy(&mut row, live.objects.get(key));
+                }
+                (Act::Apply { .. }, Some(Ok(object))) => {
+                    let owned = plan::owned_digest(&object, &step.ignored).unwrap_or_default();
+                    row.digest = format!("{}.{owned}", step.wanted);
+                    healthy(&mut row, Some(&object));
+                }
+                (Act::Apply { .. }, Some(Err(Refusal { reason, message }))) => {
+                    refused(&mut row, reason, &message, previous);
+                    if matches!(reason, Reason::Invalid | Reason::ImmutableField) {
+                        row.digest = format!("{}.", step.wanted);
+                    }
+                }
+                (Act::Apply { .. }, None) => refused(&mut row, Reason::ApplyFailed, "not sent", previous),
+                (Act::Hold { .. }, _)
+                    if is_unseen(step) && previous.is_some_and(|row| was_synced(row, &step.wanted)) =>
+                {
+                    // Nothing says that it is worse than it was when it was last seen.
+                    row = previous.cloned().unwrap_or_default();
+                }
+                (Act::Hold { reason, message, digest }, _) => {
+                    refused(&mut row, *reason, message, previous);
+                    row.digest.clone_from(digest);
+                }
+            }
+            row
+        })
+        .collect()
+}
+
+/// Whether an object could not be looked at: the API server did not answer about it.
+pub(super) fn is_unseen(step: &Step) -> bool {
+    matches!(step.action, Act::Hold { reason: Reason::ApplyFailed, .. })
+}
+
+/// Whether an object was as this release wants it when it was last seen.
+fn was_synced(row: &Row, wanted: &str) -> bool {
+    let sent = row.digest.split_once('.').map(|(sent, _)| sent);
+    row.status == ResourceStatus::Synced && sent == Some(wanted)
+}
+
+fn healthy(row: &mut Row, live: Option<&Value>) {
+    row.status = ResourceStatus::Synced;
+    if let Some(live) = live {
+        let health = health::of(live);
+        health.as_str().clone_into(&mut row.health);
+        row.error = condition::cut(health.message(), condition::MAX_MESSAGE);
+    }
+}
+
+fn refused(row: &mut Row, reason: Reason, message: &str, previous: Option<&Row>) {
+    row.status = ResourceStatus::NotSynced;
+    row.reason = Some(reason);
+    row.error = condition::cut(message, condition::MAX_MESSAGE);
+    row.digest = previous.map(|row| row.digest.clone()).unwrap_or_default();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_synced_as_wanted_is_taken_as_it_was() {
+        let row = |status, digest: &str| Row { status, digest: digest.into(), ..Row::default() };
+        assert!(was_synced(&row(ResourceStatus::Synced, "want.owned"), "want"));
+        assert!(!was_synced(&row(ResourceStatus::Synced, "other.owned"), "want"));
+        assert!(!was_synced(&row(ResourceStatus::NotSynced, "want.owned"), "want"));
+        assert!(!was_synced(&row(ResourceStatus::Synced, ""), "want"));
+    }
+}

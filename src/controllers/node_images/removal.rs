@@ -1,0 +1,235 @@
+//! The end of an image's object: its build ends first, then the image goes where nobody has it any more.
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::controller::Action;
+use serde_json::json;
+use std::time::Duration;
+
+use super::running::{NodeImages, template_place};
+use super::{elapsed, named, was_granted};
+use crate::api::condition::Reason;
+use crate::api::image_release::ProviderNodeImageRelease as Image;
+use crate::api::{FIELD_MANAGER, NODE_IMAGE_FINALIZER};
+use crate::controllers::deletion::has_finalizer;
+use crate::controllers::{Doing, Error};
+use crate::core::duration::{go_duration, spoken};
+use crate::core::image::build::{Hope, Phase};
+use crate::core::image::garbage::{self, Case, Fate, GRACE, Held};
+use crate::core::image::record::build_of;
+use crate::core::retry::{self, ErrorClass};
+use crate::io::image::destination::Removal;
+use crate::io::image::executor::Order;
+use crate::io::image::task::StepError;
+
+/// How often an image whose time of grace runs is looked at.
+const GRACE_LOOK: Duration = Duration::from_mins(5);
+
+/// Ends an object that is being deleted.
+pub(super) async fn end(image: &Image, ctx: &NodeImages) -> Result<Action, Error> {
+    ctx.end(image).await;
+    if !has_finalizer(image, NODE_IMAGE_FINALIZER) {
+        ctx.memory.forget(&image.uid().unwrap_or_default());
+        return Ok(Action::await_change());
+    }
+    let order = match ctx.order(image).await? {
+        Ok(order) => order,
+        // It never got to anything.
+        Err(_) if image.status.as_ref().is_none_or(|status| status.attempt == 0) => return release(image, ctx).await,
+        Err(trouble) => {
+            let note = format!("{} can't be removed: {}", left_there(image), trouble.message);
+            ctx.books.events.say(image, Reason::ImageRetained, &note).await;
+            return release(image, ctx).await;
+        }
+    };
+    if let Some(later) = discard(image, &order, ctx).await {
+        return Ok(Action::requeue(later));
+    }
+    let held = held(image, &order);
+    let since = image.status.as_ref().and_then(|status| status.unused_since.as_ref().map(|at| at.0));
+    let case = Case {
+        held: &held,
+        policy: order.template.image_deletion_policy,
+        grace: order.template.image_grace_period.as_deref().and_then(go_duration).unwrap_or(GRACE),
+        since: since.or(image.metadata.deletion_timestamp.as_ref().map(|at| at.0)).unwrap_or_default(),
+        wanted: ctx.is_wanted(image),
+        now: Timestamp::now(),
+    };
+    let others = ctx.others(image, &held.place);
+    match garbage::fate(&case, &others) {
+        Fate::Nothing => {}
+        Fate::Stays(why) => {
+            let note = format!("image {} stays at its destination: {why}", held.image);
+            ctx.books.events.say(image, Reason::ImageRetained, &note).await;
+        }
+        Fate::Later(until) => {
+            let note = format!(
+                "no release has image {} any more; it is removed in {} after {}",
+                held.image,
+                spoken(case.grace),
+                case.since.strftime("%FT%TZ"),
+            );
+            ctx.books.events.say(image, Reason::ImageUnused, &note).await;
+            return Ok(Action::requeue(elapsed(case.now, until).min(GRACE_LOOK) + Duration::from_millis(10)));
+        }
+        Fate::Removed => {
+            if let Err(error) = remove(image, &held, &order, ctx).await {
+                let note = format!(
+                    "image {} can't be removed: {}; it is tried again. Set imageDeletionPolicy: Retain in the template to leave it",
+                    held.image, error.message
+                );
+                ctx.books.events.say(image, Reason::ImageRemovalFailed, &note).await;
+                return Ok(Action::requeue(pause(image, &error, ctx)));
+            }
+        }
+    }
+    release(image, ctx).await
+}
+
+/// What stays, for who removes it by hand.
+fn left_there(image: &Image) -> String {
+    let status = image.status.clone().unwrap_or_default();
+    let name = &image.spec.image.name;
+    if status.digest.is_empty() {
+        return format!("what a build of image {name} left half-made at its destination, if anything,");
+    }
+    format!("image {name} ({}) at {}", status.digest, status.location)
+}
+
+/// Removes what the build left half-made; when to try again where that failed.
+async fn discard(image: &Image, order: &Order, ctx: &NodeImages) -> Option<Duration> {
+    let status = image.status.as_ref()?;
+    if status.discarded_attempt >= status.attempt {
+        return None;
+    }
+    let error = ctx.discard(order).await.err()?;
+    let note = format!("what the build left half-made can't be removed: {error}");
+    ctx.books.events.say(image, Reason::ImageRemovalFailed, &note).await;
+    // What can't ever be removed does not hold the object.
+    (error.hope == Hope::Retry).then(|| pause(image, &error, ctx))
+}
+
+fn pause(image: &Image, error: &StepError, ctx: &NodeImages) -> Duration {
+    let class = if error.hope == Hope::Retry { ErrorClass::Transient } else { ErrorClass::Waiting };
+    retry::delay(class, ctx.memory.failed(&image.uid().unwrap_or_default()), rand::random())
+}
+
+/// Takes the image from its destination, as far as it is ours alone.
+async fn remove(image: &Image, held: &Held, order: &Order, ctx: &NodeImages) -> Result<(), StepError> {
+    let destination = ctx.workshop.destination(order).await?;
+    let dry_run = order.template.deletion_dry_run;
+    let removed = destination.remove(&held.image, &held.digest, &ctx.cluster, dry_run, &ctx.cancel).await;
+    let removed = removed.map_err(|error| StepError {
+        hope: if error.is_transient() { Hope::Retry } else { Hope::None },
+        message: error.to_string(),
+    })?;
+    let place = destination.name();
+    let (reason, note) = match removed {
+        Removal::Removed if dry_run => (
+            Reason::ImageRetained,
+            format!("image {} would be removed from {place}, but deletionDryRun is set", held.image),
+        ),
+        Removal::Removed => (Reason::ImageRemoved, format!("image {} was removed from {place}", held.image)),
+        Removal::Absent => (Reason::ImageRemoved, format!("image {} is not at {place} any more", held.image)),
+        Removal::UsedBy(others) => (
+            Reason::ImageRetained,
+            format!("image {} stays at {place}: the management clusters {} use it", held.image, others.join(", ")),
+        ),
+        Removal::Protected => {
+            (Reason::ImageRetained, format!("image {} stays at {place}: it is protected", held.image))
+        }
+        Removal::Foreign => {
+            (Reason::ImageRetained, format!("image {} stays at {place}: somebody else brought it", held.image))
+        }
+    };
+    if reason == Reason::ImageRemoved {
+        ctx.books.metrics.count("removed");
+    }
+    tracing::info!(image = named(image), note, "node image");
+    ctx.books.events.say(image, reason, &note).await;
+    Ok(())
+}
+
+/// Lets the object go.
+async fn release(image: &Image, ctx: &NodeImages) -> Result<Action, Error> {
+    let rest: Vec<&String> = image.finalizers().iter().filter(|name| *name != NODE_IMAGE_FINALIZER).collect();
+    let patch =
+        json!({"metadata": {"uid": image.uid(), "resourceVersion": image.resource_version(), "finalizers": rest}});
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+    ctx.memory.forget(&image.uid().unwrap_or_default());
+    ctx.forget_log(image);
+    match ctx.api(image).patch(&image.name_any(), &params, &Patch::Merge(patch)).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        other => drop(other.doing(|| format!("removing the finalizer of {}", named(image)))?),
+    }
+    // Who waits for the name may have it now.
+    Ok(Action::await_change())
+}
+
+/// What an object holds at its destination: the image that it published, or may have without having written it down.
+fn held(image: &Image, order: &Order) -> Held {
+    let status = image.status.clone().unwrap_or_default();
+    let build = build_of(&status);
+    let may_be_there = build.phase == Phase::Succeeded || build.finished.len() + 1 >= build.recipe.steps.len();
+    let digest = build.finished.last().filter(|_| may_be_there).map(|output| output.digest.clone());
+    Held {
+        object: format!("{}/{}", image.namespace().unwrap_or_default(), image.name_any()),
+        place: garbage::place(&order.template.destination),
+        image: image.spec.image.name.clone(),
+        digest: digest.unwrap_or(status.digest),
+    }
+}
+
+/// Whether an object may have an image at the destination of its template.
+fn may_hold(image: &Image) -> bool {
+    image.spec.template_ref.namespace.is_none() || was_granted(image)
+}
+
+impl NodeImages {
+    /// Whether a release of its namespace has the image on its list.
+    pub(in crate::controllers) fn is_wanted(&self, image: &Image) -> bool {
+        let name = image.name_any();
+        self.releases.state().iter().any(|release| {
+            let images = release.status.iter().flat_map(|status| &status.node_images);
+            release.namespace() == image.namespace()
+                && release.metadata.deletion_timestamp.is_none()
+                && images.into_iter().any(|image| image.object == name)
+        })
+    }
+
+    /// Removes the log of its builds, if no other object has the same.
+    fn forget_log(&self, image: &Image) {
+        let inputs = |image: &Image| image.status.as_ref().map(|status| status.inputs.clone()).unwrap_or_default();
+        let own = inputs(image);
+        let is_shared = |other: &std::sync::Arc<Image>| other.uid() != image.uid() && inputs(other) == own;
+        if !own.is_empty() && !self.images.state().iter().any(is_shared) {
+            self.logs.forget(&own);
+        }
+    }
+
+    /// What other objects hold, of all namespaces. One that goes, and that nobody wants again, holds nothing.
+    fn others(&self, of: &Image, place: &str) -> Vec<Held> {
+        let images = self.images.state();
+        let stays =
+            |image: &&std::sync::Arc<Image>| image.metadata.deletion_timestamp.is_none() || self.is_wanted(image);
+        let held = |image: &std::sync::Arc<Image>| {
+            let template = template_place(image);
+            let place = match self.templates.get(&template) {
+                // One that is not allowed to use the template holds nothing of it.
+                _ if !may_hold(image) => return None,
+                Some(template) => garbage::place(&template.spec.destination),
+                // Templates of other namespaces may not be watched.
+                None if template == template_place(of) => place.to_owned(),
+                None => return None,
+            };
+            Some(Held {
+                object: format!("{}/{}", image.namespace().unwrap_or_default(), image.name_any()),
+                place,
+                image: image.spec.image.name.clone(),
+                digest: image.status.as_ref().map(|status| status.digest.clone()).unwrap_or_default(),
+            })
+        };
+        images.iter().filter(stays).filter_map(held).collect()
+    }
+}

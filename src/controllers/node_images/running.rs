@@ -1,0 +1,340 @@
+//! What the passes over node images share, and the watches that start them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender};
+use futures::future::ready;
+use futures::{StreamExt, TryStreamExt};
+use kube::runtime::controller::{Action, Controller};
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::{PredicateConfig, WatchStreamExt, watcher};
+use kube::{Api, Client, ResourceExt};
+use tokio::sync::SetOnce;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::super::run::{at_init_done, edit, every_due, scoped};
+use super::super::seats::{Seat, root_with};
+use super::super::{Error, Memory, Seats};
+use crate::api::WATCH_LABEL;
+use crate::api::condition::{self, ConditionType};
+use crate::api::image_release::{ProviderNodeImageRelease as Image, TemplateReference};
+use crate::api::image_template::ProviderClusterStackReleaseTemplate as Template;
+use crate::api::provider_release::ProviderClusterStackRelease as Release;
+use crate::core::image::bounds::CONCURRENCY;
+use crate::core::image::grant::{Grant, Granted, Grants};
+use crate::core::image::queue::Queue;
+use crate::core::retry;
+use crate::core::share::view::Role;
+use crate::io::fence;
+use crate::io::image::executor::{Order, Workshop};
+use crate::io::image::journal::Books;
+use crate::io::image::log_server::Logs;
+use crate::io::image::running::Running;
+
+/// What the passes over node images share.
+pub struct NodeImages {
+    /// Where builds are written down.
+    pub books: Books,
+    /// Builds at work.
+    pub running: Running,
+    /// Where steps run.
+    pub tasks: TaskTracker,
+    /// What builds work with.
+    pub workshop: Arc<dyn Workshop>,
+    /// Who this process is.
+    pub identity: String,
+    /// Whether no other process may be at work: this one holds the lease.
+    pub alone: bool,
+    /// Which images are ours.
+    pub seats: Seats,
+    /// Id of the management cluster: UID of its namespace `kube-system`.
+    pub cluster: String,
+    /// Logs of this process's builds.
+    pub logs: Arc<Logs>,
+    /// The only value of the watch filter's label worked on.
+    pub watch_filter: Option<String>,
+    /// The only namespace worked on.
+    pub namespace: Option<String>,
+    /// Images as last seen.
+    pub images: Store<Image>,
+    /// ProviderClusterStackReleases as last seen.
+    pub releases: Store<Release>,
+    /// Templates as last seen.
+    pub templates: Store<Template>,
+    /// Whether the three were read once.
+    pub read: Read,
+    /// Which images may be made by templates of other namespaces.
+    pub grants: Mutex<Grants>,
+    /// Starts passes.
+    pub waker: UnboundedSender<ObjectRef<Image>>,
+    /// Who builds next.
+    pub queue: Mutex<Queue<(String, String), ObjectRef<Image>>>,
+    /// What is remembered between passes.
+    pub memory: Memory,
+    /// Ends what takes long when the process ends.
+    pub cancel: CancellationToken,
+}
+
+/// Whether the kinds were read once: a pass must not take for missing what was not read yet.
+#[derive(Default)]
+pub struct Read {
+    images: SetOnce<()>,
+    releases: SetOnce<()>,
+    templates: SetOnce<()>,
+}
+
+impl Read {
+    async fn done(&self) {
+        self.images.wait().await;
+        self.releases.wait().await;
+        self.templates.wait().await;
+    }
+
+    /// ProviderClusterStackReleases were read.
+    pub fn releases(&self) {
+        let _ = self.releases.set(());
+    }
+}
+
+impl NodeImages {
+    /// Whether the flags leave this object to us.
+    pub(super) fn is_ours<K: ResourceExt>(&self, object: &K) -> bool {
+        self.watch_filter.as_ref().is_none_or(|value| object.labels().get(WATCH_LABEL) == Some(value))
+    }
+
+    /// Waits for the first reading of its kinds; `false` if the process ends before.
+    pub(in crate::controllers) async fn has_read_all(&self) -> bool {
+        tokio::select! {
+            () = self.read.done() => true,
+            () = self.cancel.cancelled() => false,
+        }
+    }
+
+    /// Whether nothing new begins, for the process ends.
+    pub(super) fn is_ending(&self) -> bool {
+        self.running.is_ending()
+    }
+
+    /// Starts a pass over an object.
+    pub(in crate::controllers) fn wake(&self, image: ObjectRef<Image>) {
+        // Nobody listens at the end.
+        let _ = self.waker.unbounded_send(image);
+    }
+
+    /// Asks for a place to build.
+    pub(super) fn queue_for(&self, image: &ObjectRef<Image>, order: &Order) -> bool {
+        let places = order.template.build.concurrency.unwrap_or(CONCURRENCY);
+        let line = (order.template_namespace.clone(), order.template_name.clone());
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_place = queue.ask(&line, image, usize::from(places));
+        self.books.metrics.set(queue.counts());
+        has_place
+    }
+
+    /// Gives a place up, and tells who is next.
+    pub(super) fn leave(&self, image: &ObjectRef<Image>) {
+        let next = {
+            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let next = queue.leave(image);
+            self.books.metrics.set(queue.counts());
+            next
+        };
+        for image in next {
+            self.wake(image);
+        }
+    }
+
+    /// Writes down which images a release grants, of the template of another namespace, and tells them.
+    pub(in crate::controllers) fn grant(&self, release: &Release, images: BTreeSet<Granted>) {
+        let releases = self.releases.state();
+        let concerned = {
+            let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+            grants.retain(|uid| releases.iter().any(|release| release.uid().as_deref() == Some(uid)));
+            grants.set(&release.uid().unwrap_or_default(), images)
+        };
+        for (namespace, name, _) in concerned {
+            self.wake(ObjectRef::new(&name).within(&namespace));
+        }
+    }
+
+    /// Whether an image may be made by its template.
+    pub(super) fn grant_of(&self, image: &Image) -> Grant {
+        let namespace = image.namespace().unwrap_or_default();
+        if image.spec.template_ref.namespace.as_ref().is_none_or(|of| *of == namespace) {
+            return Grant::Given;
+        }
+        let releases = self.releases.state();
+        let owners = image.owner_references().iter().map(|owner| owner.uid.as_str());
+        let owners = owners.filter(|uid| releases.iter().any(|release| release.uid().as_deref() == Some(uid)));
+        let granted = (namespace, image.name_any(), image.spec.inputs.clone());
+        self.grants.lock().unwrap_or_else(PoisonError::into_inner).judge(&granted, owners)
+    }
+
+    /// The template of an image, wherever it is; `None` if it does not exist.
+    pub(super) async fn template(&self, place: &ObjectRef<Template>) -> Result<Option<Arc<Template>>, kube::Error> {
+        let namespace = place.namespace.as_deref().unwrap_or_default();
+        if self.namespace.as_deref().is_none_or(|only| only == namespace) {
+            return Ok(self.templates.get(place));
+        }
+        let api: Api<Template> = Api::namespaced(self.books.client.clone(), namespace);
+        Ok(api.get_opt(&place.name).await?.map(Arc::new))
+    }
+
+    /// Ends the build of an image that another replica has now.
+    pub(in crate::controllers) async fn let_go(&self, image: &Image) {
+        let uid = image.uid().unwrap_or_default();
+        self.running.stop(&uid).await;
+        self.leave(&ObjectRef::from_obj(image));
+        self.memory.forget(&uid);
+    }
+
+    fn on_error(&self, image: &Image, error: &Error) -> Action {
+        if error.is_not_ours() {
+            return Action::await_change();
+        }
+        tracing::warn!(object = super::named(image), %error, "pass ended early; it is tried again");
+        let failures = self.memory.failed(&image.uid().unwrap_or_default());
+        Action::requeue(retry::delay(error.class(), failures, rand::random()))
+    }
+}
+
+/// Where the watches write what they see.
+pub struct Writers {
+    /// Images.
+    pub images: Writer<Image>,
+    /// Templates.
+    pub templates: Writer<Template>,
+}
+
+/// Runs the controller until `intake` ends and its passes are done. `changed` is told of an object that changed in a way
+/// that concerns its owners.
+pub async fn run(
+    client: &Client,
+    ctx: Arc<NodeImages>,
+    writers: Writers,
+    triggers: UnboundedReceiver<ObjectRef<Image>>,
+    changed: impl Fn(&Image) + Send + 'static,
+    intake: CancellationToken,
+) {
+    let namespace = ctx.namespace.clone();
+    let mut said: HashMap<ObjectRef<Image>, u64> = HashMap::new();
+    let events = watcher::watcher(scoped::<Image>(client, namespace.as_deref()), watcher::Config::default())
+        .default_backoff()
+        .reflect(writers.images)
+        .inspect_ok(at_init_done({
+            let ctx = Arc::clone(&ctx);
+            move || drop(ctx.read.images.set(()))
+        }))
+        .touched_objects()
+        .inspect_ok(move |image| {
+            let now = concern(image);
+            if said.insert(ObjectRef::from_obj(image), now) != Some(now) {
+                changed(image);
+            }
+        })
+        .predicate_filter(image_edit, PredicateConfig::default());
+    let templates = templates(client, &ctx, writers.templates);
+    let images = Controller::for_stream(events, ctx.images.clone())
+        .with_config(every_due())
+        .reconcile_on(triggers)
+        .graceful_shutdown_on(intake.clone().cancelled_owned())
+        .run(timed, |image, error, ctx| ctx.on_error(&image, error), Arc::clone(&ctx))
+        .for_each(|_| ready(()));
+    tokio::select! {
+        () = images => {}
+        () = templates => {}
+        () = before_any_pass(&ctx, &intake) => {}
+    }
+}
+
+/// Returns where the intake ends before there was a pass: a controller waits for its first reading, whatever ends it.
+async fn before_any_pass(ctx: &NodeImages, intake: &CancellationToken) {
+    tokio::select! {
+        biased;
+        () = ctx.read.done() => std::future::pending().await,
+        () = intake.cancelled() => {}
+    }
+}
+
+/// Watches templates: what changes of one concerns its images.
+async fn templates(client: &Client, ctx: &Arc<NodeImages>, writer: Writer<Template>) {
+    let ctx = Arc::clone(ctx);
+    let mut known: HashMap<ObjectRef<Template>, (u64, bool)> = HashMap::new();
+    watcher::watcher(scoped::<Template>(client, ctx.namespace.as_deref()), watcher::Config::default())
+        .default_backoff()
+        .reflect(writer)
+        .inspect_ok(at_init_done({
+            let ctx = Arc::clone(&ctx);
+            move || drop(ctx.read.templates.set(()))
+        }))
+        .touched_objects()
+        .for_each(move |template| {
+            if let Ok(template) = template {
+                let place = ObjectRef::from_obj(&template);
+                // One that was deleted is told as it was last.
+                let now = (edit(&template, true), ctx.templates.get(&place).is_some());
+                if known.insert(place, now) != Some(now) {
+                    let of_it = |image: &&Arc<Image>| template_place(image) == ObjectRef::from_obj(&template);
+                    for image in ctx.images.state().iter().filter(of_it) {
+                        ctx.wake(ObjectRef::from_obj(&**image));
+                    }
+                }
+            }
+            ready(())
+        })
+        .await;
+}
+
+/// Where the template of an image is.
+pub(super) fn template_place(image: &Image) -> ObjectRef<Template> {
+    let TemplateReference { name, namespace } = &image.spec.template_ref;
+    ObjectRef::new(name).within(&namespace.clone().or_else(|| image.namespace()).unwrap_or_default())
+}
+
+/// What of an image concerns its owners.
+fn concern(image: &Image) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (image.uid(), image.metadata.deletion_timestamp.is_some()).hash(&mut hasher);
+    if let Some(status) = &image.status {
+        let ready = condition::find(&status.conditions, ConditionType::Ready);
+        (status.phase, &status.location, ready.map(|ready| (&ready.reason, &ready.message))).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// What of an image asks for a pass: all but what its build reports.
+#[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
+fn image_edit(image: &Image) -> Option<u64> {
+    let owners: Vec<&str> = image.owner_references().iter().map(|owner| owner.uid.as_str()).collect();
+    let has_status = image.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
+    let mut hasher = DefaultHasher::new();
+    (image.uid(), edit(image, has_status), owners).hash(&mut hasher);
+    Some(hasher.finish())
+}
+
+async fn timed(image: Arc<Image>, ctx: Arc<NodeImages>) -> Result<Action, Error> {
+    if !ctx.has_read_all().await {
+        return Ok(Action::await_change());
+    }
+    // It may have changed while it waited.
+    let Some(image) = ctx.images.get(&ObjectRef::from_obj(&*image)) else {
+        // One that is gone gives its place up.
+        ctx.end(&image).await;
+        return Ok(Action::await_change());
+    };
+    let (seen, of) = (Arc::clone(&image), Arc::clone(&ctx));
+    let latest = move || of.images.get(&ObjectRef::from_obj(&*seen)).unwrap_or_else(|| Arc::clone(&seen));
+    match ctx.seats.of(move || Some(root_with(&*latest(), None))) {
+        Seat::Taken(Role::Works, fence) => {
+            let pass = fence::within(fence, Box::pin(super::reconcile(image, ctx)));
+            tokio::time::timeout(super::super::PASS, pass).await.unwrap_or(Err(Error::TimedOut))
+        }
+        // Its ClusterStack says it.
+        Seat::Taken(..) => Ok(Action::await_change()),
+        Seat::Free(next) => Ok(next),
+    }
+}

@@ -1,0 +1,301 @@
+//! The workload cluster's side: what of the new release's addons differs from what runs there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::{StreamExt, stream};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::super::cluster_addon::{Asked, owner_named, seed_of_cluster};
+use super::super::delivery::{Delivery, hold_unreadable};
+use super::Planner;
+use super::releases::{Present, Target};
+use crate::api::cluster_stack_release::Resource as Row;
+use crate::api::condition::Reason;
+use crate::api::{ClusterAddon, ClusterAddonSpec, FIELD_MANAGER};
+use crate::core::addon::cluster::{Cluster, HELM_NAMESPACE, addon_name};
+use crate::core::addon::stages;
+use crate::core::addon::values;
+use crate::core::addon_config::{Action, AddonConfig};
+use crate::core::manifest::{Manifest, ObjectKey};
+use crate::core::ownership::{self, Ownership};
+use crate::core::plan::{Desired, key_of};
+use crate::core::retry::ErrorClass;
+use crate::core::status::Trouble;
+use crate::core::upgrade::State;
+use crate::core::upgrade::addons::{self, AddonChanges, Compared, Wanted};
+use crate::io::apply::refusal;
+use crate::io::kinds::Kind;
+use crate::io::lookup::Reader;
+use crate::io::observe::{self, Live};
+use crate::io::release::{FetchedRelease, Job, Part};
+use crate::io::workload::Workload;
+
+/// How many objects are tried at once.
+const AT_ONCE: usize = 8;
+
+/// Kinds of addon charts that have no namespace.
+const CLUSTER_SCOPED: [&str; 11] = [
+    "Namespace",
+    "CustomResourceDefinition",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "PriorityClass",
+    "StorageClass",
+    "IngressClass",
+    "CSIDriver",
+    "APIService",
+    "MutatingWebhookConfiguration",
+    "ValidatingWebhookConfiguration",
+];
+
+type Charts = BTreeMap<String, Vec<Manifest>>;
+
+/// The addons of one Cluster.
+struct Addons<'a> {
+    planner: &'a Planner<'a>,
+    cluster: &'a Cluster,
+    /// The Cluster in the API.
+    object: &'a Value,
+    /// What its ClusterAddon says of values.
+    spec: ClusterAddonSpec,
+    /// The inventory.
+    recorded: Vec<Row>,
+}
+
+impl Planner<'_> {
+    /// What becomes of the addons; what stands in the way is said in it.
+    pub(super) async fn addons(
+        &self,
+        cluster: &Cluster,
+        object: &Value,
+        (present, target): (&Present, &Target),
+        to: &State,
+    ) -> AddonChanges {
+        let Some(fetched) = &target.fetched else {
+            return AddonChanges::unknown(format!("the files of {} can't be had: {}", to.release, target.unfetched));
+        };
+        let api: Api<ClusterAddon> = Api::namespaced(self.client.clone(), &cluster.namespace);
+        let addon = match api.get_opt(&addon_name(&cluster.name)).await {
+            Ok(addon) => addon,
+            Err(error) => {
+                return AddonChanges::unknown(format!("the ClusterAddon can't be read: {}", refusal(&error).message));
+            }
+        };
+        let status = addon.as_ref().and_then(|addon| addon.status.clone()).unwrap_or_default();
+        let spec = addon.map(|addon| addon.spec).unwrap_or_default();
+        let config = stages::of_charts(fetched.bundle.addon.as_ref());
+        if config.stages.is_empty() && status.resources.is_empty() {
+            return AddonChanges { compared: Compared::NoAddons, ..AddonChanges::unknown("") };
+        }
+        let work = Addons { planner: self, cluster, object, spec, recorded: status.resources };
+        match self.workloads.get(&self.client, &cluster.namespace, &cluster.name).await {
+            Ok(workload) => work.tried(fetched, &config, &workload, to).await,
+            Err(trouble) => work.as_rendered(present, fetched, &config, to, &trouble.message).await,
+        }
+        .unwrap_or_else(|trouble| AddonChanges::unknown(trouble.message))
+    }
+}
+
+impl Addons<'_> {
+    /// Each object is tried in the workload cluster.
+    async fn tried(
+        &self,
+        fetched: &FetchedRelease,
+        config: &AddonConfig,
+        workload: &Workload,
+        to: &State,
+    ) -> Result<AddonChanges, Trouble> {
+        let charts = self.charts(fetched, config, Some(workload), to).await?;
+        let delivery = self.delivery(workload);
+        let (mut all, mut kinds) = (Vec::new(), BTreeMap::new());
+        let mut ends = Vec::new();
+        for (name, manifests) in charts {
+            let (desired, served) = delivery.desired(manifests).await;
+            all.extend(desired);
+            kinds.extend(served);
+            ends.push((name, all.len()));
+        }
+        let live = delivery
+            .observe((&all, &kinds), (&self.recorded, &[]), None)
+            .await
+            .map_err(|error| Trouble::new(ErrorClass::Transient, Reason::ClusterUnreachable, error.to_string()))?;
+        hold_unreadable(&mut all, &live);
+        let tries: Vec<_> = all.into_iter().map(|object| self.try_one(object, workload, &kinds, &live)).collect();
+        let mut tried = stream::iter(tries).buffered(AT_ONCE).collect::<Vec<Wanted>>().await.into_iter();
+        let mut wanted: BTreeMap<String, Vec<Wanted>> = BTreeMap::new();
+        let mut start = 0;
+        for (name, end) in ends {
+            wanted.insert(name, tried.by_ref().take(end - start).collect());
+            start = end;
+        }
+        Ok(addons::changes((Compared::DryRun, String::new()), config, &wanted, &self.recorded, &live.objects))
+    }
+
+    fn delivery<'w>(&self, workload: &'w Workload) -> Delivery<'w> {
+        Delivery::to_workload(workload, owner_named(&self.cluster.namespace, &addon_name(&self.cluster.name)))
+    }
+
+    async fn try_one(
+        &self,
+        object: Desired,
+        workload: &Workload,
+        kinds: &BTreeMap<ObjectKey, Kind>,
+        live: &Live,
+    ) -> Wanted {
+        let Desired { manifest, obstacle, .. } = object;
+        let key = &manifest.key;
+        let before = live.objects.get(key).cloned();
+        let owner = owner_named(&self.cluster.namespace, &addon_name(&self.cluster.name));
+        let is_recorded = self.recorded.iter().any(|row| key_of(row) == *key);
+        let other = before.as_ref().and_then(|before| match ownership::of(before, &owner, is_recorded) {
+            Ownership::Other(whose) => Some(format!("left alone, for it is {whose}")),
+            Ownership::Ours | Ownership::OfGoOperator => None,
+        });
+        let after = match (obstacle.map(|(_, message)| message).or(other), kinds.get(key)) {
+            (Some(message), _) => Err(message),
+            (None, None) => Err("its kind is not served".to_owned()),
+            (None, Some(kind)) => {
+                let params = PatchParams::apply(FIELD_MANAGER).force().dry_run();
+                let target = observe::api(&workload.client, kind, &key.namespace);
+                let tried = target.patch(&key.name, &params, &Patch::Apply(&manifest.object)).await;
+                // The API server may quote what it refuses.
+                let words = |error: &kube::Error| {
+                    if key.kind == "Secret" { "refused".to_owned() } else { refusal(error).message }
+                };
+                tried.map(|object| observe::plain(&object, kind)).map_err(|error| words(&error))
+            }
+        };
+        Wanted { manifest, before, after }
+    }
+
+    /// The renderings of both releases, where the workload cluster can't be asked.
+    async fn as_rendered(
+        &self,
+        present: &Present,
+        fetched: &FetchedRelease,
+        config: &AddonConfig,
+        to: &State,
+        why: &str,
+    ) -> Result<AddonChanges, Trouble> {
+        let Some(old) = &present.fetched else {
+            let message = format!("{why}; and the files of the present release can't be had");
+            return Ok(AddonChanges::unknown(message));
+        };
+        let from = State {
+            class: format!("{}/{}", present.class.0, present.class.1),
+            kubernetes_version: self.cluster.kubernetes_version.clone(),
+            ..State::default()
+        };
+        let old_config = stages::of_charts(old.bundle.addon.as_ref());
+        let before = self.charts(old, &old_config, None, &from).await?;
+        let before: BTreeMap<ObjectKey, Value> = before
+            .into_values()
+            .flatten()
+            .map(|object| self.in_namespace(object))
+            .map(|object| (object.key, object.object))
+            .collect();
+        let charts = self.charts(fetched, config, None, to).await?;
+        let wanted = |manifest: Manifest| Wanted {
+            before: before.get(&manifest.key).cloned(),
+            after: Ok(manifest.object.clone()),
+            manifest,
+        };
+        let wanted: BTreeMap<String, Vec<Wanted>> = charts
+            .into_iter()
+            .map(|(name, objects)| {
+                (name, objects.into_iter().map(|object| self.in_namespace(object)).map(wanted).collect())
+            })
+            .collect();
+        let compared = (Compared::Rendering, why.to_owned());
+        Ok(addons::changes(compared, config, &wanted, &self.recorded, &BTreeMap::new()))
+    }
+
+    /// Nobody can be asked which kinds have no namespace: the inventory tells, and what is well known.
+    fn in_namespace(&self, manifest: Manifest) -> Manifest {
+        let key = &manifest.key;
+        let recorded = |row: &Row| row.group == key.group && row.kind == key.kind && row.namespace.is_empty();
+        let has_none = CLUSTER_SCOPED.contains(&key.kind.as_str()) || self.recorded.iter().any(recorded);
+        match (has_none, key.namespace.is_empty()) {
+            (true, false) => manifest.without_namespace(),
+            (false, true) => manifest.in_namespace(HELM_NAMESPACE),
+            _ => manifest,
+        }
+    }
+
+    /// The objects of each chart that some stage applies, for the Cluster as it would be.
+    async fn charts(
+        &self,
+        release: &FetchedRelease,
+        config: &AddonConfig,
+        workload: Option<&Workload>,
+        to: &State,
+    ) -> Result<Charts, Trouble> {
+        let planner = self.planner;
+        let object = moved(self.object, to);
+        let (client, kinds) = (planner.client.clone(), planner.kinds);
+        let asked = Asked { client, kinds, inputs: None, cluster: self.cluster, object: &object, spec: &self.spec };
+        let given = asked.given().await?;
+        let has_own = given.user.as_object().is_some_and(|map| !map.is_empty());
+        if has_own && !config.allow_values {
+            let message = values::ValuesError::NotAllowed.to_string();
+            return Err(Trouble::new(ErrorClass::Waiting, Reason::ValuesInvalid, message));
+        }
+        let names: Vec<&str> = config.charts().into_iter().collect();
+        let applied: BTreeSet<String> = addons::stages(config)
+            .into_iter()
+            .filter(|(_, _, action)| *action == Action::Apply)
+            .map(|(_, name, _)| name)
+            .collect();
+        let (client, kinds) = workload
+            .map_or((planner.client.clone(), planner.kinds), |workload| (workload.client.clone(), &*workload.kinds));
+        let served = match workload {
+            None => Arc::default(),
+            Some(_) => kinds.api_versions(&client).await.map_err(|error| {
+                let message = format!("what the workload cluster serves can't be read: {}", refusal(&error).message);
+                Trouble::new(ErrorClass::Transient, Reason::RenderFailed, message)
+            })?,
+        };
+        let reader = Reader { client, kinds, only_namespace: None };
+        let seed = seed_of_cluster(&self.cluster.namespace, &self.cluster.name);
+        let mut charts = Charts::new();
+        for stage in &applied {
+            let invalid = |error: values::ValuesError| {
+                Trouble::new(ErrorClass::Waiting, Reason::ValuesInvalid, error.to_string())
+            };
+            let user = values::of_user(&given.user, stage, &names).map_err(invalid)?;
+            let values = planner.releases.addon_values(release, stage, &given.data, user, &served).await?;
+            let job = Job {
+                release,
+                part: Part::Addon { stage, values: &values, secret_values: given.secret, served: &served },
+                reader: &reader,
+                client: &planner.client,
+                seed: &seed,
+                existing: &BTreeSet::new(),
+            };
+            let objects = planner.releases.preview(&job, workload.is_some()).await.map_err(|mut trouble| {
+                let of = if stage.is_empty() { "the addon chart".to_owned() } else { format!("stage {stage}") };
+                trouble.message = format!("{of}: {}", trouble.message);
+                trouble
+            })?;
+            charts.insert(stage.clone(), objects);
+        }
+        Ok(charts)
+    }
+}
+
+/// The Cluster with another class and version.
+fn moved(cluster: &Value, to: &State) -> Value {
+    let (_, class) = to.class.split_once('/').unwrap_or_default();
+    let mut topology = json!({"version": to.kubernetes_version});
+    if cluster.pointer("/spec/topology/classRef").is_some_and(Value::is_object) {
+        topology["classRef"] = json!({"name": class});
+    } else {
+        topology["class"] = class.into();
+    }
+    let mut cluster = cluster.clone();
+    json_patch::merge(&mut cluster, &json!({"spec": {"topology": topology}}));
+    cluster
+}

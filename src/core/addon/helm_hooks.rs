@@ -1,0 +1,320 @@
+//! The Helm hooks of an addon chart: which run when, in which order, and what comes next with one of them.
+//!
+//! ```text
+//!            ┌──────── tried again ───────────┐
+//!            ▼                                │
+//! ─turn→ Creating ─created→ Running ─failed→ Failed
+//!                              └─finished or gone→ Succeeded
+//! ```
+//!
+//! What is about to be created is recorded before, with the run as an annotation on the object: a process that dies in
+//! between finds out whether it was created, and a hook that is finished is not run again.
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use crate::api::cluster_addon::{ChartStatus, HelmHookPhase, HelmHookStatus};
+use crate::api::condition::{MAX_MESSAGE, cut};
+use crate::api::{HELM_HOOK, HOOK_RUN, HOOK_TIMEOUT};
+use crate::core::duration::{go_duration, spoken};
+use crate::core::health::{self, Health};
+use crate::core::manifest::{Manifest, ObjectKey, annotation, short_digest};
+
+/// The event of tests, which run when somebody asks (`helm test`).
+pub const TEST: &str = "test";
+/// How long a hook may take that does not say (Helm's `--timeout`).
+const TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
+
+/// A hook of a chart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HelmHook {
+    /// Its object.
+    pub manifest: Manifest,
+    /// `pre-install`, `post-upgrade` and so on.
+    pub events: Vec<String>,
+    /// Lower ones run first.
+    pub weight: i64,
+    /// When its object is deleted.
+    pub policies: Vec<String>,
+}
+
+/// When the object of a hook is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// An older one, before it is created.
+    BeforeCreation,
+    /// After all hooks of the event succeeded.
+    Succeeded,
+    /// After it failed.
+    Failed,
+}
+
+impl HelmHook {
+    /// Whether a delete policy is set. Without any it is `before-hook-creation`. Definitions are never deleted.
+    pub fn has(&self, policy: Policy) -> bool {
+        let word = match policy {
+            Policy::BeforeCreation => "before-hook-creation",
+            Policy::Succeeded => "hook-succeeded",
+            Policy::Failed => "hook-failed",
+        };
+        let default = self.policies.is_empty() && policy == Policy::BeforeCreation;
+        let is_definition = self.manifest.key.kind == "CustomResourceDefinition";
+        !is_definition && (default || self.policies.iter().any(|known| known == word))
+    }
+
+    /// Whether it runs at no other event than [`TEST`].
+    pub fn is_test(&self) -> bool {
+        self.events.iter().all(|event| event == TEST)
+    }
+
+    /// How long it may take.
+    ///
+    /// # Errors
+    /// Its annotation [`HOOK_TIMEOUT`] is no duration.
+    pub fn time_limit(&self) -> Result<SignedDuration, String> {
+        let Some(text) = annotation(&self.manifest.object, HOOK_TIMEOUT) else { return Ok(TIMEOUT) };
+        let limit = go_duration(text).filter(|limit| !limit.is_zero());
+        limit
+            .and_then(|limit| SignedDuration::try_from(limit).ok())
+            .ok_or_else(|| format!("{HOOK_TIMEOUT} {text:?} is no duration: write 30m or 1h30m"))
+    }
+
+    /// Whether Helm waits for it: other kinds are done when they are created.
+    pub fn is_waited_for(&self) -> bool {
+        matches!((self.manifest.key.group.as_str(), self.manifest.key.kind.as_str()), ("batch", "Job") | ("", "Pod"))
+    }
+}
+
+/// What happens to a chart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It comes to a cluster that did not have it.
+    Install,
+    /// It renders to something else than before.
+    Upgrade,
+    /// It goes.
+    Delete,
+}
+
+impl Change {
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Install => "install",
+            Self::Upgrade => "upgrade",
+            Self::Delete => "delete",
+        }
+    }
+
+    /// The event before it.
+    pub fn before(self) -> String {
+        format!("pre-{}", self.as_str())
+    }
+
+    /// The event after it.
+    pub fn after(self) -> String {
+        format!("post-{}", self.as_str())
+    }
+}
+
+/// What the rendering of a chart changes, seen from what is recorded; `None` where its hooks are done. `is_there` says
+/// whether objects of the chart are in the cluster, as ours: for records that were lost or never made.
+pub fn change(recorded: Option<&ChartStatus>, rendering: &str, is_there: bool) -> Option<Change> {
+    let upgrade = Change::Upgrade.as_str();
+    match recorded {
+        Some(chart) if chart.digest == rendering => None,
+        Some(chart) if chart.digest.is_empty() && chart.running != upgrade => Some(Change::Install),
+        None if !is_there => Some(Change::Install),
+        Some(_) | None => Some(Change::Upgrade),
+    }
+}
+
+/// Digest of all that a chart rendered to.
+pub fn rendering(objects: &[Manifest], hooks: &[HelmHook]) -> String {
+    let all = objects.iter().chain(hooks.iter().map(|hook| &hook.manifest));
+    short_digest(&Value::Array(all.map(|manifest| manifest.object.clone()).collect()))
+}
+
+/// The hooks of an event in the order in which Helm runs them (`hookByWeight`, Helm 3.21): by weight, then by name; of two
+/// with one name the order of kinds decides, in which they are rendered.
+pub fn of_event<'a>(hooks: &'a [HelmHook], event: &str) -> Vec<&'a HelmHook> {
+    let mut all: Vec<&HelmHook> = hooks.iter().filter(|hook| hook.events.iter().any(|known| known == event)).collect();
+    all.sort_by(|a, b| (a.weight, &a.manifest.key.name).cmp(&(b.weight, &b.manifest.key.name)));
+    all
+}
+
+/// A hook that is not run yet, as it is recorded.
+pub fn entry(hook: &HelmHook, event: &str, rendering: &str) -> HelmHookStatus {
+    let ObjectKey { kind, namespace, name, .. } = hook.manifest.key.clone();
+    let digest = short_digest(&json!([event, rendering, hook.manifest.object]));
+    HelmHookStatus { event: event.to_owned(), kind, namespace, name, digest, ..HelmHookStatus::default() }
+}
+
+/// The record of a hook's run for this rendering.
+pub fn find<'a>(records: &'a [HelmHookStatus], entry: &HelmHookStatus) -> Option<&'a HelmHookStatus> {
+    records.iter().find(|known| is_same(known, entry))
+}
+
+fn is_same(a: &HelmHookStatus, b: &HelmHookStatus) -> bool {
+    // The digest is over the whole object; the namespace may be known later.
+    (&a.event, &a.digest) == (&b.event, &b.digest)
+}
+
+/// Records how far a hook is.
+pub fn record(records: &mut Vec<HelmHookStatus>, entry: HelmHookStatus) {
+    match records.iter_mut().find(|known| is_same(known, &entry)) {
+        Some(known) => *known = entry,
+        None => records.push(entry),
+    }
+}
+
+/// Whether all hooks of an event are recorded as done for this rendering.
+pub fn all_done(records: &[HelmHookStatus], hooks: &[HelmHook], event: &str, rendering: &str) -> bool {
+    of_event(hooks, event).into_iter().all(|hook| {
+        let known = find(records, &entry(hook, event, rendering));
+        known.is_some_and(|known| known.phase == HelmHookPhase::Succeeded)
+    })
+}
+
+/// What the annotation [`HOOK_RUN`] of the object says that a run creates.
+pub fn run(entry: &HelmHookStatus) -> String {
+    format!("{}.{}", entry.digest, entry.retries)
+}
+
+/// The object that a run creates.
+pub fn object(hook: &HelmHook, entry: &HelmHookStatus) -> Value {
+    let mut object = hook.manifest.object.clone();
+    if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
+        let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+        if let Value::Object(map) = annotations {
+            map.insert(HOOK_RUN.to_owned(), run(entry).into());
+        }
+    }
+    object
+}
+
+/// Whether a run created the live object.
+pub fn is_of_run(live: &Value, entry: &HelmHookStatus) -> bool {
+    annotation(live, HOOK_RUN) == Some(&run(entry))
+}
+
+/// Whether a live object came from a hook, whoever ran it: such objects are of no inventory.
+pub fn is_hook(live: &Value) -> bool {
+    annotation(live, HELM_HOOK).is_some()
+}
+
+/// What to do next with a hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Record it with this phase; it may have to be created then.
+    Enter(HelmHookPhase, String),
+    /// Delete what is in the way, and look again.
+    Clear,
+    /// Create it.
+    Create,
+    /// Look again later; what it waits for.
+    Wait(String),
+    /// Nothing: it succeeded.
+    Done,
+    /// Nothing: it failed.
+    Failed(String),
+}
+
+/// The next step of a hook. `recorded` is its record for this rendering, `live` what is in the cluster by its name.
+pub fn next(
+    hook: &HelmHook,
+    recorded: Option<&HelmHookStatus>,
+    live: Option<&Value>,
+    retry: bool,
+    now: Timestamp,
+) -> Step {
+    let Some(entry) = recorded else {
+        return match hook.time_limit() {
+            Ok(_) => Step::Enter(HelmHookPhase::Creating, String::new()),
+            Err(message) => Step::Enter(HelmHookPhase::Failed, message),
+        };
+    };
+    match (entry.phase, live) {
+        (HelmHookPhase::Succeeded, _) => Step::Done,
+        (HelmHookPhase::Failed, _) if retry => Step::Enter(HelmHookPhase::Creating, String::new()),
+        (HelmHookPhase::Failed, _) => Step::Failed(entry.message.clone()),
+        (HelmHookPhase::Creating, None) => Step::Create,
+        (_, Some(live)) if is_of_run(live, entry) => in_time(of_object(hook, live), hook, started(entry, live), now),
+        (HelmHookPhase::Creating, Some(live)) => in_the_way(hook, live),
+        // Helm takes a hook that is gone for done: it deleted itself, or somebody did.
+        (HelmHookPhase::Running, _) => Step::Enter(HelmHookPhase::Succeeded, String::new()),
+    }
+}
+
+/// When a run began. Where its process died before it was recorded, its cluster says when.
+fn started(entry: &HelmHookStatus, live: &Value) -> Option<Timestamp> {
+    let created = || live.pointer("/metadata/creationTimestamp")?.as_str()?.parse().ok();
+    entry.started.as_ref().map(|at| at.0).or_else(created)
+}
+
+/// A hook that is waited for longer than it may take has failed; its object stays, unless its policies say otherwise.
+fn in_time(step: Step, hook: &HelmHook, started: Option<Timestamp>, now: Timestamp) -> Step {
+    let (Step::Wait(what), Some(started), Ok(limit)) = (&step, started, hook.time_limit()) else { return step };
+    if now.duration_since(started) <= limit {
+        return step;
+    }
+    let limit = spoken(limit.unsigned_abs());
+    let message =
+        format!("not finished within {limit}, waiting for {what}; its annotation {HOOK_TIMEOUT} gives it longer");
+    Step::Enter(HelmHookPhase::Failed, cut(&message, MAX_MESSAGE))
+}
+
+fn in_the_way(hook: &HelmHook, live: &Value) -> Step {
+    let key = &hook.manifest.key;
+    if !hook.has(Policy::BeforeCreation) {
+        let message =
+            format!("{key} exists already: delete it, or let its hook have the delete policy before-hook-creation");
+        return Step::Enter(HelmHookPhase::Failed, message);
+    }
+    if is_going(live) { Step::Wait(format!("an older {key} to go")) } else { Step::Clear }
+}
+
+/// Whether a live object is being deleted.
+pub fn is_going(live: &Value) -> bool {
+    live.pointer("/metadata/deletionTimestamp").is_some_and(|at| !at.is_null())
+}
+
+/// What the object of a hook says.
+fn of_object(hook: &HelmHook, live: &Value) -> Step {
+    if !hook.is_waited_for() {
+        return Step::Enter(HelmHookPhase::Succeeded, String::new());
+    }
+    let finished = if hook.manifest.key.kind == "Pod" { pod(live) } else { job(live) };
+    match finished {
+        Some(Ok(())) => Step::Enter(HelmHookPhase::Succeeded, String::new()),
+        Some(Err(message)) => Step::Enter(HelmHookPhase::Failed, cut(&message, MAX_MESSAGE)),
+        None => Step::Wait(match health::of(live) {
+            Health::InProgress(message) if !message.is_empty() => format!("{}: {message}", hook.manifest.key),
+            _ => hook.manifest.key.to_string(),
+        }),
+    }
+}
+
+fn job(live: &Value) -> Option<Result<(), String>> {
+    let conditions = live.pointer("/status/conditions").and_then(Value::as_array)?;
+    let text = |condition: &Value, field: &str| condition.get(field).and_then(Value::as_str).unwrap_or("").to_owned();
+    conditions.iter().filter(|condition| text(condition, "status") == "True").find_map(|condition| {
+        match text(condition, "type").as_str() {
+            "Complete" => Some(Ok(())),
+            "Failed" => Some(Err(format!("{}: {}", text(condition, "reason"), text(condition, "message")))),
+            _ => None,
+        }
+    })
+}
+
+fn pod(live: &Value) -> Option<Result<(), String>> {
+    let text = |pointer: &str| live.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    match text("/status/phase") {
+        "Succeeded" => Some(Ok(())),
+        "Failed" => Some(Err(format!("the Pod failed {} {}", text("/status/reason"), text("/status/message")))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! What becomes of an image at its destination when its object goes.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::api::image_destination::Destination;
+use crate::api::image_template::ImageDeletionPolicy;
+
+/// How long an image that no release has any more is kept, unless the template says.
+pub const GRACE: Duration = Duration::from_hours(1);
+
+/// An image that is at a destination, or may be soon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Namespace and name of the object that holds it.
+    pub object: String,
+    /// Its destination, see [`place`].
+    pub place: String,
+    /// What it is called there.
+    pub image: String,
+    /// Digest of its file; empty while it is not there yet.
+    pub digest: String,
+}
+
+/// An object that goes.
+#[derive(Clone, Debug)]
+pub struct Case<'a> {
+    /// What it holds.
+    pub held: &'a Held,
+    /// What the template says.
+    pub policy: ImageDeletionPolicy,
+    /// How long the image is kept.
+    pub grace: Duration,
+    /// Since when nobody has it.
+    pub since: Timestamp,
+    /// Whether a release of this namespace wants it again.
+    pub wanted: bool,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// What is done with the image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It never got there: there is nothing to do.
+    Nothing,
+    /// It stays, for this reason.
+    Stays(String),
+    /// It is looked at again then.
+    Later(Timestamp),
+    /// It is removed.
+    Removed,
+}
+
+/// What is done with the image of an object that goes; `others` hold images too.
+pub fn fate<'h>(case: &Case<'_>, others: impl IntoIterator<Item = &'h Held>) -> Fate {
+    if case.held.digest.is_empty() {
+        return Fate::Nothing;
+    }
+    if case.policy == ImageDeletionPolicy::Retain {
+        return Fate::Stays("imageDeletionPolicy is Retain".to_owned());
+    }
+    if case.wanted {
+        return Fate::Stays("a release wants it again".to_owned());
+    }
+    if let Some(other) = others.into_iter().find(|other| is_same(case.held, other)) {
+        return Fate::Stays(format!("{} has it too", other.object));
+    }
+    match case.since.checked_add(case.grace) {
+        Ok(until) if until > case.now => Fate::Later(until),
+        _ => Fate::Removed,
+    }
+}
+
+/// Whether both are the same image at the same place. One that is not there yet may become it.
+fn is_same(one: &Held, other: &Held) -> bool {
+    one.object != other.object
+        && one.place == other.place
+        && one.image == other.image
+        && (other.digest.is_empty() || one.digest == other.digest)
+}
+
+/// What makes two destinations the same. Two clouds can't be told apart by what a template says of them: all are taken for
+/// one, so that nothing is removed that somebody has.
+pub fn place(destination: &Destination) -> String {
+    let plain = |url: &str| url.trim_end_matches('/').to_lowercase();
+    let Destination { directory, http, s3, oci, glance } = destination;
+    let places = [
+        directory.as_ref().map(|directory| format!("directory {}", directory.path.trim_end_matches('/'))),
+        http.as_ref().map(|http| format!("http {}", plain(&http.url))),
+        s3.as_ref().map(|s3| format!("s3 {} {} {}", plain(&s3.endpoint), s3.bucket, s3.prefix)),
+        oci.as_ref().map(|oci| format!("oci {}", plain(oci.repository.trim_start_matches("oci://")))),
+        glance.as_ref().map(|_| "glance".to_owned()),
+    ];
+    places.into_iter().flatten().next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::image_destination::{DirectoryDestination, OciDestination};
+
+    fn held(object: &str, digest: &str) -> Held {
+        Held { object: object.into(), place: "directory /i".into(), image: "ubuntu".into(), digest: digest.into() }
+    }
+
+    #[test]
+    fn an_image_goes_only_when_nobody_has_it() {
+        let (mine, never) = (held("a/x", "sha256:1"), held("a/x", ""));
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let case = Case {
+            held: &mine,
+            policy: ImageDeletionPolicy::Delete,
+            grace: Duration::from_secs(100),
+            since: at(1000),
+            wanted: false,
+            now: at(1100),
+        };
+        let stays = |why: &str| Fate::Stays(why.to_owned());
+        let elsewhere = |place: &str| Held { place: place.into(), ..held("b/y", "sha256:1") };
+        for (case, others, expected) in [
+            (case.clone(), vec![], Fate::Removed),
+            (case.clone(), vec![mine.clone()], Fate::Removed),
+            (case.clone(), vec![held("b/y", "sha256:2"), elsewhere("directory /j")], Fate::Removed),
+            (case.clone(), vec![held("b/y", "sha256:1")], stays("b/y has it too")),
+            // It may become this one.
+            (case.clone(), vec![held("b/y", "")], stays("b/y has it too")),
+            (Case { now: at(1099), ..case.clone() }, vec![], Fate::Later(at(1100))),
+            (
+                Case { policy: ImageDeletionPolicy::Retain, ..case.clone() },
+                vec![],
+                stays("imageDeletionPolicy is Retain"),
+            ),
+            (Case { wanted: true, ..case.clone() }, vec![], stays("a release wants it again")),
+            (Case { held: &never, ..case }, vec![], Fate::Nothing),
+        ] {
+            assert_eq!(fate(&case, &others), expected, "{case:?} {others:?}");
+        }
+    }
+
+    #[test]
+    fn places_are_told_apart_by_where_they_are() {
+        let directory = |path: &str| Destination {
+            directory: Some(DirectoryDestination { path: path.into() }),
+            ..Destination::default()
+        };
+        let oci = |repository: &str| Destination {
+            oci: Some(OciDestination { repository: repository.into(), ..OciDestination::default() }),
+            ..Destination::default()
+        };
+        assert_eq!(place(&directory("/i/")), place(&directory("/i")));
+        assert_ne!(place(&directory("/i")), place(&directory("/j")));
+        assert_eq!(place(&oci("oci://R.example.org/i")), place(&oci("r.example.org/i")));
+    }
+}

@@ -1,0 +1,129 @@
+//! What of a build's output is kept: lines of a bounded length, without secrets, and the last of them.
+
+use std::fmt;
+
+pub mod kept;
+
+/// Bytes of a line that are kept.
+pub const LINE: usize = 1024;
+/// Bytes of a line that are looked at for secrets; what is behind them is left out.
+const LOOKED_AT: usize = 16 * 1024;
+/// Bytes of the tail.
+pub const TAIL: usize = 2048;
+/// Shorter texts are no secrets: to replace them would spoil each line.
+const SHORTEST_SECRET: usize = 4;
+
+/// Takes secrets out of texts. Debug shows none.
+#[derive(Clone, Default)]
+pub struct Redactor {
+    /// The longest first: one may be a part of another.
+    secrets: Vec<String>,
+}
+
+impl fmt::Debug for Redactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redactor").finish_non_exhaustive()
+    }
+}
+
+impl Redactor {
+    /// Of the values of all Secrets that the build was given. Of one with several lines (a key) each line is one.
+    pub fn new<'s>(values: impl IntoIterator<Item = &'s str>) -> Self {
+        let mut secrets: Vec<String> = values
+            .into_iter()
+            .flat_map(|value| std::iter::once(value).chain(value.lines()))
+            .map(str::trim)
+            .filter(|text| text.len() >= SHORTEST_SECRET && !text.starts_with("-----"))
+            .map(ToOwned::to_owned)
+            .collect();
+        secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        secrets.dedup();
+        Self { secrets }
+    }
+
+    /// `text` with `***` for each secret.
+    pub fn redacted(&self, text: &str) -> String {
+        self.secrets.iter().fold(text.to_owned(), |text, secret| {
+            if text.contains(secret.as_str()) { text.replace(secret.as_str(), "***") } else { text }
+        })
+    }
+
+    /// A line to be kept: without secrets and control characters, of at most [`LINE`] bytes.
+    pub fn line(&self, bytes: &[u8]) -> String {
+        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LOOKED_AT)]);
+        let text = self.redacted(&text);
+        let plain = text.chars().map(|c| if c.is_control() && c != '\t' { ' ' } else { c });
+        let mut line = String::new();
+        for c in plain {
+            if line.len() + c.len_utf8() > LINE {
+                line.push('…');
+                break;
+            }
+            line.push(c);
+        }
+        line.truncate(line.trim_end().len());
+        line
+    }
+}
+
+/// Splits a stream into lines; a carriage return ends one too, as bars of progress write it.
+#[derive(Debug, Default)]
+pub struct Lines {
+    open: Vec<u8>,
+}
+
+impl Lines {
+    /// Takes some bytes; `line` is called with each line that ended, but for empty ones.
+    pub fn take(&mut self, bytes: &[u8], mut line: impl FnMut(&[u8])) {
+        for part in bytes.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
+            let (text, ended) = match part.split_last() {
+                Some((b'\n' | b'\r', text)) => (text, true),
+                _ => (part, false),
+            };
+            let room = LOOKED_AT.saturating_sub(self.open.len());
+            self.open.extend_from_slice(&text[..text.len().min(room)]);
+            if ended {
+                self.end(&mut line);
+            }
+        }
+    }
+
+    /// What is left is a line too.
+    pub fn end(&mut self, mut line: impl FnMut(&[u8])) {
+        if !self.open.is_empty() {
+            line(&self.open);
+            self.open.clear();
+        }
+    }
+}
+
+/// The last lines, of at most [`TAIL`] bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tail(String);
+
+impl Tail {
+    /// Adds a line at the end.
+    pub fn push(&mut self, line: &str) {
+        self.0.push_str(line);
+        self.0.push('\n');
+        let over = self.0.len().saturating_sub(TAIL);
+        if over > 0 {
+            // The first whole line that fits; a line that is longer than all is cut.
+            let cut = self.0[ceiling(&self.0, over - 1)..].find('\n').map(|at| ceiling(&self.0, over - 1) + at + 1);
+            let from = cut.filter(|from| *from < self.0.len()).unwrap_or_else(|| ceiling(&self.0, over));
+            self.0.drain(..from);
+        }
+    }
+
+    /// The lines.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+fn ceiling(text: &str, at: usize) -> usize {
+    (at..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len())
+}
+
+#[cfg(test)]
+mod tests;

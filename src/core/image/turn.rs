@@ -1,0 +1,165 @@
+//! What a look at an image's object tells its build.
+
+use jiff::Timestamp;
+
+use super::build::{Build, Event, Phase, Recipe};
+
+/// What is known of who builds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HolderState {
+    /// It is at work in this process.
+    Here,
+    /// It is surely gone: an earlier life of this process, or of a replica that leads no more.
+    Gone,
+    /// It is another one: it shows by its heartbeat whether it lives.
+    Elsewhere,
+}
+
+/// An object as it is seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// What its build has to be.
+    pub recipe: &'a Recipe,
+    /// `spec.suspend`.
+    pub suspend: bool,
+    /// The annotation that cancels, and the value that was acted on.
+    pub cancel_at: (&'a str, &'a str),
+    /// The annotation that asks for another try, and the value that was acted on.
+    pub retry_at: (&'a str, &'a str),
+    /// Who builds.
+    pub holder: HolderState,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// What the build has to be. An image that is there is not made anew because another executor has other steps.
+pub fn wanted(build: &Build, recipe: &Recipe) -> Recipe {
+    let is_there = build.phase == Phase::Succeeded && build.recipe.inputs == recipe.inputs;
+    if is_there { Recipe { steps: build.recipe.steps.clone(), ..recipe.clone() } } else { recipe.clone() }
+}
+
+/// What happened to the build as far as the object tells.
+pub fn events(build: &Build, seen: &Seen<'_>) -> Vec<Event> {
+    let is_new = |(now, handled): (&str, &str)| !now.is_empty() && now != handled;
+    let mut events = vec![Event::Wanted(seen.recipe.clone())];
+    if build.phase == Phase::Running {
+        match seen.holder {
+            HolderState::Here => {}
+            HolderState::Gone => events.push(Event::ShutDown { attempt: build.attempt }),
+            HolderState::Elsewhere => events.push(Event::Looked { now: seen.now }),
+        }
+    }
+    if is_new(seen.cancel_at) {
+        events.push(Event::Cancel);
+    }
+    if is_new(seen.retry_at) {
+        events.push(Event::Retry);
+    }
+    events.push(if seen.suspend { Event::Suspend } else { Event::Resume });
+    events
+}
+
+/// Who builds, as `me` sees it: `runs_here` is the attempt that is at work in this process; `alone` says that no other
+/// process may be at work now.
+pub fn holder_state(build: &Build, me: &str, runs_here: Option<u32>, alone: bool) -> HolderState {
+    let Some(holder) = &build.holder else { return HolderState::Gone };
+    if runs_here == Some(build.attempt) {
+        return HolderState::Here;
+    }
+    // An identity is a pod's or host's name and a random tail.
+    let place = |identity: &str| identity.rsplit_once('_').map(|(place, _)| place.to_owned());
+    let was_here = place(&holder.identity).is_some_and(|there| there != "local" && Some(there) == place(me));
+    if holder.identity == me || was_here || alone { HolderState::Gone } else { HolderState::Elsewhere }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::build::{Command, Holder, Note};
+    use super::*;
+    use Phase::{Cancelled, Failed, Queued, Running, Succeeded, Suspended};
+
+    fn recipe() -> Recipe {
+        Recipe { inputs: "i".into(), steps: vec!["download".into(), "register".into()], retries: 1 }
+    }
+
+    fn build(phase: Phase) -> Build {
+        let heartbeat = Timestamp::from_second(1000).unwrap();
+        let holder = (phase == Phase::Running).then(|| Holder { identity: "a_1".into(), heartbeat });
+        Build { recipe: recipe(), phase, holder, attempt: 2, ..Build::default() }
+    }
+
+    fn after(build: Build, seen: &Seen<'_>) -> (Phase, Vec<Command>) {
+        let events = events(&build, seen);
+        let (build, commands) = events.iter().fold((build, Vec::new()), |(build, mut all), event| {
+            let (next, commands) = build.after(event);
+            all.extend(commands);
+            (next, all)
+        });
+        (build.phase, commands)
+    }
+
+    #[test]
+    fn what_is_asked_for_is_done_once() {
+        let recipe = recipe();
+        let plain = Seen {
+            recipe: &recipe,
+            suspend: false,
+            cancel_at: ("", ""),
+            retry_at: ("", ""),
+            holder: HolderState::Here,
+            now: Timestamp::from_second(1001).unwrap(),
+        };
+        let late = Timestamp::from_second(2000).unwrap();
+        for (was, seen, is) in [
+            (Running, plain, Running),
+            (Running, Seen { cancel_at: ("1", ""), ..plain }, Cancelled),
+            (Running, Seen { cancel_at: ("1", "1"), ..plain }, Running),
+            (Running, Seen { suspend: true, ..plain }, Suspended),
+            (Queued, Seen { suspend: true, ..plain }, Suspended),
+            (Suspended, plain, Queued),
+            (Suspended, Seen { suspend: true, ..plain }, Suspended),
+            (Succeeded, Seen { suspend: true, cancel_at: ("1", ""), ..plain }, Succeeded),
+            (Failed, plain, Failed),
+            (Failed, Seen { retry_at: ("2", "1"), ..plain }, Queued),
+            (Cancelled, Seen { retry_at: ("2", "2"), ..plain }, Cancelled),
+            // Both: it starts anew.
+            (Running, Seen { cancel_at: ("1", ""), retry_at: ("1", ""), ..plain }, Queued),
+            (Running, Seen { holder: HolderState::Gone, ..plain }, Queued),
+            (Running, Seen { holder: HolderState::Elsewhere, ..plain }, Running),
+            (Running, Seen { holder: HolderState::Elsewhere, now: late, ..plain }, Queued),
+        ] {
+            assert_eq!(after(build(was), &seen).0, is, "{was:?} {seen:?}");
+        }
+        let silent = Seen { holder: HolderState::Elsewhere, now: late, ..plain };
+        assert!(after(build(Running), &silent).1.contains(&Command::Tell(Note::HolderLost("a_1".into()))));
+    }
+
+    #[test]
+    fn an_image_that_is_there_is_not_made_anew_by_another_executor() {
+        let job = Recipe { steps: vec!["job".into()], ..recipe() };
+        assert_eq!(wanted(&build(Phase::Succeeded), &job), recipe());
+        assert_eq!(wanted(&build(Phase::Queued), &job), job);
+        let other = Recipe { inputs: "o".into(), ..job };
+        assert_eq!(wanted(&build(Phase::Succeeded), &other), other);
+    }
+
+    #[test]
+    fn a_holder_is_told_apart() {
+        let running = build(Phase::Running);
+        for (me, runs_here, alone, expected) in [
+            ("a_1", Some(2), false, HolderState::Here),
+            ("a_1", Some(1), false, HolderState::Gone),
+            ("a_1", None, false, HolderState::Gone),
+            // The same pod, started anew.
+            ("a_2", None, false, HolderState::Gone),
+            ("b_1", None, false, HolderState::Elsewhere),
+            // Whoever leads is alone.
+            ("b_1", None, true, HolderState::Gone),
+        ] {
+            assert_eq!(holder_state(&running, me, runs_here, alone), expected, "{me} {runs_here:?} {alone}");
+        }
+        let mut local = build(Phase::Running);
+        local.holder.as_mut().unwrap().identity = "local_1".into();
+        assert_eq!(holder_state(&local, "local_2", None, false), HolderState::Elsewhere);
+    }
+}

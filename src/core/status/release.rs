@@ -1,0 +1,171 @@
+//! Status of a ClusterStackRelease.
+
+use jiff::Timestamp;
+
+use super::{StepState, Trouble, applied_state, fit, not_synced, objects, unhealthy};
+use crate::api::cluster_stack_release::{Artifact, ClusterStackReleaseStatus, Resource};
+use crate::api::condition::{self, Condition, ConditionType, Finding, Reason};
+use crate::core::retry::ErrorClass;
+
+/// What one pass over a ClusterStackRelease found.
+#[derive(Clone, Debug, Default)]
+pub struct ReleaseFacts {
+    /// Generation of the object.
+    pub generation: Option<i64>,
+    /// Fetching and reading its files.
+    pub downloaded: StepState,
+    /// The provider's object; `None` with noProvider.
+    pub provider: Option<StepState>,
+    /// Rendering.
+    pub templated: StepState,
+    /// Applying, as far as `resources` does not tell it.
+    pub applied: StepState,
+    /// What holds the object in deletion.
+    pub deletion: Option<Trouble>,
+    /// The ClusterStack is suspended.
+    pub suspended: bool,
+    /// The release was ready, and only its files can't be had now: it is as good as it was.
+    pub holds: bool,
+    /// Some objects could not be looked at: their rows are as they were, and they are looked at again soon.
+    pub unseen: bool,
+    /// Kubernetes version of the release; empty while it is not known.
+    pub kubernetes_version: String,
+    /// Versions of Kubernetes that its machines can run.
+    pub node_versions: Vec<String>,
+    /// What was fetched.
+    pub artifact: Option<Artifact>,
+    /// Digest of the `verify` that is asked for; `None` where none is.
+    pub verify: Option<String>,
+    /// What the source has under the release's name instead of what is applied.
+    pub changed_upstream: Option<String>,
+    /// The inventory.
+    pub resources: Vec<Resource>,
+    /// What is never pruned.
+    pub retained: Vec<Resource>,
+    /// The ServiceAccount by which objects were applied; empty with the operator's own rights.
+    pub applied_as: String,
+    /// The annotation that was acted on.
+    pub reconcile_at: String,
+    /// When a certificate that the chart makes is to be made anew.
+    pub renew: Option<Timestamp>,
+}
+
+/// The status of a ClusterStackRelease.
+pub fn release_status(
+    previous: &ClusterStackReleaseStatus,
+    facts: ReleaseFacts,
+    now: Timestamp,
+) -> ClusterStackReleaseStatus {
+    let applied = match facts.applied {
+        StepState::Done(_) => applied_state(&facts.resources),
+        ref other => other.clone(),
+    };
+    let ready = release_ready(&facts, &applied);
+    let stalled = [Some(&facts.downloaded), facts.provider.as_ref(), Some(&facts.templated), Some(&applied)]
+        .into_iter()
+        .flatten()
+        .find_map(|step| step.trouble().filter(|trouble| trouble.class == ErrorClass::Invalid));
+    let mut findings = vec![ready.clone()];
+    findings.extend(source_verified(&facts));
+    if let Some(changed) = &facts.changed_upstream {
+        findings.push(Finding::yes(ConditionType::ArtifactChanged, Reason::ArtifactChanged, changed));
+    }
+    findings.extend(facts.downloaded.finding(ConditionType::ClusterStackReleaseDownloaded));
+    findings.extend(facts.provider.as_ref().and_then(|s| s.finding(ConditionType::ProviderClusterStackReleaseReady)));
+    findings.extend(facts.templated.finding(ConditionType::HelmChartTemplated));
+    findings.extend(applied.finding(ConditionType::HelmChartApplied));
+    if let Some(trouble) = stalled {
+        findings.push(Finding::yes(ConditionType::Stalled, trouble.reason, &trouble.message));
+    } else if ready.status != Some(true) && !facts.suspended {
+        findings.push(Finding::yes(ConditionType::Reconciling, ready.reason, ""));
+    }
+    let mut status = ClusterStackReleaseStatus {
+        resources: facts.resources,
+        retained: facts.retained,
+        kubernetes_version: facts.kubernetes_version,
+        node_versions: facts.node_versions,
+        ready: ready.status == Some(true),
+        artifact: facts.artifact,
+        applied_as: facts.applied_as,
+        last_handled_reconcile_at: facts.reconcile_at,
+        observed_generation: facts.generation,
+        conditions: condition::set(&previous.conditions, &findings, facts.generation, now),
+    };
+    fit(&mut status, |status| [&mut status.resources, &mut status.retained]);
+    status
+}
+
+/// Whether the signatures that are asked for were there, and nothing speaks against them now.
+fn is_verified(facts: &ReleaseFacts) -> bool {
+    let refused = facts.downloaded.trouble().is_some_and(|trouble| trouble.reason == Reason::NotVerified);
+    let held = |asked: &String| facts.artifact.as_ref().is_some_and(|artifact| artifact.verify_digest == *asked);
+    facts.verify.as_ref().is_none_or(|asked| held(asked) && !refused)
+}
+
+fn source_verified(facts: &ReleaseFacts) -> Option<Finding> {
+    facts.verify.as_ref()?;
+    let type_ = ConditionType::SourceVerified;
+    let signer = facts.artifact.as_ref().map(|artifact| artifact.verified_by.as_str()).unwrap_or_default();
+    Some(match facts.downloaded.trouble() {
+        _ if is_verified(facts) => Finding::yes(type_, Reason::Verified, format!("signed by {signer}")),
+        Some(trouble) => Finding::no(type_, Reason::NotVerified, &trouble.message),
+        None => Finding::no(type_, Reason::NotVerified, "its signatures were not looked at yet"),
+    })
+}
+
+fn release_ready(facts: &ReleaseFacts, applied: &StepState) -> Finding {
+    let type_ = ConditionType::Ready;
+    if let Some(trouble) = &facts.deletion {
+        return Finding::no(type_, trouble.reason, &trouble.message);
+    }
+    if let (true, Some(trouble)) = (facts.holds, facts.downloaded.trouble())
+        && trouble.class != ErrorClass::Invalid
+        && is_verified(facts)
+    {
+        let message = format!("{} synced; not watched over: {}", objects(facts.resources.len()), trouble.message);
+        return Finding::yes(type_, trouble.reason, message);
+    }
+    let steps = [Some(&facts.downloaded), facts.provider.as_ref(), Some(&facts.templated), Some(applied)];
+    for step in steps.into_iter().flatten() {
+        match step {
+            StepState::Done(_) | StepState::Remarked(..) => {}
+            StepState::Pending => return Finding::no(type_, Reason::Progressing, "waiting for its turn"),
+            StepState::Running(reason, message) => return Finding::no(type_, *reason, message),
+            StepState::Failed(trouble) if trouble.reason == Reason::FailedToApplyObjects => {
+                // One line for `kubectl get`; HelmChartApplied and the rows say it all.
+                let short = not_synced(&facts.resources, 1).unwrap_or_else(|| trouble.clone());
+                return Finding::no(type_, short.reason, short.message);
+            }
+            StepState::Failed(trouble) => return Finding::no(type_, trouble.reason, &trouble.message),
+        }
+    }
+    if let Some(finding) = unhealthy(&facts.resources) {
+        return finding;
+    }
+    let message = format!("{} synced", objects(facts.resources.len()));
+    Finding::yes(type_, if facts.suspended { Reason::Suspended } else { Reason::Ready }, message)
+}
+
+/// The phase in the Go operator's words.
+pub fn phase(status: Option<&ClusterStackReleaseStatus>) -> &'static str {
+    let Some(status) = status else { return "" };
+    let is = |type_| condition::find(&status.conditions, type_).map(Condition::is_true);
+    if status.ready {
+        "done"
+    } else if is(ConditionType::ClusterStackReleaseDownloaded) != Some(true) {
+        "downloading release assets"
+    } else if is(ConditionType::ProviderClusterStackReleaseReady) == Some(false) {
+        "provider-specific work"
+    } else {
+        "applying objects"
+    }
+}
+
+/// Whether a definition of `group` that comes may be what a release waits for: an object of it is not synced, or the chart
+/// does not render, for it may look up what is not served yet.
+pub fn waits_for_kind(status: &ClusterStackReleaseStatus, group: &str) -> bool {
+    let templated = condition::find(&status.conditions, ConditionType::HelmChartTemplated);
+    let mut rows = status.resources.iter();
+    templated.is_some_and(|condition| !condition.is_true())
+        || rows.any(|row| row.group == group && row.reason.is_some())
+}

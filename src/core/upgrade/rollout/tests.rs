@@ -1,0 +1,178 @@
+use serde_json::json;
+
+use super::*;
+
+fn worker(kind: WorkerKind, topology: Value) -> Worker {
+    Worker { kind, name: "w".into(), class: "c".into(), topology }
+}
+
+/// One template on each side.
+fn evaluated(place: &Place, kind: &str, spec: Option<&Value>) -> Evaluated {
+    let mut evaluated = Evaluated::default();
+    if let Some(spec) = spec {
+        evaluated.templates.insert(place.clone(), json!({"kind": kind, "spec": {"template": {"spec": spec}}}));
+        // A control plane has machines; what they are made of is the same here.
+        if *place == Place::ControlPlaneMachine {
+            let control_plane = json!({"kind": "KubeadmControlPlaneTemplate", "spec": {}});
+            evaluated.templates.insert(Place::ControlPlane, control_plane);
+        }
+    }
+    evaluated
+}
+
+fn verdict(place: &Place, kind: &str, before: &Value, after: &Value) -> Rollout {
+    let (old, new) = (evaluated(place, kind, Some(before)), evaluated(place, kind, Some(after)));
+    let objects = ClassObjects::default();
+    let side = |evaluated| Topology { objects: &objects, evaluated, version: "v1.34.1" };
+    let kind = match place {
+        Place::Bootstrap(kind, _) | Place::Infrastructure(kind, _) => *kind,
+        _ => WorkerKind::MachineDeployment,
+    };
+    let all = rollouts(side(&old), side(&new), &[worker(kind, json!({}))]);
+    let of = match place {
+        Place::InfrastructureCluster => "InfrastructureCluster",
+        Place::ControlPlane | Place::ControlPlaneMachine => "ControlPlane",
+        _ => kind.as_str(),
+    };
+    all.into_iter().find(|rollout| rollout.kind == of).unwrap()
+}
+
+#[test]
+fn fields_decide_whether_machines_are_replaced() {
+    use Verdict::{InPlace, MayRoll, Rolls, Unchanged};
+    let kubeadm = "KubeadmControlPlaneTemplate";
+    let configuration = |part: Value| json!({"kubeadmConfigSpec": part});
+    let bootstrap = |kind| Place::Bootstrap(kind, "w".to_owned());
+    let machines = |kind| Place::Infrastructure(kind, "w".to_owned());
+    let (deployment, pool) = (WorkerKind::MachineDeployment, WorkerKind::MachinePool);
+    for (name, place, kind, before, after, expected) in [
+        ("same", Place::ControlPlane, kubeadm, json!({"a": 1}), json!({"a": 1}), Unchanged),
+        (
+            "kubeadm",
+            Place::ControlPlane,
+            kubeadm,
+            configuration(json!({"files": []})),
+            configuration(json!({"files": [{"path": "/a"}]})),
+            Rolls,
+        ),
+        (
+            "api server",
+            Place::ControlPlane,
+            kubeadm,
+            configuration(json!({"clusterConfiguration": {"apiServer": {"certSANs": ["a"]}}})),
+            configuration(json!({"clusterConfiguration": {"apiServer": {"certSANs": ["b"]}}})),
+            Rolls,
+        ),
+        (
+            "dns",
+            Place::ControlPlane,
+            kubeadm,
+            configuration(json!({"clusterConfiguration": {"dns": {"imageTag": "1"}}})),
+            configuration(json!({"clusterConfiguration": {"dns": {"imageTag": "2"}}})),
+            InPlace,
+        ),
+        (
+            "discovery",
+            Place::ControlPlane,
+            kubeadm,
+            configuration(json!({"joinConfiguration": {"discovery": {"a": 1}}})),
+            configuration(json!({"joinConfiguration": {"discovery": {"a": 2}}})),
+            InPlace,
+        ),
+        (
+            "join",
+            Place::ControlPlane,
+            kubeadm,
+            configuration(json!({"joinConfiguration": {"skipPhases": ["a"]}})),
+            configuration(json!({"joinConfiguration": {"skipPhases": ["b"]}})),
+            Rolls,
+        ),
+        (
+            "init",
+            Place::ControlPlane,
+            kubeadm,
+            configuration(json!({"initConfiguration": {"skipPhases": ["a"]}})),
+            configuration(json!({"initConfiguration": {"skipPhases": ["b"]}})),
+            MayRoll,
+        ),
+        (
+            "drain timeout",
+            Place::ControlPlane,
+            kubeadm,
+            json!({"machineTemplate": {"nodeDrainTimeout": "1m"}}),
+            json!({"machineTemplate": {"nodeDrainTimeout": "2m"}}),
+            InPlace,
+        ),
+        (
+            "strategy",
+            Place::ControlPlane,
+            kubeadm,
+            json!({}),
+            json!({"rollout": {"strategy": {"type": "RollingUpdate"}}}),
+            InPlace,
+        ),
+        (
+            "another control plane",
+            Place::ControlPlane,
+            "KamajiControlPlaneTemplate",
+            json!({"a": 1}),
+            json!({"a": 2}),
+            MayRoll,
+        ),
+        (
+            "its machines",
+            Place::ControlPlaneMachine,
+            "MachineTemplate",
+            json!({"image": "1"}),
+            json!({"image": "2"}),
+            Rolls,
+        ),
+        ("infrastructure", Place::InfrastructureCluster, "ClusterTemplate", json!({"a": 1}), json!({"a": 2}), InPlace),
+        ("bootstrap", bootstrap(deployment), "KubeadmConfigTemplate", json!({"a": 1}), json!({"a": 2}), Rolls),
+        ("machines", machines(deployment), "MachineTemplate", json!({"image": "1"}), json!({"image": "2"}), Rolls),
+        ("machines of a pool", machines(pool), "PoolTemplate", json!({"image": "1"}), json!({"image": "2"}), MayRoll),
+    ] {
+        let rollout = verdict(&place, kind, &before, &after);
+        assert_eq!(rollout.verdict, expected, "{name}: {rollout:?}");
+    }
+    let rollout = verdict(&machines(deployment), "MachineTemplate", &json!({"image": "1"}), &json!({"image": "2"}));
+    assert_eq!(rollout.reasons[0].what, "MachineTemplate rotates");
+    assert_eq!(rollout.reasons[0].fields[0].path, ".spec.template.spec.image");
+}
+
+#[test]
+fn another_version_rolls_all_but_what_is_held_back() {
+    let place = Place::Infrastructure(WorkerKind::MachineDeployment, "w".to_owned());
+    let same = evaluated(&place, "MachineTemplate", Some(&json!({})));
+    let objects = ClassObjects::default();
+    let side = |version| Topology { objects: &objects, evaluated: &same, version };
+    for (topology, expected) in [
+        (json!({}), Verdict::Rolls),
+        (json!({"metadata": {"annotations": {"topology.cluster.x-k8s.io/defer-upgrade": ""}}}), Verdict::MayRoll),
+    ] {
+        let workers = [worker(WorkerKind::MachineDeployment, topology)];
+        let all = rollouts(side("v1.34.1"), side("v1.34.2"), &workers);
+        assert_eq!((all[0].verdict, all[0].reasons.len()), (expected, 1));
+        assert!(all[0].reasons[0].what.starts_with("Kubernetes v1.34.1 → v1.34.2"));
+    }
+}
+
+#[test]
+fn the_class_of_workers_counts_where_the_topology_says_nothing() {
+    let class = |domain: &str, seconds: u32| ClassObjects {
+        class: json!({"spec": {"workers": {"machineDeployments": [{"class": "c", "failureDomain": domain, "minReadySeconds": seconds}]}}}),
+        ..ClassObjects::default()
+    };
+    let none = Evaluated::default();
+    for (topology, before, after, expected) in [
+        (json!({}), class("a", 1), class("a", 1), None),
+        (json!({}), class("a", 1), class("b", 1), Some(Verdict::Rolls)),
+        (json!({"failureDomain": "z"}), class("a", 1), class("b", 1), None),
+        (json!({}), class("a", 1), class("a", 2), Some(Verdict::InPlace)),
+    ] {
+        let side = |objects| Topology { objects, evaluated: &none, version: "v1.34.1" };
+        let workers = [worker(WorkerKind::MachineDeployment, topology.clone())];
+        let all = rollouts(side(&before), side(&after), &workers);
+        assert_eq!(all.first().map(|rollout| rollout.verdict), expected, "{topology}");
+    }
+}

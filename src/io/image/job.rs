@@ -1,0 +1,567 @@
+//! Executor `Job`: a build is carried out by a Kubernetes Job, which goes on whether we are there or not.
+//!
+//! Guarantees: a Job is created once per object and attempt, whoever asks and how often; one of an earlier attempt that
+//! makes the same is taken over; what ended well counts only if the destination has it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, LogParams, PostParams, Preconditions};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde_json::{Map, Value};
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::destination::{Claim, Destination, DestinationError, Image, Published};
+use super::task::{Report, StepError, Steps};
+use crate::api::{FIELD_MANAGER, IMAGE_ATTEMPT_LABEL, IMAGE_INPUTS};
+use crate::core::image::build::{Hope, Output, Place, Progress};
+use crate::core::image::job::sight::{JobResult, PodProgress, Seen, Sight, progress_in};
+use crate::core::image::job::{self, JobError, JobObjects, JobRequest};
+use crate::io::apply::refusal;
+use crate::io::fence;
+
+/// Pause between two looks at a Job that has just begun; it grows to [`SLOW`].
+const QUICK: Duration = Duration::from_millis(500);
+/// Longest pause between two looks.
+const SLOW: Duration = Duration::from_secs(5);
+/// Lines of a log that are read at a look.
+const LINES: i64 = 200;
+/// Bytes of a log that are read at a look.
+const LOG: i64 = 64 * 1024;
+/// How long a failed reading of the cluster is tried again before the attempt is given up.
+const BLIND: Duration = Duration::from_mins(10);
+
+/// The operator's rights over Jobs of builds.
+#[derive(Clone)]
+pub struct Jobs {
+    client: Client,
+    /// Our own ServiceAccount, if we are one.
+    account: Arc<OnceCell<Option<(String, String)>>>,
+}
+
+impl Jobs {
+    /// By the operator's client.
+    pub fn new(client: Client) -> Self {
+        Self { client, account: Arc::default() }
+    }
+
+    /// The ServiceAccount that this client is: namespace and name; `None` if it is something else.
+    ///
+    /// # Errors
+    /// The API server does not say.
+    pub async fn account(&self) -> Result<Option<(String, String)>, kube::Error> {
+        let ask = || async {
+            let api: Api<SelfSubjectReview> = Api::all(fence::guarded(&self.client));
+            let answer = api.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
+            let user = answer.status.and_then(|status| status.user_info).and_then(|user| user.username);
+            let user = user.unwrap_or_default();
+            let account = user.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
+            Ok(account.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())))
+        };
+        self.account.get_or_try_init(ask).await.cloned()
+    }
+
+    /// Creates the recipe and the Job, each if it is not there.
+    ///
+    /// # Errors
+    /// What the API server said.
+    pub async fn create(&self, namespace: &str, objects: &JobObjects) -> Result<(), kube::Error> {
+        self.create_one(namespace, &ApiResource::erase::<ConfigMap>(&()), &objects.recipe).await?;
+        self.create_one(namespace, &ApiResource::erase::<Job>(&()), &objects.job).await
+    }
+
+    /// As it is: typed, fields that this version does not know would be lost.
+    async fn create_one(&self, namespace: &str, kind: &ApiResource, object: &Value) -> Result<(), kube::Error> {
+        let object: DynamicObject = serde_json::from_value(object.clone()).map_err(kube::Error::SerdeError)?;
+        let api: Api<DynamicObject> = Api::namespaced_with(fence::guarded(&self.client), namespace, kind);
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        match api.create(&params, &object).await {
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
+            created => created.map(drop),
+        }
+    }
+
+    /// The Jobs of an object.
+    ///
+    /// # Errors
+    /// What the API server said.
+    pub async fn of(&self, namespace: &str, uid: &str) -> Result<Vec<Job>, kube::Error> {
+        let api: Api<Job> = Api::namespaced(fence::guarded(&self.client), namespace);
+        Ok(api.list(&ListParams::default().labels(&job::selector(uid))).await?.items)
+    }
+
+    /// A Job with its pods; their events where nothing runs.
+    ///
+    /// # Errors
+    /// What the API server said.
+    pub async fn see(&self, namespace: &str, name: &str) -> Result<Seen, kube::Error> {
+        let jobs: Api<Job> = Api::namespaced(fence::guarded(&self.client), namespace);
+        let Some(job) = jobs.get_opt(name).await? else { return Ok(Seen::default()) };
+        let uid = job.uid().unwrap_or_default();
+        let pods: Api<Pod> = Api::namespaced(fence::guarded(&self.client), namespace);
+        let of_job = ListParams::default().labels(&format!("batch.kubernetes.io/controller-uid={uid}"));
+        let pods = pods.list(&of_job).await?.items;
+        let mut uids = vec![uid];
+        uids.extend(pods.iter().filter_map(ResourceExt::uid));
+        let mut seen = Seen { job: Some(plain(&job)), pods: pods.iter().map(plain).collect(), events: Vec::new() };
+        if matches!(seen.judge(), Sight::Waiting { .. }) {
+            let events: Api<Event> = Api::namespaced(fence::guarded(&self.client), namespace);
+            for uid in uids {
+                let about = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
+                // Who may not read events waits without knowing why.
+                seen.events
+                    .extend(events.list(&about).await.map(|list| list.items).unwrap_or_default().iter().map(plain));
+            }
+        }
+        Ok(seen)
+    }
+
+    /// The last lines of container `build`; empty where they can't be read.
+    pub async fn log(&self, namespace: &str, pod: &str) -> String {
+        let pods: Api<Pod> = Api::namespaced(fence::guarded(&self.client), namespace);
+        let params = LogParams {
+            container: Some(job::CONTAINER.to_owned()),
+            tail_lines: Some(LINES),
+            limit_bytes: Some(LOG),
+            ..LogParams::default()
+        };
+        pods.logs(pod, &params).await.unwrap_or_default()
+    }
+
+    /// Deletes the Jobs of an object but the one to `keep`, and waits until their pods are gone, too, however long that
+    /// takes.
+    ///
+    /// # Errors
+    /// What the API server said.
+    pub async fn stop(&self, namespace: &str, uid: &str, keep: Option<&str>) -> Result<(), kube::Error> {
+        let jobs: Api<Job> = Api::namespaced(fence::guarded(&self.client), namespace);
+        let pods: Api<Pod> = Api::namespaced(fence::guarded(&self.client), namespace);
+        let of_object = ListParams::default().labels(&job::selector(uid));
+        let mut pause = QUICK;
+        loop {
+            let doomed: Vec<Job> = jobs
+                .list(&of_object)
+                .await?
+                .items
+                .into_iter()
+                .filter(|job| Some(job.name_any().as_str()) != keep)
+                .collect();
+            let names: BTreeSet<String> = doomed.iter().map(ResourceExt::name_any).collect();
+            for job in doomed.iter().filter(|job| job.metadata.deletion_timestamp.is_none()) {
+                delete(&jobs, job, &DeleteParams::foreground()).await?;
+            }
+            // Also those whose Job went without them.
+            let of_kept = |pod: &Pod| {
+                keep.is_some() && pod.labels().get("batch.kubernetes.io/job-name").map(String::as_str) == keep
+            };
+            let left: Vec<Pod> = pods.list(&of_object).await?.items.into_iter().filter(|pod| !of_kept(pod)).collect();
+            for pod in left.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+                delete(&pods, pod, &DeleteParams::default()).await?;
+            }
+            if names.is_empty() && left.is_empty() {
+                break;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(SLOW);
+        }
+        let maps: Api<ConfigMap> = Api::namespaced(fence::guarded(&self.client), namespace);
+        for map in maps.list(&of_object).await?.items {
+            if Some(map.name_any().as_str()) != keep {
+                delete(&maps, &map, &DeleteParams::default()).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Deletes this very object; one that is gone is no error.
+async fn delete<K>(api: &Api<K>, object: &K, params: &DeleteParams) -> Result<(), kube::Error>
+where
+    K: Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let preconditions = Preconditions { uid: object.uid(), resource_version: None };
+    let params = DeleteParams { preconditions: Some(preconditions), ..params.clone() };
+    match api.delete(&object.name_any(), &params).await {
+        // Another one has its name by now.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        deleted => deleted.map(drop),
+    }
+}
+
+fn plain(object: &impl serde::Serialize) -> Value {
+    serde_json::to_value(object).unwrap_or_default()
+}
+
+/// Takes secrets out of a line.
+pub type Mask = Arc<dyn Fn(&str) -> String + Send + Sync>;
+
+/// A build by a Job, as the one step [`job::STEP`].
+///
+/// A cancellation ends the waiting, not the Job: it goes on while the operator is away, and is found again. `discard` ends
+/// it.
+pub struct JobSteps {
+    /// The way to Jobs.
+    pub jobs: Jobs,
+    /// What the Job is made of.
+    pub request: JobRequest,
+    /// Where the image has to be when the Job has ended well.
+    pub destination: Arc<dyn Destination>,
+    /// How the image is registered there.
+    pub format: String,
+    /// What is said of it there.
+    pub properties: Map<String, Value>,
+    /// How long container `build` may run without a sign: neither progress nor a line.
+    pub no_progress: Duration,
+    /// Takes secrets out of what is told.
+    pub mask: Mask,
+}
+
+#[async_trait]
+impl Steps for JobSteps {
+    async fn lost(&self, finished: &[Output], cancel: &CancellationToken) -> Result<Option<usize>, StepError> {
+        let Some(output) = finished.first() else { return Ok(None) };
+        let found = self.destination.find(&self.request.image, cancel).await.map_err(|error| of_destination(&error))?;
+        Ok((found.is_none_or(|found| found.digest != output.digest)).then_some(0))
+    }
+
+    async fn run(
+        &self,
+        step: usize,
+        _finished: &[Output],
+        report: &dyn Report,
+        cancel: &CancellationToken,
+    ) -> Result<Output, StepError> {
+        if step != 0 {
+            return Err(hopeless(format!("a Job is one step, and there is no step {step}")));
+        }
+        let result = tokio::select! {
+            () = cancel.cancelled() => return Err(again("cancelled".to_owned())),
+            result = self.build(report) => result?,
+        };
+        self.published(&result, cancel).await?;
+        Ok(Output { digest: result.digest, place: Place::Destination })
+    }
+
+    async fn discard(&self, cancel: &CancellationToken) -> Result<(), StepError> {
+        let stopped = tokio::select! {
+            () = cancel.cancelled() => return Err(again("cancelled".to_owned())),
+            stopped = self.jobs.stop(&self.request.namespace, &self.request.object.uid, None) => stopped,
+        };
+        stopped.map_err(|error| self.refused("deleting the Jobs of", &error))?;
+        let abandoned = self.destination.abandon(&self.request.image, &self.claim(), cancel).await;
+        abandoned.map_err(|error| of_destination(&error))
+    }
+}
+
+impl JobSteps {
+    fn claim(&self) -> Claim {
+        Claim {
+            object: self.request.object.uid.clone(),
+            attempt: self.request.attempt,
+            cluster: self.request.cluster.clone(),
+        }
+    }
+
+    /// Finds or makes the Job, and waits until container `build` has ended.
+    async fn build(&self, report: &dyn Report) -> Result<JobResult, StepError> {
+        let name = self.ensure().await?;
+        report.line(&format!("Job {}/{name}", self.request.namespace));
+        Watch::new(self, report, name).run().await
+    }
+
+    /// Name of the Job: of one that is there and makes the same, else of a new one. Others are stopped first.
+    async fn ensure(&self) -> Result<String, StepError> {
+        let (namespace, uid) = (&self.request.namespace, &self.request.object.uid);
+        let there = self.jobs.of(namespace, uid).await.map_err(|error| self.refused("listing the Jobs of", &error))?;
+        let own = self.request.name();
+        let mut found = adopted(&there, &own, &self.request.inputs);
+        if let Some(earlier) = found.filter(|name| *name != own) {
+            // Its pod may have failed before the Job says so.
+            let seen = self.jobs.see(namespace, earlier).await;
+            let seen = seen.map_err(|error| self.refused("looking at an earlier Job of", &error))?;
+            found = found.filter(|_| !matches!(seen.judge(), Sight::Failed { .. } | Sight::Gone));
+        }
+        let name = found.unwrap_or(&own).to_owned();
+        // A Job of other inputs, or a failed one, would write where this one does.
+        let stopped = self.jobs.stop(namespace, uid, Some(&name)).await;
+        stopped.map_err(|error| self.refused("deleting earlier Jobs of", &error))?;
+        if found.is_some() {
+            return Ok(name);
+        }
+        let operator = self.jobs.account().await.map_err(|error| self.refused("asking who we are for", &error))?;
+        let request = JobRequest { operator, ..self.request.clone() };
+        let objects = request.objects().map_err(|error: JobError| hopeless(error.to_string()))?;
+        let created = self.jobs.create(namespace, &objects).await;
+        created.map_err(|error| self.refused("creating the Job of", &error)).map(|()| name)
+    }
+
+    /// That the destination has what the Job says it made; our id is added to it.
+    async fn published(&self, result: &JobResult, cancel: &CancellationToken) -> Result<Published, StepError> {
+        let name = &self.request.image;
+        let place = self.destination.name();
+        let found = self.destination.find(name, cancel).await.map_err(|error| of_destination(&error))?;
+        let Some(found) = found else {
+            return Err(again(format!(
+                "the Job says that it made {} of {}, but {place} has no such image: the container has to bring it there",
+                name, result.digest
+            )));
+        };
+        if found.digest != result.digest {
+            return Err(again(format!(
+                "the Job says that it made {} of {}, but {place} has one of {}",
+                name, result.digest, found.digest
+            )));
+        }
+        if found.users.contains(&self.request.cluster) {
+            return Ok(found);
+        }
+        let image = Image {
+            name: name.clone(),
+            digest: result.digest.clone(),
+            size: result.size,
+            format: self.format.clone(),
+            properties: self.properties.clone(),
+            origins: Vec::new(),
+        };
+        self.destination.register(&image, &self.claim(), cancel).await.map_err(|error| of_destination(&error))
+    }
+
+    /// What the API server refused; quota and rights may come, a pod that is none stays none.
+    fn refused(&self, doing: &str, error: &kube::Error) -> StepError {
+        let is_invalid = matches!(error, kube::Error::Api(status) if matches!(status.code, 400 | 422));
+        let object = &self.request.object;
+        let message = format!(
+            "{doing} {} {} in namespace {}: {}",
+            object.kind,
+            object.name,
+            self.request.namespace,
+            (self.mask)(&refusal(error).message)
+        );
+        StepError { hope: if is_invalid { Hope::None } else { Hope::Retry }, message }
+    }
+}
+
+/// The Job to take over: the one of this attempt, or the last one that makes the same and has not failed.
+fn adopted<'a>(there: &'a [Job], own: &str, inputs: &str) -> Option<&'a str> {
+    let is_live = |job: &&Job| job.metadata.deletion_timestamp.is_none();
+    let name = |job: &'a Job| job.metadata.name.as_deref();
+    if let Some(own) = there.iter().filter(is_live).find(|job| name(job) == Some(own)) {
+        return name(own);
+    }
+    let failed = |job: &Job| {
+        let conditions = job.status.as_ref().and_then(|status| status.conditions.as_ref());
+        conditions
+            .into_iter()
+            .flatten()
+            .any(|one| one.status == "True" && (one.type_ == "Failed" || one.type_ == "FailureTarget"))
+    };
+    let same = |job: &&Job| job.annotations().get(IMAGE_INPUTS).map(String::as_str) == Some(inputs);
+    let attempt =
+        |job: &&Job| job.labels().get(IMAGE_ATTEMPT_LABEL).and_then(|n| n.parse::<u32>().ok()).unwrap_or_default();
+    there.iter().filter(is_live).filter(same).filter(|job| !failed(job)).max_by_key(attempt).and_then(name)
+}
+
+fn again(message: String) -> StepError {
+    StepError { hope: Hope::Retry, message }
+}
+
+fn hopeless(message: String) -> StepError {
+    StepError { hope: Hope::None, message }
+}
+
+fn of_destination(error: &DestinationError) -> StepError {
+    let hope = if error.is_transient() { Hope::Retry } else { Hope::None };
+    StepError { hope, message: error.to_string() }
+}
+
+/// One waiting for a Job.
+struct Watch<'a> {
+    steps: &'a JobSteps,
+    report: &'a dyn Report,
+    name: String,
+    /// What was told last of what it waits for, or of its step.
+    told: String,
+    progress: Option<PodProgress>,
+    /// The log as it was last read.
+    log: String,
+    /// When it last showed a sign.
+    sign: Instant,
+    /// Since when the cluster can't be read.
+    blind: Option<Instant>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(steps: &'a JobSteps, report: &'a dyn Report, name: String) -> Self {
+        let (told, log) = (String::new(), String::new());
+        Self { steps, report, name, told, progress: None, log, sign: Instant::now(), blind: None }
+    }
+
+    async fn run(mut self) -> Result<JobResult, StepError> {
+        let mut pause = QUICK;
+        loop {
+            if let Some(ended) = self.look().await? {
+                return Ok(ended);
+            }
+            tokio::time::sleep(pause).await;
+            pause = pause.mul_f64(1.5).min(SLOW);
+        }
+    }
+
+    /// One look: what was made, if it has ended.
+    async fn look(&mut self) -> Result<Option<JobResult>, StepError> {
+        let namespace = &self.steps.request.namespace;
+        let seen = match self.steps.jobs.see(namespace, &self.name).await {
+            Ok(seen) => seen,
+            // It goes on without us.
+            Err(error) if self.blind.get_or_insert_with(Instant::now).elapsed() < BLIND => {
+                tracing::warn!(namespace, job = self.name, error = refusal(&error).message, "a Job can't be looked at");
+                return Ok(None);
+            }
+            Err(error) => return Err(self.steps.refused("looking at the Job of", &error)),
+        };
+        self.blind = None;
+        let pod =
+            seen.pod().and_then(|pod| pod.pointer("/metadata/name")).and_then(Value::as_str).map(ToOwned::to_owned);
+        match seen.judge() {
+            Sight::Gone => Err(again(format!("Job {namespace}/{} was deleted by somebody else", self.name))),
+            Sight::Waiting { reason, message } => {
+                let colon = if message.is_empty() { "" } else { ": " };
+                self.tell(&format!("waiting: {reason}{colon}{message}"));
+                self.sign = Instant::now();
+                Ok(None)
+            }
+            Sight::Running(progress) => {
+                self.follow(pod.as_deref()).await;
+                self.progressed(progress);
+                self.check_signs()?;
+                Ok(None)
+            }
+            Sight::Succeeded(result) => {
+                self.follow(pod.as_deref()).await;
+                Ok(Some(result))
+            }
+            Sight::Failed { hope, message } => {
+                self.follow(pod.as_deref()).await;
+                Err(StepError { hope, message: (self.steps.mask)(&message) })
+            }
+        }
+    }
+
+    /// Hands on the lines of the log that are new.
+    async fn follow(&mut self, pod: Option<&str>) {
+        let Some(pod) = pod else { return };
+        let log = self.steps.jobs.log(&self.steps.request.namespace, pod).await;
+        for line in new_lines(&self.log, &log) {
+            self.sign = Instant::now();
+            self.report.line(&(self.steps.mask)(line));
+        }
+        if !log.is_empty() {
+            self.log = log;
+        }
+    }
+
+    /// By the pod's annotation, or by its log where it can't annotate itself.
+    fn progressed(&mut self, annotated: Option<PodProgress>) {
+        let now = annotated.or_else(|| progress_in(&self.log));
+        if now == self.progress {
+            return;
+        }
+        self.sign = Instant::now();
+        if let Some(PodProgress { progress, step }) = &now {
+            if !step.is_empty() {
+                self.tell(&format!("step {step}"));
+            }
+            self.report.progress(*progress);
+        } else {
+            self.report.progress(Progress::default());
+        }
+        self.progress = now;
+    }
+
+    fn check_signs(&self) -> Result<(), StepError> {
+        let silent = self.sign.elapsed();
+        if silent < self.steps.no_progress {
+            return Ok(());
+        }
+        let (name, seconds) = (&self.name, silent.as_secs());
+        Err(again(format!(
+            "Job {}/{name} showed no progress for {seconds} s: neither by its annotation nor by a line of its log",
+            self.steps.request.namespace
+        )))
+    }
+
+    /// Says something once.
+    fn tell(&mut self, what: &str) {
+        if self.told != what {
+            self.report.line(&(self.steps.mask)(what));
+            what.clone_into(&mut self.told);
+        }
+    }
+}
+
+/// The lines of `now` behind those of `before`, of which the first may have left the window that is read.
+pub fn new_lines<'a>(before: &str, now: &'a str) -> Vec<&'a str> {
+    let (before, now): (Vec<&str>, Vec<&str>) = (before.lines().collect(), now.lines().collect());
+    // The longest end of what was read that what is read now begins with.
+    let longest = before.len().min(now.len());
+    let common = (0..=longest).rev().find(|n| before[before.len() - n..] == now[..*n]).unwrap_or_default();
+    now[common..].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn lines_are_handed_on_once() {
+        for (before, now, expected) in [
+            ("", "a\nb\n", vec!["a", "b"]),
+            ("a\nb\n", "a\nb\n", vec![]),
+            ("a\nb\n", "a\nb\nc\n", vec!["c"]),
+            ("a\nb\nc\n", "b\nc\nd\ne\n", vec!["d", "e"]),
+            ("a\nb\n", "x\ny\n", vec!["x", "y"]),
+            ("a\na\n", "a\na\na\n", vec!["a"]),
+            ("a\n", "", vec![]),
+        ] {
+            assert_eq!(new_lines(before, now), expected, "{before:?} {now:?}");
+        }
+    }
+
+    #[test]
+    fn the_job_that_makes_the_same_is_taken_over() {
+        let job = |name: &str, attempt: u32, inputs: &str, condition: &str| -> Job {
+            serde_json::from_value(json!({
+                "metadata": {
+                    "name": name,
+                    "labels": {IMAGE_ATTEMPT_LABEL: attempt.to_string()}, "annotations": {IMAGE_INPUTS: inputs},
+                },
+                "status": {"conditions": [{"type": condition, "status": "True"}]},
+            }))
+            .unwrap()
+        };
+        let mut going = job("own", 5, "i", "");
+        going.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+        for (there, expected) in [
+            (vec![], None),
+            (vec![job("a-1", 1, "i", "")], Some("a-1")),
+            (vec![job("a-2", 2, "i", "Complete"), job("a-10", 10, "i", "")], Some("a-10")),
+            (vec![job("a-1", 1, "i", "Failed")], None),
+            (vec![job("a-1", 1, "i", "FailureTarget")], None),
+            (vec![job("a-1", 1, "other", "")], None),
+            // Ours is judged, whatever became of it.
+            (vec![job("a-1", 1, "i", ""), job("own", 5, "i", "Failed")], Some("own")),
+            (vec![going], None),
+        ] {
+            assert_eq!(adopted(&there, "own", "i"), expected, "{there:?}");
+        }
+    }
+}

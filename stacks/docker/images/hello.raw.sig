@@ -1,0 +1,1 @@
+MEYCIQCQr10TjXDz0F+oJ1Xp/IliSNunv/wNF2nF4egBivrwOwIhAIafY6aC1HMtJlDub1jjVbMsTK+ThQk+2eTdqArVTJR+
