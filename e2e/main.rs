@@ -59,6 +59,7 @@ mod rights;
 mod secrets;
 mod seed;
 mod select;
+mod shared_settings;
 mod shop;
 mod signals;
 mod silent;

@@ -11,12 +11,23 @@ use crate::core::duration::go_duration;
 use crate::io::client::Rate;
 
 pub mod environment;
+pub mod overlay;
+pub mod shared;
 
 pub use environment::{DefaultSource, EnvironmentError, SourceKind};
 
 /// Flags of `clusterstack operator`.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, PartialEq)]
 pub struct Flags {
+    /// ConfigMap of `--leader-elect-namespace` whose settings count before flags, for all replicas: a key is the name of a
+    /// flag without dashes. It is watched, and need not be there.
+    #[arg(long, value_name = "NAME", env = "CLUSTERSTACK_SETTINGS")]
+    pub settings: Option<String>,
+
+    /// How often a source is polled by ClusterStacks and ClusterStackSources that don't say; at least 10s.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = poll_interval)]
+    pub default_interval: Duration,
+
     /// Where metrics are served: `[host]:port`, `0` to serve none.
     #[arg(long, value_name = "ADDRESS", default_value = ":8080")]
     pub metrics_bind_address: String,
@@ -204,8 +215,6 @@ pub struct Settings {
     pub webhook: Option<WebhookSettings>,
     /// Namespace of the replicas' Leases; `None` for a process that is alone.
     pub lease_namespace: Option<String>,
-    /// The only shard classes worked on; none for objects without.
-    pub shard_classes: Vec<String>,
     /// The only namespace worked on.
     pub namespace: Option<String>,
     /// The only value of the watch filter's label worked on.
@@ -214,14 +223,6 @@ pub struct Settings {
     pub release_dir: PathBuf,
     /// Its largest size in bytes.
     pub release_dir_size: u64,
-    /// Limits of requests to the API server.
-    pub rate: Rate,
-    /// ClusterStacks at once.
-    pub stack_concurrency: u16,
-    /// ClusterStackReleases at once.
-    pub release_concurrency: u16,
-    /// ClusterAddons at once.
-    pub addon_concurrency: u16,
     /// Whether kubeconfigs of workload clusters may run programs and read files.
     pub allow_any_kubeconfig: bool,
     /// Local sources that are allowed.
@@ -230,18 +231,52 @@ pub struct Settings {
     pub image_dir: PathBuf,
     /// Below which directories images may be brought.
     pub allow_image_directory: Vec<PathBuf>,
-    /// Node images built at once; 0 is no limit.
-    pub image_build_concurrency: u16,
     /// Image of the pods of Jobs whose template brings none; empty for none.
     pub image_job_image: String,
     /// The source of ClusterStacks that name none.
     pub default_source: Option<DefaultSource>,
-    /// ClusterStackSources at once.
-    pub source_concurrency: u16,
     /// ServiceAccount for ClusterStacks that name none.
     pub default_service_account: Option<String>,
     /// Whether ClusterStacks without one may apply everywhere.
     pub allow_cluster_scope: bool,
+}
+
+/// What can be changed while the operator works.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Live {
+    /// How much is logged.
+    pub log_level: LogLevel,
+    /// How often a source is polled by who does not say.
+    pub default_interval: Duration,
+    /// Requests in a second to the API server over time; 0 is no limit.
+    pub qps: f32,
+    /// Requests to the API server at once.
+    pub burst: u32,
+    /// ClusterStacks at once.
+    pub stack_concurrency: u16,
+    /// ClusterStackReleases at once.
+    pub release_concurrency: u16,
+    /// ClusterAddons at once.
+    pub addon_concurrency: u16,
+    /// ClusterStackSources at once.
+    pub source_concurrency: u16,
+    /// Node images built at once; 0 is no limit.
+    pub image_build_concurrency: u16,
+    /// The only shard classes worked on; none for objects without.
+    pub shard_classes: Vec<String>,
+}
+
+impl Live {
+    /// Limits of requests to the API server.
+    pub fn rate(&self) -> Rate {
+        Rate { qps: self.qps, burst: self.burst }
+    }
+
+    /// The polling interval of a ClusterStack or ClusterStackSource: a Go duration of at least [`SHORTEST_INTERVAL`]; the
+    /// default for none or an unreadable one (the API server refuses those).
+    pub fn interval(&self, text: Option<&str>) -> Duration {
+        text.and_then(go_duration).map_or(self.default_interval, |given| given.max(SHORTEST_INTERVAL))
+    }
 }
 
 /// Where runtime hooks are served and reached.
@@ -282,8 +317,8 @@ pub enum HookPlace {
     Url(url::Url),
 }
 
-/// How often a source is polled when the ClusterStack does not say.
-pub const DEFAULT_INTERVAL: Duration = Duration::from_mins(5);
+/// How often a source may be polled.
+pub const SHORTEST_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Why flags are refused.
 #[derive(Debug, Error)]
@@ -323,23 +358,16 @@ impl Flags {
             probes: address("health-probe-bind-address", &self.health_probe_bind_address)?,
             receiver: address("receiver-bind-address", &self.receiver_bind_address)?,
             lease_namespace: self.leader_elect.then_some(self.leader_elect_namespace),
-            shard_classes: self.shard_class,
             namespace: self.namespace.filter(|namespace| !namespace.is_empty()),
             watch_filter: self.watch_filter.filter(|value| !value.is_empty()),
             release_dir: self.release_dir,
             release_dir_size: self.release_dir_size.saturating_mul(1024 * 1024),
-            rate: Rate { qps: self.qps, burst: self.burst },
-            stack_concurrency: self.clusterstack_concurrency,
-            release_concurrency: self.clusterstackrelease_concurrency,
-            addon_concurrency: self.clusteraddon_concurrency,
             allow_any_kubeconfig: self.allow_any_kubeconfig,
             allow_source: self.allow_source,
             image_dir: self.image_dir,
             allow_image_directory: self.allow_image_directory,
-            image_build_concurrency: self.image_build_concurrency,
             image_job_image: self.image_job_image,
             default_source: DefaultSource::read(self.source, |name| std::env::var(name).ok())?,
-            source_concurrency: self.clusterstacksource_concurrency,
             default_service_account: self.default_service_account,
             allow_cluster_scope: self.allow_cluster_scope,
         })
@@ -373,6 +401,14 @@ impl Flags {
 
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     go_duration(text).ok_or_else(|| "no duration: write 10m or 1h30m".to_owned())
+}
+
+fn poll_interval(text: &str) -> Result<Duration, String> {
+    let given = duration(text)?;
+    if given < SHORTEST_INTERVAL {
+        return Err("a source is asked every 10s at most: write 10s or more".to_owned());
+    }
+    Ok(given)
 }
 
 /// As values of labels are.
@@ -421,12 +457,6 @@ fn address(flag: &'static str, value: &str) -> Result<Option<SocketAddr>, Settin
     full.parse().map(Some).map_err(|_| SettingsError::Address { flag, value: value.to_owned() })
 }
 
-/// The polling interval of a ClusterStack: a Go duration of at least 10 s; the default for none or an unreadable one
-/// (the API server refuses those).
-pub fn interval(text: Option<&str>) -> Duration {
-    text.and_then(go_duration).map_or(DEFAULT_INTERVAL, |given| given.max(Duration::from_secs(10)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -468,11 +498,17 @@ mod tests {
 
     #[test]
     fn intervals_are_go_durations() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            flags: Flags,
+        }
+        let live = <Line as clap::Parser>::parse_from(["clusterstack"]).flags.live();
         for (text, seconds) in
             [("5m", 300), ("1h30m", 5400), ("90s", 90), ("1s", 10), ("1.5m", 90), ("x", 300), ("", 300)]
         {
-            assert_eq!(interval(Some(text)), Duration::from_secs(seconds), "{text}");
+            assert_eq!(live.interval(Some(text)), Duration::from_secs(seconds), "{text}");
         }
-        assert_eq!(interval(None), DEFAULT_INTERVAL);
+        assert_eq!(live.interval(None), Duration::from_mins(5));
     }
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
 
 mod architecture;
+mod bounds;
 mod cli;
 mod crds;
 mod destination;

@@ -139,6 +139,32 @@ async fn without_the_webhook_its_configuration_goes() {
     Door { operator: with }.is_open(&t).await;
 }
 
+#[tokio::test]
+async fn replicas_with_and_without_the_webhook_live_side_by_side() {
+    let Some(t) = world("mixed").await else { return };
+    t.remove_at_end(CONFIGURATION.0, CONFIGURATION.1, &configuration(&t));
+    let member = ["--leader-elect", "--leader-elect-namespace", &t.namespace];
+    let without = t.operator(&member);
+    wait_for("the one without to lead", || async { check(without.log().contains("leads=true"), without.log()) }).await;
+    let address = free_address();
+    let url = format!("https://{address}");
+    let serving = ["--webhook-bind-address", &address, "--webhook-url", &url];
+    let with = t.operator(&[&member[..], &serving].concat());
+    let door = Door { operator: with };
+    door.is_open(&t).await;
+    // The one without looks every three seconds whether nobody serves it.
+    let first = configured(&t).await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+    assert_eq!(configured(&t).await.unwrap()["metadata"]["uid"], first["metadata"]["uid"]);
+    // When nobody does any more, it goes.
+    assert!(door.operator.terminate().await.success());
+    wait_for("the configuration to be gone", || async {
+        let found = configured(&t).await;
+        check(found.is_none(), found)
+    })
+    .await;
+}
+
 /// A range of loopback addresses for Services: the API server calls a Service at its own address, and nobody here would
 /// lead it on from there to a pod.
 async fn service_range(t: &World, range: &str) -> bool {

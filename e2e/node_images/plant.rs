@@ -25,6 +25,7 @@ use clusterstack::io::image::running::Running;
 use clusterstack::io::image::task::{Report, StepError, Steps};
 use clusterstack::io::members::Members;
 use clusterstack::io::report::Events;
+use clusterstack::io::stored::Unreadable;
 use futures::channel::mpsc;
 use kube::runtime::reflector;
 use tokio::sync::watch;
@@ -296,6 +297,7 @@ impl Process {
                 workshop,
                 identity,
                 alone: false,
+                unreadable: Unreadable::silent(),
                 seats: Seats::new(Members::alone()),
                 cluster: "management-cluster".to_owned(),
                 logs: clusterstack::io::image::log_server::Logs::new(std::path::PathBuf::new(), None),

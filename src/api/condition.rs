@@ -112,7 +112,7 @@ vocabulary! {
 
 vocabulary! {
     /// Reasons of conditions, events and resource rows. They are API: names never change their meaning.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, schemars::JsonSchema)]
     Reason:
     /// All is as wanted.
     Ready,
@@ -236,6 +236,12 @@ vocabulary! {
     OwnerMissing,
     /// No replica of the operator takes the object's shard class: nothing is done about it.
     ShardClassUnserved,
+    /// The object was stored under another schema than this version of the operator knows: it is left alone.
+    Unreadable,
+    /// The settings in the operator's ConfigMap can't be used: the replicas keep those from before.
+    SettingsInvalid,
+    /// A fault of the operator itself ended the pass over this object; it is tried again, ever more seldom.
+    InternalError,
     /// The API server of the workload cluster does not answer, or its kubeconfig is not there yet.
     ClusterUnreachable,
     /// The kubeconfig of the workload cluster would run a program or read a file of the operator's: it is not used.
@@ -310,6 +316,16 @@ vocabulary! {
     ImageUnused,
     /// The image can't be removed from its destination; it is tried again.
     ImageRemovalFailed,
+    /// A reason of another version of the operator, which this one does not know.
+    Unknown,
+}
+
+impl<'de> Deserialize<'de> for Reason {
+    /// Any word: what a later version wrote must not make an object unreadable after a rollback.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let word = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        Ok(Self::named(&word).unwrap_or(Self::Unknown))
+    }
 }
 
 impl std::fmt::Display for Reason {
@@ -403,6 +419,12 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn a_reason_of_another_version_is_read() {
+        let read = |word: &str| serde_json::from_value::<Reason>(word.into()).unwrap();
+        assert_eq!([read("Pruned"), read("OfAnotherVersion")], [Reason::Pruned, Reason::Unknown]);
     }
 
     #[test]

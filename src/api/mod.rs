@@ -144,6 +144,8 @@ pub const MEMBERS: &str = "clusterstack.x-k8s.io/members";
 pub const REACH: &str = "clusterstack.x-k8s.io/reach";
 /// Annotation on the Lease of a replica: objects of others that it was told to look at, as JSON.
 pub const TOLD: &str = "clusterstack.x-k8s.io/told";
+/// Annotation of the ConfigMap with the operator's settings: what it held when they were last good.
+pub const SETTINGS_BEFORE: &str = "clusterstack.x-k8s.io/last-good-settings";
 /// Label on a ClusterStack, ClusterStackSource or Cluster: which replicas work on it, by `--shard-class`.
 pub const SHARD_CLASS: &str = "clusterstack.x-k8s.io/shard-class";
 /// Cluster API's label: the Cluster an object belongs to.

@@ -66,6 +66,9 @@ pub struct OperatorShardStatus {
     /// How much it has to do.
     #[serde(default)]
     pub load: ShardLoad,
+    /// Which version of the settings from the ConfigMap it runs with; none without `--settings`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<ShardSettings>,
     /// When its members last changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_change: Option<Time>,
@@ -90,6 +93,24 @@ pub struct ShardShare {
     /// Node images, with their builds.
     #[serde(default)]
     pub node_images: u32,
+}
+
+/// Versions of the settings that all replicas share, by the digest of what the ConfigMap holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ShardSettings {
+    /// The one that it runs with.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub running: String,
+    /// The one that the ConfigMap holds.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub wanted: String,
+    /// Why that one is refused.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub refused: String,
 }
 
 /// What is under way.

@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::io::telemetry;
-use crate::settings::{Flags, Settings};
+use crate::settings::Flags;
 
 /// Exit code of a process that was told twice to end, as after SIGINT.
 const ABORTED: u8 = 130;
@@ -19,18 +19,20 @@ const ABORTED: u8 = 130;
 /// Flags that can't be used, and what keeps the operator from working.
 pub fn run(flags: Flags) -> Result<ExitCode> {
     telemetry::log(flags.log_level, flags.log_format);
-    let settings = flags.settings()?;
+    telemetry::log_panics();
+    // What can't be used is said before anything begins.
+    flags.clone().settings()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
-    let result = runtime.block_on(until_stopped(settings));
+    let result = runtime.block_on(until_stopped(flags));
     // What still runs is no longer waited for: a build of ours goes on from its checkpoint.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
 }
 
-async fn until_stopped(settings: Settings) -> Result<ExitCode> {
+async fn until_stopped(flags: Flags) -> Result<ExitCode> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let stop = CancellationToken::new();
-    let work = crate::controllers::run(settings, stop.clone());
+    let work = crate::controllers::run(flags, stop.clone());
     tokio::pin!(work);
     tokio::select! {
         result = &mut work => return finished(result),

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::connection::{self, ConnectionArgs};
 use super::output::{self, Format};
-use crate::api::operator_shard::{ShardLoad, ShardShare};
+use crate::api::operator_shard::{ShardLoad, ShardSettings, ShardShare};
 use crate::api::{OperatorShard, OperatorShardStatus};
 
 /// Examples in the help.
@@ -53,6 +53,7 @@ struct Row {
     share: ShardShare,
     load: ShardLoad,
     members: Vec<String>,
+    settings: Option<ShardSettings>,
     created: Option<Timestamp>,
     last_change: Option<Timestamp>,
 }
@@ -70,6 +71,7 @@ impl Row {
             share: status.share,
             load: status.load,
             members: status.members,
+            settings: status.settings,
             created: shard.creation_timestamp().map(|at| at.0),
             last_change: status.last_change.map(|at| at.0),
         }
@@ -103,10 +105,22 @@ async fn read(args: &ShardsArgs) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-const TITLES: [&str; 12] = [
-    "NAME", "READY", "LEADER", "VERSION", "STACKS", "SOURCES", "CLUSTERS", "IMAGES", "BUILDS", "CLASSES", "CHANGED",
-    "AGE",
+const TITLES: [&str; 13] = [
+    "NAME", "READY", "LEADER", "VERSION", "STACKS", "SOURCES", "CLUSTERS", "IMAGES", "BUILDS", "CLASSES", "SETTINGS",
+    "CHANGED", "AGE",
 ];
+
+/// Which settings it runs with, and where it is to go, or will not.
+fn settings(settings: Option<&ShardSettings>) -> String {
+    match settings {
+        None => "-".to_owned(),
+        Some(ShardSettings { running, wanted, .. }) if running == wanted => running.clone(),
+        Some(ShardSettings { running, wanted, refused }) => {
+            let running = if running.is_empty() { "-" } else { running };
+            if refused.is_empty() { format!("{running} -> {wanted}") } else { format!("{running} ({wanted} refused)") }
+        }
+    }
+}
 
 fn table(rows: &[Row], now: Timestamp) -> String {
     let word = |is: bool| if is { "yes" } else { "no" }.to_owned();
@@ -126,11 +140,12 @@ fn table(rows: &[Row], now: Timestamp) -> String {
             row.share.node_images.to_string(),
             builds,
             if row.shard_classes.is_empty() { "-".to_owned() } else { row.shard_classes.join(",") },
+            settings(row.settings.as_ref()),
             since(row.last_change, now),
             since(row.created, now),
         ]
     };
-    let lines: Vec<[String; 12]> = std::iter::once(TITLES.map(str::to_owned)).chain(rows.iter().map(cells)).collect();
+    let lines: Vec<[String; 13]> = std::iter::once(TITLES.map(str::to_owned)).chain(rows.iter().map(cells)).collect();
     output::columns(&lines)
 }
 
@@ -161,16 +176,23 @@ mod tests {
                 "ready": true, "version": "0.1.0", "members": ["op-0-1f"], "lastChange": "2026-01-01T00:58:59Z",
                 "share": {"clusterStacks": 12, "releases": 30, "sources": 2, "clusters": 170, "nodeImages": 4},
                 "load": {"buildsRunning": 2, "buildsQueued": 5}, "shardClasses": ["big", "old"],
+                "settings": {"running": "0a1b2c3d4e5f", "wanted": "5f4e3d2c1b0a"},
             },
         }))
         .unwrap();
         insta::assert_snapshot!(table(&[Row::of(&shard)], "2026-01-01T01:00:00Z".parse().unwrap()), @"
-        NAME     READY  LEADER  VERSION  STACKS  SOURCES  CLUSTERS  IMAGES  BUILDS  CLASSES  CHANGED  AGE
-        op-0-1f  yes    no      0.1.0    12      2        170       4       2 (+5)  big,old  61s      60m
+        NAME     READY  LEADER  VERSION  STACKS  SOURCES  CLUSTERS  IMAGES  BUILDS  CLASSES  SETTINGS                      CHANGED  AGE
+        op-0-1f  yes    no      0.1.0    12      2        170       4       2 (+5)  big,old  0a1b2c3d4e5f -> 5f4e3d2c1b0a  61s      60m
         ");
         let now: Timestamp = "2026-01-04T00:00:00Z".parse().unwrap();
         let ages = ["2026-01-03T12:00:00Z", "2026-01-01T00:00:00Z", "2026-01-05T00:00:00Z"];
         assert_eq!(ages.map(|at| since(at.parse().ok(), now)), ["12h", "3d", "0s"]);
         assert_eq!(since(None, now), "-");
+        let said = |running: &str, refused: &str| {
+            let (running, wanted) = (running.to_owned(), "b".to_owned());
+            settings(Some(&ShardSettings { running, wanted, refused: refused.to_owned() }))
+        };
+        assert_eq!([said("b", ""), said("a", "why"), said("", "")], ["b", "a (b refused)", "- -> b"]);
+        assert_eq!(settings(None), "-");
     }
 }

@@ -24,7 +24,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::RunError;
-use super::served::{RETRY, SeenReleases, UPKEEP, below_path, client_config, names, registered_name};
+use super::served::{
+    RETRY, SeenReleases, UPKEEP, WEBHOOK, below_path, client_config, names, registered_name, served_as, turn_of,
+};
 use crate::core::admission::Verdict;
 use crate::core::source::AllowList;
 use crate::io::apply::refusal;
@@ -76,7 +78,7 @@ pub(super) fn start(
 ) -> Result<(), RunError> {
     let name = registered_name(settings.namespace.as_deref(), settings.watch_filter.as_deref());
     let Some(webhook) = settings.webhook.clone() else {
-        tasks.spawn(withdraw(clients.own(), name, end.clone()));
+        tasks.spawn(withdraw(clients.own(), members.clone(), name, end.clone()));
         return Ok(());
     };
     let client = clients.watching();
@@ -105,7 +107,7 @@ pub(super) fn start(
 
 /// Serves as soon as there is a certificate, and keeps certificate and configuration as they have to be.
 ///
-/// Every replica serves; the leader makes the certificate and registers.
+/// Every replica serves that has the flag; the eldest of them makes the certificate and registers.
 async fn serve(
     (mut served, server): (TlsServer, Arc<Server>),
     mut registration: Webhook,
@@ -116,6 +118,7 @@ async fn serve(
     let secret = format!("{}-webhook-certificate", registration.name);
     let kept = Kept { namespace: &webhook.namespace, name: &secret, names: &names, what: WHAT };
     let mut told = String::new();
+    let duty = served_as(WEBHOOK, &registration.name);
     tokio::select! {
         () = end.cancelled() => return,
         _ = tokio::time::timeout(FIRST_READ, server.releases.read()) => {}
@@ -125,19 +128,19 @@ async fn serve(
         server.kinds.forget(CLUSTER_API);
         registration.operator = server.operator(&own).await;
         registration.classes = reading::classes_of_other_names(&server.releases);
-        let leads = members.leads();
-        let found = fence::within(Fence::of_leader(&members), async {
-            hook_certificate::ensure(&fence::guarded(&own), kept, (Timestamp::now(), leads)).await
+        let registers = members.registers(&duty);
+        let found = fence::within(Fence::of_registrar(&members, &duty), async {
+            hook_certificate::ensure(&fence::guarded(&own), kept, (Timestamp::now(), registers)).await
         });
         let said = match found.await {
             Err(error) => Err(error.to_string()),
             Ok(identity) => {
                 // Who is told of a new authority first trusts what it signs.
-                let registered = if leads {
+                let registered = if registers {
                     let register = async {
                         webhook_configuration::register(&fence::guarded(&own), &registration, &identity.bundle).await
                     };
-                    fence::within(Fence::of_leader(&members), register).await
+                    fence::within(Fence::of_registrar(&members, &duty), register).await
                 } else {
                     Ok(Registered::Unchanged)
                 };
@@ -149,6 +152,7 @@ async fn serve(
         tokio::select! {
             () = end.cancelled() => return served.shutdown(),
             () = tokio::time::sleep(pause) => {}
+            () = turn_of(&members, &duty, registers) => {}
             () = other_classes(&server.releases, &registration.classes) => {}
         }
     }
@@ -177,10 +181,13 @@ fn tell(told: &mut String, name: &str, said: Result<Registered, String>) {
     }
 }
 
-/// Takes our configuration away, also where a replica that ends writes it once more. Who may not read it never made it.
-async fn withdraw(client: Client, name: String, end: CancellationToken) {
+/// Takes our configuration away where no replica serves it. Who may not read it never made it.
+async fn withdraw(client: Client, members: Members, name: String, end: CancellationToken) {
+    let duty = served_as(WEBHOOK, &name);
     loop {
-        match webhook_configuration::withdraw(&client, &name).await {
+        let is_unserved = members.is_unserved(&duty);
+        let removed = if is_unserved { webhook_configuration::withdraw(&client, &name).await } else { Ok(false) };
+        match removed {
             Ok(true) => tracing::info!("ValidatingWebhookConfiguration {name} was removed: no webhook is served"),
             Ok(false) => {}
             Err(kube::Error::Api(status)) if status.code == 403 => {
@@ -190,7 +197,7 @@ async fn withdraw(client: Client, name: String, end: CancellationToken) {
         }
         tokio::select! {
             () = end.cancelled() => return,
-            () = tokio::time::sleep(UPKEEP) => {}
+            () = tokio::time::sleep(if is_unserved { UPKEEP } else { RETRY }) => {}
         }
     }
 }

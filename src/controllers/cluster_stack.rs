@@ -25,9 +25,8 @@ use crate::core::retry::{self, ErrorClass};
 use crate::core::selection::{self, Existing, Kept, Selection, Wish};
 use crate::core::status::{self, ReleaseView, StackFacts, StepState, Trouble};
 use crate::io::apply::refusal;
-use crate::io::report;
 use crate::io::usage;
-use crate::settings::interval;
+use crate::io::{place, report};
 
 /// After a release's time has come it is taken with the next full second.
 const A_MOMENT: Duration = Duration::from_secs(1);
@@ -102,7 +101,7 @@ async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut Stac
         (state, _) => state,
     };
     facts.releases = views(wish, ctx, stack, &selected);
-    let pause = interval(stack.spec.interval.as_deref());
+    let pause = ctx.interval(stack.spec.interval.as_deref());
     let uid = stack.uid().unwrap_or_default();
     let trouble =
         [facts.source.as_ref(), Some(&facts.releases_synced)].into_iter().flatten().find_map(StepState::trouble);
@@ -179,6 +178,23 @@ async fn in_use(
 
 /// Creates and deletes releases.
 async fn act(stack: &ClusterStack, selected: &Selection, template: Option<&Template>, ctx: &Context) -> StepState {
+    let namespace = stack.namespace().unwrap_or_default();
+    let is_going = if selected.create.is_empty() {
+        Ok(false)
+    } else {
+        place::is_terminating(&ctx.clients.own(), &namespace).await
+    };
+    match is_going {
+        Ok(false) => {}
+        Ok(true) => {
+            let message = format!("namespace {namespace} is being deleted: no release is created any more");
+            return StepState::Failed(Trouble::new(ErrorClass::Waiting, Reason::NamespaceTerminating, message));
+        }
+        Err(error) => {
+            let message = format!("namespace {namespace} can't be read: {}", refusal(&error).message);
+            return StepState::Failed(Trouble::new(ErrorClass::Transient, Reason::FailedToCreateOrUpdate, message));
+        }
+    }
     let mut failed = Vec::new();
     let mut class = ErrorClass::Waiting;
     for name in &selected.create {

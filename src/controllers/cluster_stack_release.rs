@@ -32,7 +32,6 @@ use crate::io::release::{FetchedRelease, Job, Objects, Part, Upstream, Wanted};
 use crate::io::report;
 use crate::io::source::flights::Waiter;
 use crate::io::source::trust::{Demand, asked_of};
-use crate::settings::interval;
 
 /// Shortest pause before a certificate that is due is made anew.
 const SOONEST_RENEWAL: Duration = Duration::from_secs(10);
@@ -469,7 +468,7 @@ fn offered_by(had: Option<&Artifact>, now: &Artifact, origin: Option<&Origin>) -
 
 /// When to come back without an event.
 fn next(facts: &ReleaseFacts, stack: &ClusterStack, release: &ClusterStackRelease, ctx: &Context) -> Action {
-    let pause = interval(stack.spec.interval.as_deref());
+    let pause = ctx.interval(stack.spec.interval.as_deref());
     let steps = [Some(&facts.downloaded), facts.provider.as_ref(), Some(&facts.templated), Some(&facts.applied)];
     let trouble = steps.into_iter().flatten().find_map(StepState::trouble).map(|trouble| trouble.class);
     let rows = facts.resources.iter().filter(|row| row.status == ResourceStatus::NotSynced).map(row_class).min();

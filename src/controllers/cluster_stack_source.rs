@@ -17,7 +17,6 @@ use crate::core::source::{self, offer};
 use crate::core::status::{self, SourceFacts, StepState, Trouble};
 use crate::io::report;
 use crate::io::source::flights::Waiter;
-use crate::settings::interval;
 
 /// One pass over a ClusterStackSource.
 ///
@@ -68,7 +67,7 @@ pub(super) async fn unserved(source: &ClusterStackSource, ctx: &Context) -> Resu
 async fn poll(source: &ClusterStackSource, ctx: &Context, facts: &mut SourceFacts) -> Duration {
     let failed = |trouble: Trouble| (StepState::Failed(trouble), None);
     let namespace = source.namespace().unwrap_or_default();
-    let every = interval(source.spec.interval.as_deref());
+    let every = ctx.interval(source.spec.interval.as_deref());
     let poked = ctx.pokes.take(&pokes::of(source));
     let asked = source.status.as_ref().map_or("", |status| &status.last_handled_reconcile_at) != facts.reconcile_at;
     let max_age = if asked || poked { Duration::ZERO } else { every.mul_f64(0.7) };

@@ -10,13 +10,15 @@ use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::{PredicateConfig, WatchStreamExt, watcher};
+use kube::runtime::{PredicateConfig, WatchStreamExt};
 use kube::{Api, Client, ResourceExt};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::changes::{at_init_done, edit};
 use super::node_images::{self, NodeImages, Writers};
-use super::run::{at_init_done, edit, every_due, has_read_all, scoped, seated};
+use super::passes::{every_due, has_read_all, seated};
 use super::seats::Seat;
 use super::{Context, Error, Memory, handover, image_releases};
 use crate::api::image_release::{ImagePhase, ProviderNodeImageRelease as Image};
@@ -29,7 +31,8 @@ use crate::io::image::executor::Workshop;
 use crate::io::image::journal::Books;
 use crate::io::image::running::Running;
 use crate::io::image::workshop::{Local, Place};
-use crate::settings::Settings;
+use crate::io::stored;
+use crate::settings::{Live, Settings};
 
 /// The kinds that the built-in provider needs.
 const KINDS: [&str; 3] =
@@ -69,6 +72,7 @@ pub(super) async fn run(
         // An image is another's only when that one has stopped its build.
         alone: ctx.settings.lease_namespace.is_some(),
         seats: ctx.seats.clone(),
+        unreadable: ctx.unreadable.clone(),
         cluster,
         logs: Arc::clone(&ctx.logs),
         watch_filter: ctx.settings.watch_filter.clone(),
@@ -79,10 +83,7 @@ pub(super) async fn run(
         read: node_images::Read::default(),
         grants: Mutex::default(),
         waker,
-        queue: Mutex::new(match ctx.settings.image_build_concurrency {
-            0 => Queue::default(),
-            limit => Queue::limited(usize::from(limit)),
-        }),
+        queue: Mutex::new(Queue::limited(places(ctx.live.borrow().image_build_concurrency))),
         memory: Memory::default(),
         cancel: ctx.cancel.clone(),
     });
@@ -110,13 +111,13 @@ pub(super) async fn run(
     };
     on_handover(&ctx, &images, (&release_reader, &wakers));
     let writers = Writers { images: image_writer, templates: template_writer };
+    images.tasks.spawn(resize(Arc::clone(&images), ctx.live.clone(), intake.clone()));
     images.tasks.spawn(sweep_logs(Arc::clone(&images), intake.clone()));
     let passes = node_images::run(client, Arc::clone(&images), writers, woken, changed, intake.clone());
     let (of_releases, read) = (Arc::clone(&images), Arc::clone(&images));
     let mut seen: HashMap<ObjectRef<Release>, u64> = HashMap::new();
     let events =
-        watcher::watcher(scoped::<Release>(client, ctx.settings.namespace.as_deref()), watcher::Config::default())
-            .default_backoff()
+        stored::watch(client, ctx.settings.namespace.as_deref(), release_reader.clone(), ctx.unreadable.clone())
             .reflect(release_writer)
             .inspect_ok(at_init_done(move || read.read.releases()))
             .touched_objects()
@@ -138,6 +139,27 @@ pub(super) async fn run(
         .run(pass, |object, error, ctx| ctx.on_error(&*object, error), ctx)
         .for_each(|_| ready(()));
     futures::future::join(passes, releases).await;
+}
+
+/// How many node images may be built at once; 0 is no limit.
+fn places(concurrency: u16) -> usize {
+    if concurrency == 0 { usize::MAX } else { usize::from(concurrency) }
+}
+
+/// Keeps to the number of builds that the settings say, until `intake` ends.
+async fn resize(images: Arc<NodeImages>, mut live: watch::Receiver<Live>, intake: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = intake.cancelled() => return,
+            changed = live.changed() => if changed.is_err() { return },
+        }
+        let limit = places(live.borrow_and_update().image_build_concurrency);
+        images.queue.lock().unwrap_or_else(PoisonError::into_inner).set_limit(limit);
+        // Those who wait for a place look again.
+        for image in images.images.state() {
+            images.wake(ObjectRef::from_obj(&*image));
+        }
+    }
 }
 
 /// Starts passes over what becomes ours, and ends the builds of what was.

@@ -1,6 +1,7 @@
 //! Controllers: observe, decide, act, report. Decisions are in `core`, effects in `io`.
 
 mod admission;
+mod changes;
 pub mod cluster_addon;
 pub mod cluster_stack;
 pub mod cluster_stack_release;
@@ -13,6 +14,7 @@ mod image_releases;
 mod memory;
 pub mod node_images;
 mod origin;
+mod passes;
 mod pokes;
 mod provider;
 mod receiver;
@@ -22,6 +24,7 @@ mod runtime_hooks;
 mod seats;
 mod served;
 mod shard;
+mod shared_settings;
 mod subscription;
 mod turns;
 pub mod upgrade;
@@ -30,8 +33,9 @@ mod upgrade_plans;
 pub use handover::Handover;
 pub use memory::Memory;
 pub use pokes::{Poked, Pokes};
-pub use run::{RunError, run};
+pub use run::RunError;
 pub use seats::Seats;
+pub use shared_settings::run;
 pub use turns::Lines;
 
 use std::sync::Arc;
@@ -41,9 +45,10 @@ use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::Store;
 use thiserror::Error;
-use tokio::sync::SetOnce;
+use tokio::sync::{SetOnce, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::api::operator_shard::ShardSettings;
 use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource, RECONCILE_AT, Reason, WATCH_LABEL};
 use crate::core::image::build::Hope;
 use crate::core::retry::{self, ErrorClass};
@@ -56,10 +61,11 @@ use crate::io::inputs::Inputs;
 use crate::io::kinds::Kinds;
 use crate::io::release::Releases;
 use crate::io::report::Events;
+use crate::io::stored::Unreadable;
 use crate::io::telemetry::Metrics;
 use crate::io::watch::Watches;
 use crate::io::workload::Workloads;
-use crate::settings::Settings;
+use crate::settings::{Live, Settings};
 
 /// What the controllers share.
 pub struct Context {
@@ -71,14 +77,20 @@ pub struct Context {
     pub watches: Arc<Watches>,
     /// Events on our objects.
     pub events: Events,
+    /// Objects that can't be read.
+    pub unreadable: Unreadable,
     /// Metrics.
     pub metrics: Metrics,
     /// Sources and the store.
     pub releases: Releases,
     /// Logs of node images' builds.
     pub logs: Arc<Logs>,
-    /// Flags.
+    /// What it runs with.
     pub settings: Settings,
+    /// What of that may change meanwhile.
+    pub live: watch::Receiver<Live>,
+    /// Which version of the shared settings that is; none without.
+    pub said: watch::Receiver<Option<ShardSettings>>,
     /// ClusterStacks as last seen.
     pub stacks: Store<ClusterStack>,
     /// ClusterStackReleases as last seen.
@@ -150,6 +162,9 @@ pub enum Error {
         /// Why.
         error: StepError,
     },
+    /// A fault of ours. The log has its words; they may hold anything.
+    #[error("a fault in the operator itself ended the pass: its log says where. Please report it")]
+    Panicked,
     /// The pass took too long.
     #[error("the pass did not end within {} s", PASS.as_secs())]
     TimedOut,
@@ -178,7 +193,7 @@ impl Error {
         match self {
             // It goes with its namespace.
             Self::Api { error, .. } if refusal(error).reason == Reason::NamespaceTerminating => ErrorClass::Waiting,
-            Self::Api { .. } | Self::TimedOut => ErrorClass::Transient,
+            Self::Api { .. } | Self::TimedOut | Self::Panicked => ErrorClass::Transient,
             Self::Tidying { error, .. } if error.hope == Hope::Retry => ErrorClass::Transient,
             Self::Client(_) | Self::Tidying { .. } => ErrorClass::Waiting,
         }
@@ -200,6 +215,11 @@ impl<T> Doing<T> for Result<T, kube::Error> {
 const PASS: Duration = Duration::from_mins(6);
 
 impl Context {
+    /// How often a source is polled whose object says this, or nothing.
+    fn interval(&self, text: Option<&str>) -> Duration {
+        self.live.borrow().interval(text)
+    }
+
     /// Whether the flags leave this object to us.
     fn is_ours<K: ResourceExt>(&self, object: &K) -> bool {
         self.settings.watch_filter.as_ref().is_none_or(|value| object.labels().get(WATCH_LABEL) == Some(value))

@@ -18,7 +18,6 @@ use crate::core::source::offer::{Admission, Rules, admits, selects};
 use crate::core::status::Trouble;
 use crate::io::release::Wanted;
 use crate::io::source::trust::Demand;
-use crate::settings::interval;
 
 /// How old the listing of a shared source may be, in its intervals: its own pass polls it, others read what it found.
 const SHARED_AGE: f64 = 1.5;
@@ -69,7 +68,7 @@ impl Origin {
             return Ok(Self {
                 namespace,
                 source: stack.spec.source.clone(),
-                max_age: interval(stack.spec.interval.as_deref()).mul_f64(0.7),
+                max_age: ctx.interval(stack.spec.interval.as_deref()).mul_f64(0.7),
                 least_age: Duration::ZERO,
                 shared: None,
                 verify: own_demand(stack).into_iter().collect(),
@@ -84,7 +83,7 @@ impl Origin {
         })?;
         Ok(Self {
             source: Some(source.spec.source.clone()),
-            max_age: interval(source.spec.interval.as_deref()).mul_f64(SHARED_AGE),
+            max_age: ctx.interval(source.spec.interval.as_deref()).mul_f64(SHARED_AGE),
             least_age: SHARED_ASKED,
             verify: demand(&own, source.spec.verify.as_ref()).into_iter().chain(own_demand(stack)).collect(),
             pin: stack.spec.pin.clone(),

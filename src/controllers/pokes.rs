@@ -2,8 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use kube::{Resource, ResourceExt};
+use tokio::time::Instant;
 
 /// An object of ours: kind, namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,8 +31,8 @@ pub(super) fn of<K: Resource<DynamicType = ()>>(object: &K) -> Poked {
 #[derive(Debug, Default)]
 pub struct Pokes {
     poked: Mutex<HashSet<Poked>>,
-    /// The revision of its shared source that each waits for.
-    lagging: Mutex<HashMap<Poked, String>>,
+    /// The revision of its shared source that each waits for, and when it may ask for it.
+    lagging: Mutex<HashMap<Poked, (String, Instant)>>,
 }
 
 impl Pokes {
@@ -44,15 +46,21 @@ impl Pokes {
         self.poked.lock().unwrap_or_else(PoisonError::into_inner).remove(object)
     }
 
-    /// Remembers the revision that another replica found and this one did not, `None` when they agree; whether it is a new
-    /// one.
-    pub(super) fn lags(&self, object: &Poked, revision: Option<&str>) -> bool {
+    /// Remembers the revision that another replica found and this one did not, `None` when they agree. How long it is until
+    /// the source may be asked for it, `after` it was first missed; `None` when it was asked.
+    pub(super) fn lags(&self, object: &Poked, revision: Option<&str>, after: Duration) -> Option<Duration> {
         let mut lagging = self.lagging.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(revision) = revision else {
             lagging.remove(object);
-            return false;
+            return None;
         };
-        lagging.insert(object.clone(), revision.to_owned()).as_deref() != Some(revision)
+        let now = Instant::now();
+        let missed = lagging.entry(object.clone()).or_insert_with(|| (revision.to_owned(), now + after));
+        if missed.0 != revision {
+            *missed = (revision.to_owned(), now + after);
+        }
+        // Each pass until then says so: the last one's word counts.
+        missed.1.checked_duration_since(now).filter(|left| !left.is_zero())
     }
 }
 
@@ -60,12 +68,25 @@ impl Pokes {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_revision_that_was_missed_is_waited_for_once() {
+    #[tokio::test(start_paused = true)]
+    async fn a_revision_that_was_missed_is_waited_for_once_by_however_many_passes() {
         let object = Poked { kind: "ClusterStack".into(), namespace: "team".into(), name: "x".into() };
         let pokes = Pokes::default();
-        let told =
-            [None, Some("b"), Some("b"), None, Some("b"), Some("c"), Some("c")].map(|one| pokes.lags(&object, one));
-        assert_eq!(told, [false, true, false, false, true, true, false]);
+        let mut told = Vec::new();
+        for (seconds, revision) in [
+            (0, None),
+            (0, Some("b")),
+            (1, Some("b")),
+            (3, Some("b")),
+            (1, Some("b")),
+            (0, Some("c")),
+            (9, Some("c")),
+            (0, None),
+            (0, Some("c")),
+        ] {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            told.push(pokes.lags(&object, revision, Duration::from_secs(5)).map(|left| left.as_secs()));
+        }
+        assert_eq!(told, [None, Some(5), Some(4), Some(1), None, Some(5), None, None, Some(5)]);
     }
 }

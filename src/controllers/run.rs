@@ -1,50 +1,47 @@
 //! Starts the controllers, connects their watches, and ends them in order.
 
-use std::borrow::Cow;
-use std::collections::HashSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::channel::mpsc::{self, UnboundedSender};
-use futures::future::{BoxFuture, ready};
-use futures::{Stream, StreamExt, TryStreamExt};
-use kube::api::DynamicObject;
-use kube::runtime::controller::{Action, Config, Controller};
-use kube::runtime::reflector::store::Writer;
+use futures::future::ready;
+use futures::{FutureExt, StreamExt};
+use kube::runtime::controller::Controller;
 use kube::runtime::reflector::{self, ObjectRef};
-use kube::runtime::{PredicateConfig, WatchStreamExt, watcher};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::runtime::{PredicateConfig, WatchStreamExt};
+use kube::{Client, ResourceExt};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::{SetOnce, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::receiver::{self, Bucket, Hooks, Tokens};
-use super::seats::{Rooted, Seat};
-use super::{
-    Context, Error, FirstRead, Handover, Lines, Memory, PASS, Pokes, Seats, admission, cluster_addon, cluster_stack,
-    cluster_stack_release, cluster_stack_source, handover, image_provider, origin, runtime_hooks, shard, upgrade_plans,
+use super::changes::{
+    Routes, artifacts_of, release_edit, release_events, route, source_edit, source_events, stack_edit, stack_events,
 };
-use crate::api::condition::{self, ConditionType};
-use crate::api::{ClusterAddon, ClusterStack, ClusterStackRelease, ClusterStackSource, ProviderClusterStackRelease};
-use crate::core::addon::cluster::addon_name;
+use super::passes::{every_due, timed_release, timed_source, timed_stack};
+use super::receiver::{self, Bucket, Hooks, Tokens};
+use super::shared_settings::Ongoing;
+use super::{
+    Context, FirstRead, Handover, Lines, Memory, Pokes, Seats, admission, cluster_addon, handover, image_provider,
+    runtime_hooks, served, shard, upgrade_plans,
+};
+use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource};
 use crate::core::share::Reach;
-use crate::core::share::view::Role;
-use crate::core::status;
 use crate::io::client::{ClientError, Clients};
-use crate::io::fence;
 use crate::io::image::log_server::{self, Logs, Pod};
 use crate::io::inputs::Inputs;
 use crate::io::kinds::Kinds;
 use crate::io::members::{self, Members, Membership};
 use crate::io::release::{Releases, ReleasesError};
 use crate::io::report::Events;
-use crate::io::source::flights::{Ground, Waiter};
-use crate::io::telemetry::{self, ByController, Metrics, Readiness};
+use crate::io::source::flights::Ground;
+use crate::io::stored::Unreadable;
+use crate::io::telemetry::{self, Metrics, Readiness};
 use crate::io::watch::{Notice, Watches};
 use crate::io::workload::Workloads;
-use crate::settings::Settings;
+use crate::settings::{Live, Settings, SettingsError};
 
 /// Why the operator ends other than on request.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +67,12 @@ pub enum RunError {
         "the API server does not serve {0}: install the CRDs with `clusterstack crds | kubectl apply --server-side -f -`"
     )]
     Crds(&'static str),
+    /// Flags, or settings, that can't be used.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// A part that all objects need ended by a fault.
+    #[error("a fault in the operator itself ended {0}: the log says where. Please report it")]
+    Fault(&'static str),
 }
 
 /// How long passes may go on after the intake ended.
@@ -82,7 +85,7 @@ const ANSWERING: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// What keeps it from starting.
-pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), RunError> {
+pub(super) async fn run(settings: Settings, ongoing: Ongoing, stop: CancellationToken) -> Result<(), RunError> {
     let metrics = Metrics::default();
     let readiness = Readiness::default();
     // Ends after the controllers, so that probes and metrics answer while they drain.
@@ -95,13 +98,14 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), RunE
         logs.served_at(bound.port());
     }
     let instance = members::identity();
-    let clients = Clients::infer(settings.rate, &instance).await?;
+    let clients = Clients::infer(ongoing.live.borrow().rate(), &instance).await?;
     let kinds = Arc::new(Kinds::default());
     for kind in ["ClusterStack", "ClusterStackRelease", "ClusterStackSource", "ClusterAddon"] {
         wait_for_kind(&clients.own(), &kinds, kind, &stop).await?;
     }
     let answering = TaskTracker::new();
-    let (members, membership) = join(&settings, &clients, &instance);
+    let (reach, reached) = watch::channel(reach(&settings, &ongoing.live.borrow()));
+    let (members, membership) = join(&settings, &clients, &instance, reached);
     runtime_hooks::start(&settings, &clients, (&members, instance.clone()), &servers, &answering)?;
     admission::start(&settings, &clients, &members, &servers, &answering)?;
     readiness.set(true);
@@ -117,7 +121,21 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), RunE
     // Passes under way may end by themselves for a while after the intake ended.
     let abort = CancellationToken::new();
     let (intake, cancel) = (work.clone(), abort.clone());
-    let parts = Parts { clients, kinds, watches, metrics, releases, settings, members, instance, logs, intake, cancel };
+    tasks.spawn(reaching(settings.clone(), ongoing.live.clone(), reach, work.clone()));
+    let parts = Parts {
+        clients,
+        kinds,
+        watches,
+        metrics,
+        releases,
+        settings,
+        ongoing,
+        members,
+        instance,
+        logs,
+        intake,
+        cancel,
+    };
     let drained = controllers(parts, noticed, &tasks);
     tokio::pin!(drained);
     let result = tokio::select! {
@@ -145,14 +163,46 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), RunE
     result
 }
 
-/// Joins the other replicas, where there may be some.
-fn join(settings: &Settings, clients: &Clients, instance: &str) -> (Members, Membership) {
-    let Some(namespace) = &settings.lease_namespace else { return (Members::alone(), Membership::none()) };
-    let reach = Reach {
+/// What this replica takes and serves.
+fn reach(settings: &Settings, live: &Live) -> Reach {
+    Reach {
         namespace: settings.namespace.clone(),
         watch_filter: settings.watch_filter.clone(),
-        classes: settings.shard_classes.iter().cloned().collect(),
-    };
+        classes: live.shard_classes.iter().cloned().collect(),
+        serves: served::all_served(settings),
+        ..Reach::default()
+    }
+}
+
+/// Tells what this replica takes when the settings say something else, until `end`.
+async fn reaching(
+    settings: Settings,
+    mut live: watch::Receiver<Live>,
+    told: watch::Sender<Reach>,
+    end: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = end.cancelled() => return,
+            changed = live.changed() => if changed.is_err() { return },
+        }
+        let now = reach(&settings, &live.borrow_and_update());
+        told.send_if_modified(|before| {
+            let is_new = *before != now;
+            *before = now;
+            is_new
+        });
+    }
+}
+
+/// Joins the other replicas, where there may be some.
+fn join(
+    settings: &Settings,
+    clients: &Clients,
+    instance: &str,
+    reach: watch::Receiver<Reach>,
+) -> (Members, Membership) {
+    let Some(namespace) = &settings.lease_namespace else { return (Members::alone(), Membership::none()) };
     // Without a limit on requests: a Lease has to be renewed in time.
     Members::join(clients.watching(), namespace, instance, reach)
 }
@@ -205,6 +255,7 @@ struct Parts {
     metrics: Metrics,
     releases: Releases,
     settings: Settings,
+    ongoing: Ongoing,
     members: Members,
     instance: String,
     /// Logs of node images' builds.
@@ -230,16 +281,20 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
     let (to_provided, provided_triggers) = mpsc::unbounded();
     let (workloads, inputs) = workloads(&parts, tasks);
     let identity = parts.instance.clone();
+    let events = Events::new(parts.clients.own(), parts.instance);
     let context = Arc::new(Context {
-        events: Events::new(parts.clients.own(), parts.instance),
+        unreadable: Unreadable::new(events.clone(), tasks.clone()),
+        events,
         clients: parts.clients,
         kinds: Arc::clone(&parts.kinds),
         watches: Arc::clone(&parts.watches),
         metrics: parts.metrics,
         releases: parts.releases,
         logs: parts.logs,
-        lines: Lines::new(&parts.settings, &parts.intake),
+        lines: Lines::new(&parts.ongoing.live.borrow(), &parts.intake),
         settings: parts.settings,
+        live: parts.ongoing.live.clone(),
+        said: parts.ongoing.said,
         stacks: stack_reader.clone(),
         stack_releases: release_reader.clone(),
         sources: source_reader.clone(),
@@ -255,8 +310,12 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
     on_handover(&context, (&to_stacks, &to_releases, &to_sources));
     parts.watches.watch_definitions(parts.kinds);
     let hooks = hooks(&context, (&to_stacks, &to_sources), tasks, &parts.intake);
-    tasks.spawn(Arc::clone(&hooks).listen());
+    let faults = Faults::default();
+    tasks.spawn(faults.watched("the words of other replicas", Arc::clone(&hooks).listen()));
     serve("receiver", context.settings.receiver, receiver::routes(hooks), &parts.intake).await?;
+    // Nothing that the settings say stands in the way any more. Nobody else sets it.
+    let _ = parts.ongoing.started.set(());
+    let resized = (to_stacks.clone(), to_sources.clone());
     let routes = Routes {
         to_stacks: to_stacks.clone(),
         to_releases: to_releases.clone(),
@@ -265,10 +324,12 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
         tasks: tasks.clone(),
         intake: parts.intake.clone(),
     };
-    tasks.spawn(route(noticed, Arc::clone(&context), routes));
-    tasks.spawn(shard::run(Arc::clone(&context), identity.clone(), parts.intake.clone()));
-    tasks.spawn(handover::run(Arc::clone(&context), parts.intake.clone()));
-    tasks.spawn(upgrade_plans::run(Arc::clone(&context), parts.intake.clone()));
+    let (ctx, intake) = (|| Arc::clone(&context), || parts.intake.clone());
+    tasks.spawn(faults.watched("the settings", resizing(ctx(), parts.ongoing.live, resized, intake())));
+    tasks.spawn(faults.watched("the watches' notices", route(noticed, ctx(), routes)));
+    tasks.spawn(faults.watched("OperatorShards", shard::run(ctx(), identity.clone(), intake())));
+    tasks.spawn(faults.watched("the hand-over", handover::run(ctx(), intake())));
+    tasks.spawn(faults.watched("ClusterUpgradePlans", upgrade_plans::run(ctx(), intake())));
 
     let stack_events = stack_events(&client, &context, stack_writer, (to_releases.clone(), to_provided.clone()));
     let concerned = (to_stacks.clone(), to_releases, to_provided.clone());
@@ -303,8 +364,54 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
     tokio::select! {
         _ = futures::future::join5(stacks, releases, sources, addons, provider) => {}
         () = before_any_pass => {}
+        what = faults.next() => return Err(RunError::Fault(what)),
     }
     Ok(())
+}
+
+/// What ended by a panic and is needed by all: the process ends with it, to begin anew, and does not go on without.
+#[derive(Clone, Default)]
+struct Faults(Arc<SetOnce<&'static str>>);
+
+impl Faults {
+    fn watched<W: Future + Send>(&self, what: &'static str, work: W) -> impl Future<Output = ()> + Send + use<W> {
+        let faults = Arc::clone(&self.0);
+        async move {
+            if AssertUnwindSafe(work).catch_unwind().await.is_err() {
+                // The first one is told.
+                let _ = faults.set(what);
+            }
+        }
+    }
+
+    async fn next(&self) -> &'static str {
+        self.0.wait().await
+    }
+}
+
+/// Works as fast as the settings say, until `intake` ends.
+async fn resizing(
+    ctx: Arc<Context>,
+    mut live: watch::Receiver<Live>,
+    (to_stacks, to_sources): (UnboundedSender<ObjectRef<ClusterStack>>, UnboundedSender<ObjectRef<ClusterStackSource>>),
+    intake: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = intake.cancelled() => return,
+            changed = live.changed() => if changed.is_err() { return },
+        }
+        let now = live.borrow_and_update().clone();
+        ctx.clients.set_rate(now.rate());
+        ctx.lines.resize(&now);
+        // Who polls seldom would hear of another interval late.
+        for stack in ctx.stacks.state() {
+            let _ = to_stacks.unbounded_send(ObjectRef::from_obj(&*stack));
+        }
+        for source in ctx.sources.state() {
+            let _ = to_sources.unbounded_send(ObjectRef::from_obj(&*source));
+        }
+    }
 }
 
 /// Start passes over ClusterStacks, ClusterStackReleases and ClusterStackSources.
@@ -376,362 +483,4 @@ fn workloads(parts: &Parts, tasks: &TaskTracker) -> (Workloads, Arc<Inputs>) {
     let watched = (parts.clients.watching(), parts.settings.namespace.clone());
     let inputs = Inputs::new(watched, Arc::clone(&parts.watches), circuits, (parts.intake.clone(), tasks.clone()));
     (workloads, inputs)
-}
-
-/// ClusterStacks as they change. An edit of one concerns its releases too, and what their provider makes of them.
-fn stack_events(
-    client: &Client,
-    context: &Arc<Context>,
-    writer: Writer<ClusterStack>,
-    (to_releases, to_provided): (
-        UnboundedSender<ObjectRef<ClusterStackRelease>>,
-        UnboundedSender<ObjectRef<ProviderClusterStackRelease>>,
-    ),
-) -> impl Stream<Item = Result<ClusterStack, watcher::Error>> + Send + use<> {
-    let namespace = context.settings.namespace.as_deref();
-    let (ctx, context) = (Arc::clone(context), Arc::clone(context));
-    let mut edited = Edits::default();
-    watcher::watcher(scoped::<ClusterStack>(client, namespace), watcher::Config::default())
-        .default_backoff()
-        .reflect(writer)
-        .inspect_ok(at_init_done(move || drop(context.first_read.stacks.set(()))))
-        .touched_objects()
-        .inspect_ok(move |stack| {
-            if !edited.is_new(ObjectRef::from_obj(stack).erase(), edit(stack, true)) {
-                return;
-            }
-            for release in ctx.stack_releases.state().iter().filter(|r| cluster_stack::is_owned(r, stack)) {
-                let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
-                provided_of(release, &to_provided);
-            }
-        })
-}
-
-/// ClusterStackReleases as they change. What changes of one concerns its ClusterStack, and what was fetched the Clusters
-/// of its classes.
-fn release_events(
-    client: &Client,
-    context: &Arc<Context>,
-    writer: Writer<ClusterStackRelease>,
-    to_stacks: UnboundedSender<ObjectRef<ClusterStack>>,
-    to_provided: UnboundedSender<ObjectRef<ProviderClusterStackRelease>>,
-) -> impl Stream<Item = Result<ClusterStackRelease, watcher::Error>> + Send + use<> {
-    let namespace = context.settings.namespace.as_deref();
-    let (mut fetched, watches, context) =
-        (cluster_addon::Fetched::default(), Arc::clone(&context.watches), Arc::clone(context));
-    watcher::watcher(scoped::<ClusterStackRelease>(client, namespace), watcher::Config::default())
-        .default_backoff()
-        .reflect(writer)
-        .inspect_ok(at_init_done(move || drop(context.first_read.releases.set(()))))
-        .touched_objects()
-        .inspect_ok(move |release| {
-            fetched.tell(release, &watches);
-            provided_of(release, &to_provided);
-            for owner in release.owner_references().iter().filter(|owner| owner.kind == "ClusterStack") {
-                let stack = ObjectRef::new(&owner.name).within(&release.namespace().unwrap_or_default());
-                let _ = to_stacks.unbounded_send(stack);
-            }
-        })
-}
-
-/// Start passes over what a ClusterStackSource concerns.
-type Concerned = (
-    UnboundedSender<ObjectRef<ClusterStack>>,
-    UnboundedSender<ObjectRef<ClusterStackRelease>>,
-    UnboundedSender<ObjectRef<ProviderClusterStackRelease>>,
-);
-
-/// ClusterStackSources as they change. What changes of one concerns the ClusterStacks that name it, and an edit their
-/// releases too.
-fn source_events(
-    client: &Client,
-    context: &Arc<Context>,
-    writer: Writer<ClusterStackSource>,
-    (to_stacks, to_releases, to_provided): Concerned,
-) -> impl Stream<Item = Result<ClusterStackSource, watcher::Error>> + Send + use<> {
-    let namespace = context.settings.namespace.as_deref();
-    let (mut edited, mut changed) = (Edits::default(), Edits::default());
-    let (ctx, context) = (Arc::clone(context), Arc::clone(context));
-    watcher::watcher(scoped::<ClusterStackSource>(client, namespace), watcher::Config::default())
-        .default_backoff()
-        .reflect(writer)
-        .inspect_ok(at_init_done(move || drop(context.first_read.sources.set(()))))
-        .touched_objects()
-        .inspect_ok(move |source| {
-            let place = ObjectRef::from_obj(source);
-            let is_edit = edited.is_new(place.clone().erase(), edit(source, true));
-            if !changed.is_new(place.clone().erase(), source_change(source)) {
-                return;
-            }
-            for stack in ctx.stacks.state() {
-                let own = stack.namespace().unwrap_or_default();
-                if stack.spec.source_ref.as_ref().is_none_or(|named| origin::place(named, &own) != place) {
-                    continue;
-                }
-                let _ = to_stacks.unbounded_send(ObjectRef::from_obj(&*stack));
-                let owned = |release: &&Arc<ClusterStackRelease>| cluster_stack::is_owned(release, &stack);
-                for release in ctx.stack_releases.state().iter().filter(|release| is_edit && owned(release)) {
-                    let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
-                    // It may have been allowed to use the provider's template, or be so no more.
-                    provided_of(release, &to_provided);
-                }
-            }
-        })
-}
-
-/// Starts a pass over the provider's object of a release, if it is the built-in provider's.
-fn provided_of(release: &ClusterStackRelease, to_provided: &UnboundedSender<ObjectRef<ProviderClusterStackRelease>>) {
-    if let Some(provided) = image_provider::of_release(release) {
-        let _ = to_provided.unbounded_send(provided);
-    }
-}
-
-/// What of a ClusterStackSource concerns those who use it.
-fn source_change(source: &ClusterStackSource) -> u64 {
-    let status = source.status.as_ref();
-    let ready = status.and_then(|status| condition::find(&status.conditions, ConditionType::Ready));
-    let poll = status.and_then(|status| status.last_poll.as_ref());
-    let mut hasher = DefaultHasher::new();
-    (source.uid(), edit(source, true), poll.map(|poll| &poll.revision)).hash(&mut hasher);
-    ready.map(|ready| (&ready.status, &ready.reason)).hash(&mut hasher);
-    hasher.finish()
-}
-
-/// Runs `then` when a watch has read all there is.
-pub(super) fn at_init_done<K>(then: impl Fn()) -> impl FnMut(&watcher::Event<K>) {
-    move |event| {
-        if matches!(event, watcher::Event::InitDone) {
-            then();
-        }
-    }
-}
-
-pub(super) fn scoped<K>(client: &Client, namespace: Option<&str>) -> Api<K>
-where
-    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
-{
-    namespace.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), namespace))
-}
-
-/// What of an object asks for a pass when it changes: all but our own reports. That a status was lost is seen too.
-pub(super) fn edit<K: ResourceExt>(object: &K, has_status: bool) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (object.meta().generation, object.annotations(), object.labels(), object.finalizers(), has_status)
-        .hash(&mut hasher);
-    object.meta().deletion_timestamp.is_some().hash(&mut hasher);
-    hasher.finish()
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
-fn stack_edit(stack: &ClusterStack) -> Option<u64> {
-    Some(edit(stack, stack.status.as_ref().is_some_and(|status| !status.conditions.is_empty())))
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
-fn source_edit(source: &ClusterStackSource) -> Option<u64> {
-    Some(edit(source, source.status.as_ref().is_some_and(|status| !status.conditions.is_empty())))
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
-fn release_edit(release: &ClusterStackRelease) -> Option<u64> {
-    Some(edit(release, release.status.as_ref().is_some_and(|status| !status.conditions.is_empty())))
-}
-
-/// The digests of the artifacts that these releases were made from.
-fn artifacts_of(releases: &[Arc<ClusterStackRelease>]) -> HashSet<String> {
-    releases.iter().filter_map(|release| Some(release.status.as_ref()?.artifact.as_ref()?.digest.clone())).collect()
-}
-
-/// The last edit of each object.
-#[derive(Default)]
-struct Edits(std::collections::HashMap<ObjectRef<DynamicObject>, u64>);
-
-impl Edits {
-    fn is_new(&mut self, object: ObjectRef<DynamicObject>, now: u64) -> bool {
-        self.0.insert(object, now) != Some(now)
-    }
-}
-
-/// Where notices go.
-struct Routes {
-    to_stacks: UnboundedSender<ObjectRef<ClusterStack>>,
-    to_releases: UnboundedSender<ObjectRef<ClusterStackRelease>>,
-    to_addons: UnboundedSender<ObjectRef<ClusterAddon>>,
-    to_sources: UnboundedSender<ObjectRef<ClusterStackSource>>,
-    tasks: TaskTracker,
-    intake: CancellationToken,
-}
-
-/// Turns notices of the watches into passes.
-async fn route(mut noticed: UnboundedReceiver<Notice>, ctx: Arc<Context>, routes: Routes) {
-    let Routes { to_stacks, to_releases, to_addons, to_sources, tasks, intake } = routes;
-    loop {
-        let notice = tokio::select! {
-            () = intake.cancelled() => return,
-            notice = noticed.recv() => notice,
-        };
-        match notice {
-            None => return,
-            Some(Notice::Answered(waiter)) => {
-                let _ = match waiter {
-                    Waiter::Stack(stack) => to_stacks.unbounded_send(stack).is_ok(),
-                    Waiter::Release(release) => to_releases.unbounded_send(release).is_ok(),
-                    Waiter::Source(source) => to_sources.unbounded_send(source).is_ok(),
-                };
-            }
-            Some(Notice::Applied(release)) => {
-                let _ = to_releases.unbounded_send(release);
-            }
-            Some(Notice::Addons(namespace, cluster)) => {
-                let addon = ObjectRef::new(&addon_name(&cluster)).within(&namespace);
-                let _ = to_addons.unbounded_send(addon);
-                tasks.spawn(cluster_addon::make(namespace, cluster, Arc::clone(&ctx), intake.clone()));
-            }
-            Some(Notice::Addon(namespace, cluster)) => {
-                let _ = to_addons.unbounded_send(ObjectRef::new(&addon_name(&cluster)).within(&namespace));
-            }
-            Some(Notice::Definition(group)) => {
-                let waits = |release: &ClusterStackRelease| {
-                    release.status.as_ref().is_some_and(|status| status::waits_for_kind(status, &group))
-                };
-                for release in ctx.stack_releases.state().iter().filter(|release| waits(release)) {
-                    ctx.memory.definition_changed(&release.uid().unwrap_or_default());
-                    let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
-                }
-            }
-            Some(Notice::Cluster(namespaces)) => {
-                let is_there = |namespace: Option<String>| namespace.is_some_and(|n| namespaces.contains(&n));
-                for stack in ctx.stacks.state().iter().filter(|stack| is_there(stack.namespace())) {
-                    let _ = to_stacks.unbounded_send(ObjectRef::from_obj(&**stack));
-                }
-                // A Cluster may have come from a class of another namespace, and hold the release it left.
-                let goes = |release: &ClusterStackRelease| release.metadata.deletion_timestamp.is_some();
-                for release in ctx.stack_releases.state().iter().filter(|release| goes(release)) {
-                    let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
-                }
-            }
-        }
-    }
-}
-
-/// Starts a pass for all that is due: the passes wait in lines of ours, see [`super::turns`].
-pub(super) fn every_due() -> Config {
-    Config::default().concurrency(0)
-}
-
-async fn timed_stack(stack: Arc<ClusterStack>, ctx: Arc<Context>) -> Result<Action, Error> {
-    if !has_read_all(&ctx).await {
-        return Ok(Action::await_change());
-    }
-    if let Seat::Free(next) = ctx.seat(&stack) {
-        return Ok(next);
-    }
-    let Some(_turn) = ctx.lines.stacks.next().await else { return Ok(Action::await_change()) };
-    // It may have changed while it waited.
-    let Some(stack) = ctx.stacks.get(&ObjectRef::from_obj(&*stack)) else { return Ok(Action::await_change()) };
-    seated(&ctx, &stack, |role| {
-        let (stack, ctx) = (Arc::clone(&stack), Arc::clone(&ctx));
-        let pass = async move {
-            match role {
-                Role::Works => cluster_stack::reconcile(stack, ctx).await,
-                Role::Tells | Role::Nothing => cluster_stack::unserved(&stack, &ctx).await,
-            }
-        };
-        Box::pin(pass)
-    })
-    .await
-}
-
-async fn timed_release(release: Arc<ClusterStackRelease>, ctx: Arc<Context>) -> Result<Action, Error> {
-    if !has_read_all(&ctx).await {
-        return Ok(Action::await_change());
-    }
-    if let Seat::Free(next) = ctx.seat(&release) {
-        return Ok(next);
-    }
-    let Some(_turn) = ctx.lines.releases.next().await else { return Ok(Action::await_change()) };
-    // It may have changed while it waited.
-    let Some(release) = ctx.stack_releases.get(&ObjectRef::from_obj(&*release)) else {
-        return Ok(Action::await_change());
-    };
-    seated(&ctx, &release, |role| {
-        let (release, ctx) = (Arc::clone(&release), Arc::clone(&ctx));
-        let pass = async move {
-            match role {
-                Role::Works => cluster_stack_release::reconcile(release, ctx).await,
-                // Its ClusterStack says it.
-                Role::Tells | Role::Nothing => Ok(Action::await_change()),
-            }
-        };
-        Box::pin(pass)
-    })
-    .await
-}
-
-async fn timed_source(source: Arc<ClusterStackSource>, ctx: Arc<Context>) -> Result<Action, Error> {
-    if !has_read_all(&ctx).await {
-        return Ok(Action::await_change());
-    }
-    if let Seat::Free(next) = ctx.seat(&source) {
-        return Ok(next);
-    }
-    let Some(_turn) = ctx.lines.sources.next().await else { return Ok(Action::await_change()) };
-    // It may have changed while it waited.
-    let Some(source) = ctx.sources.get(&ObjectRef::from_obj(&*source)) else { return Ok(Action::await_change()) };
-    seated(&ctx, &source, |role| {
-        let (source, ctx) = (Arc::clone(&source), Arc::clone(&ctx));
-        let pass = async move {
-            match role {
-                Role::Works => cluster_stack_source::reconcile(source, ctx).await,
-                Role::Tells | Role::Nothing => cluster_stack_source::unserved(&source, &ctx).await,
-            }
-        };
-        Box::pin(pass)
-    })
-    .await
-}
-
-/// Makes a pass over an object in its role, inside of its fence, if it is ours.
-pub(super) async fn seated<K: Rooted + Resource<DynamicType = ()> + Send + Sync + 'static>(
-    ctx: &Arc<Context>,
-    object: &Arc<K>,
-    pass: impl FnOnce(Role) -> BoxFuture<'static, Result<Action, Error>>,
-) -> Result<Action, Error> {
-    match ctx.seat(object) {
-        Seat::Free(next) => Ok(next),
-        Seat::Taken(role, fence) => {
-            let pass = fence::within(fence, pass(role));
-            timed(kind_of::<K>(), Arc::clone(ctx), pass).await
-        }
-    }
-}
-
-/// The kind, as metrics name it.
-fn kind_of<K: Resource<DynamicType = ()>>() -> &'static str {
-    match K::kind(&()) {
-        Cow::Borrowed(kind) => kind,
-        Cow::Owned(_) => "",
-    }
-}
-
-/// Waits for the first reading of all kinds; `false` if the process ends before.
-pub(super) async fn has_read_all(ctx: &Context) -> bool {
-    tokio::select! {
-        () = ctx.first_read.done() => true,
-        () = ctx.cancel.cancelled() => false,
-    }
-}
-
-/// Measures a pass and bounds its time.
-pub(super) async fn timed(
-    controller: &'static str,
-    ctx: Arc<Context>,
-    pass: impl Future<Output = Result<Action, Error>>,
-) -> Result<Action, Error> {
-    let start = Instant::now();
-    let result = tokio::time::timeout(PASS, pass).await.unwrap_or(Err(Error::TimedOut));
-    let labels = ByController { controller, result: if result.is_ok() { "success" } else { "error" } };
-    ctx.metrics.reconcile_seconds.get_or_create(&labels).observe(start.elapsed().as_secs_f64());
-    ctx.metrics.reconciles.get_or_create(&labels).inc();
-    result
 }

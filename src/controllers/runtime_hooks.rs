@@ -24,7 +24,9 @@ use tokio_util::task::TaskTracker;
 
 use super::RunError;
 use super::cluster_addon::{read_cluster, release_among};
-use super::served::{RETRY, SeenReleases, UPKEEP, below_path, client_config, names, registered_name};
+use super::served::{
+    HOOKS, RETRY, SeenReleases, UPKEEP, below_path, client_config, names, registered_name, served_as, turn_of,
+};
 use crate::api::condition::Reason;
 use crate::api::runtime_hooks::{API_VERSION, DISCOVERY, EXTENSION_GROUP, HookRequest, HookResponse, RuntimeHook};
 use crate::api::{ClusterAddon, FIELD_MANAGER, WATCH_LABEL};
@@ -101,7 +103,7 @@ pub(super) fn start(
 
 /// Serves as soon as there is a certificate, and keeps certificate and registration as they have to be.
 ///
-/// Every replica serves; the leader makes the certificate and registers.
+/// Every replica serves that has the flag; the eldest of them makes the certificate and registers.
 async fn serve(
     mut served: TlsServer,
     server: Arc<Server>,
@@ -113,25 +115,26 @@ async fn serve(
     let secret = format!("{}-hook-certificate", extension.name);
     let kept = Kept { namespace: &hooks.namespace, name: &secret, names: &names, what: "runtime hooks" };
     let mut told = String::new();
+    let duty = served_as(HOOKS, &extension.name);
     loop {
         // Cluster API may come, or serve another version, while we run.
         for group in [CLUSTER_API, EXTENSION_GROUP] {
             server.kinds.forget(group);
         }
-        let leads = members.leads();
-        let found = fence::within(Fence::of_leader(&members), async {
-            hook_certificate::ensure(&fence::guarded(&server.own), kept, (Timestamp::now(), leads)).await
+        let registers = members.registers(&duty);
+        let found = fence::within(Fence::of_registrar(&members, &duty), async {
+            hook_certificate::ensure(&fence::guarded(&server.own), kept, (Timestamp::now(), registers)).await
         });
         let said = match found.await {
             Err(error) => Err(error.to_string()),
             Ok(identity) => {
                 // Who is told of a new authority first trusts what it signs.
-                let registered = if leads {
+                let registered = if registers {
                     let register = async {
                         let client = fence::guarded(&server.own);
                         extension_config::register(&client, &server.kinds, &extension, &identity.bundle).await
                     };
-                    fence::within(Fence::of_leader(&members), register).await
+                    fence::within(Fence::of_registrar(&members, &duty), register).await
                 } else {
                     Ok(Registered::Unchanged)
                 };
@@ -144,6 +147,7 @@ async fn serve(
         tokio::select! {
             () = end.cancelled() => return served.shutdown(),
             () = tokio::time::sleep(pause) => {}
+            () = turn_of(&members, &duty, registers) => {}
         }
     }
 }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
 use tokio::time::Instant;
 
 use super::{Context, cluster_stack_release};
@@ -16,7 +16,7 @@ use crate::api::{
     ClusterAddon, ClusterStack, ClusterStackRelease, ClusterStackSource, ProviderNodeImageRelease, SHARD_CLASS,
     WATCH_LABEL,
 };
-use crate::core::retry::ErrorClass;
+use crate::core::retry::{ErrorClass, WAITING};
 use crate::core::share::Root;
 use crate::core::share::view::{LEASE, Role};
 use crate::core::status::Trouble;
@@ -84,7 +84,12 @@ impl Seats {
 }
 
 /// An object that belongs to a root of work.
-pub(super) trait Rooted: ResourceExt + Sized {
+pub(super) trait Rooted: ResourceExt + Resource<DynamicType = ()> + Sized {
+    /// Whether the object, and what it is worked on for, can be read as they are stored now.
+    fn is_readable(&self, ctx: &Context) -> bool {
+        !ctx.unreadable.holds::<Self>(&self.namespace().unwrap_or_default(), &self.name_any())
+    }
+
     /// The root; `None` where it is not known yet.
     fn root(&self, ctx: &Context) -> Option<Root>;
 
@@ -125,7 +130,19 @@ impl Rooted for ClusterStackSource {
     }
 }
 
+/// Whether the owners of this kind can be read.
+fn has_readable_owners<K: Resource<DynamicType = ()>>(object: &impl ResourceExt, ctx: &Context) -> bool {
+    let namespace = object.namespace().unwrap_or_default();
+    let mut owners = object.owner_references().iter().filter(|owner| owner.kind == K::kind(&()));
+    !owners.any(|owner| ctx.unreadable.holds::<K>(&namespace, &owner.name))
+}
+
 impl Rooted for ClusterStackRelease {
+    fn is_readable(&self, ctx: &Context) -> bool {
+        let itself = ctx.unreadable.holds::<Self>(&self.namespace().unwrap_or_default(), &self.name_any());
+        !itself && has_readable_owners::<ClusterStack>(self, ctx)
+    }
+
     /// That of its ClusterStack; where that is gone, what it was.
     fn root(&self, ctx: &Context) -> Option<Root> {
         if let Some(stack) = cluster_stack_release::stack_of(self, ctx) {
@@ -141,6 +158,11 @@ impl Rooted for ClusterStackRelease {
 }
 
 impl Rooted for ProviderClusterStackRelease {
+    fn is_readable(&self, ctx: &Context) -> bool {
+        let itself = ctx.unreadable.holds::<Self>(&self.namespace().unwrap_or_default(), &self.name_any());
+        !itself && has_readable_owners::<ClusterStackRelease>(self, ctx)
+    }
+
     /// That of its ClusterStackRelease, once that was seen.
     fn root(&self, ctx: &Context) -> Option<Root> {
         match self.owner_references().iter().find(|owner| owner.kind == "ClusterStackRelease") {
@@ -186,7 +208,14 @@ pub(super) fn unserved<K: ResourceExt>(object: &K) -> Trouble {
 impl Context {
     /// What is to be done about an object.
     pub(super) fn seat<K: Rooted + Send + Sync + 'static>(self: &Arc<Self>, object: &Arc<K>) -> Seat {
+        if !object.is_readable(self) {
+            return Seat::Free(Action::requeue(WAITING));
+        }
         let (ctx, object) = (Arc::clone(self), Arc::clone(object));
-        self.seats.of(move || object.latest(&ctx).as_ref().unwrap_or(&object).root(&ctx))
+        self.seats.of(move || {
+            let latest = object.latest(&ctx);
+            let latest = latest.as_ref().unwrap_or(&object);
+            if latest.is_readable(&ctx) { latest.root(&ctx) } else { None }
+        })
     }
 }

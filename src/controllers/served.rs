@@ -1,6 +1,7 @@
 //! What the servers that Kubernetes and Cluster API call have in common: names, the releases that they know, and when their
 //! upkeep is due.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,18 +9,20 @@ use std::time::Duration;
 use axum::Router;
 use futures::StreamExt;
 use kube::Client;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{self, Store};
-use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::run::{at_init_done, scoped};
+use super::changes::at_init_done;
 use crate::api::ClusterStackRelease;
 use crate::core::digest::hex;
-use crate::settings::HookPlace;
+use crate::io::members::Members;
+use crate::io::stored::{self, Unreadable};
+use crate::settings::{HookPlace, Settings};
 
 /// How often certificates and registrations are looked at.
 pub(super) const UPKEEP: Duration = Duration::from_mins(1);
@@ -42,16 +45,15 @@ impl SeenReleases {
         tasks: &TaskTracker,
     ) -> Arc<Self> {
         let (store, writer) = reflector::store();
+        // The controllers tell of what can't be read.
+        let watch = stored::watch(client, namespace, store.clone(), Unreadable::silent());
         let releases = Arc::new(Self { store, is_read: AtomicBool::new(false), changed: Notify::new() });
         let seen = Arc::clone(&releases);
-        let watch = watcher::watcher(scoped::<ClusterStackRelease>(client, namespace), watcher::Config::default())
-            .default_backoff()
-            .reflect(writer)
-            .inspect(move |event| {
-                let Ok(event) = event else { return };
-                at_init_done(|| seen.is_read.store(true, Ordering::Relaxed))(event);
-                seen.changed.notify_one();
-            });
+        let watch = watch.reflect(writer).inspect(move |event| {
+            let Ok(event) = event else { return };
+            at_init_done(|| seen.is_read.store(true, Ordering::Relaxed))(event);
+            seen.changed.notify_one();
+        });
         let until = end.clone();
         tasks.spawn(async move {
             tokio::select! {
@@ -90,6 +92,30 @@ pub(super) fn registered_name(namespace: Option<&str>, filter: Option<&str>) -> 
     }
     let digest = hex(&Sha256::digest(json!([namespace, filter]).to_string()));
     format!("clusterstack-{}", &digest[..16])
+}
+
+/// The webhook, in what replicas tell each other.
+pub(super) const WEBHOOK: &str = "webhook";
+/// The runtime hooks.
+pub(super) const HOOKS: &str = "hooks";
+
+/// How a replica tells the others that it serves something that is registered under a name.
+pub(super) fn served_as(what: &str, name: &str) -> String {
+    format!("{what} {name}")
+}
+
+/// What a replica with these settings serves, for the others to know.
+pub(super) fn all_served(settings: &Settings) -> BTreeSet<String> {
+    let name = registered_name(settings.namespace.as_deref(), settings.watch_filter.as_deref());
+    let served = [(WEBHOOK, settings.webhook.is_some()), (HOOKS, settings.hooks.is_some())];
+    served.into_iter().filter(|(_, is_served)| *is_served).map(|(what, _)| served_as(what, &name)).collect()
+}
+
+/// Waits until it is another one's turn to register what this replica serves, or has become ours.
+pub(super) async fn turn_of(members: &Members, duty: &str, registers: bool) {
+    while members.registers(duty) == registers {
+        tokio::time::sleep(RETRY).await;
+    }
 }
 
 /// The names by which a server is called: those of its certificate. `namespace` is that of its Service.

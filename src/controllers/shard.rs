@@ -39,15 +39,17 @@ pub(super) async fn run(ctx: Arc<Context>, identity: String, stop: CancellationT
         return;
     }
     let mut said: Option<Said> = None;
-    let mut collected: Option<Instant> = None;
+    let mut collected: Option<(Instant, Vec<String>)> = None;
     loop {
         if let Err(error) = turn(&ctx, &identity, &mut said).await {
             tracing::debug!(%error, "what this replica has is not said; trying again");
         }
-        if ctx.seats.members.leads() && collected.is_none_or(|at| at.elapsed() >= COLLECT) {
-            collected = Some(Instant::now());
+        let members: Vec<String> = ctx.seats.members.list().into_iter().map(|member| member.id).collect();
+        let is_due = collected.as_ref().is_none_or(|(at, those)| at.elapsed() >= COLLECT || *those != members);
+        if ctx.seats.members.leads() && is_due {
+            collected = Some((Instant::now(), members.clone()));
             let fence = Fence::of_leader(&ctx.seats.members);
-            if let Err(error) = fence::within(fence, collect(&ctx)).await {
+            if let Err(error) = fence::within(fence, collect(&ctx, &members)).await {
                 tracing::debug!(%error, "what is left of other replicas stays for now");
             }
         }
@@ -127,7 +129,8 @@ fn status(ctx: &Context, share: &Share, said: Option<&Said>) -> OperatorShardSta
         ready: share.is_settled(),
         leader: share.leads(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        shard_classes: ctx.settings.shard_classes.clone(),
+        shard_classes: ctx.live.borrow().shard_classes.clone(),
+        settings: ctx.said.borrow().clone(),
         last_change: before.or_else(|| Some(Time(crate::api::condition::whole_seconds(Timestamp::now())))),
         members,
         share: ShardShare {
@@ -144,8 +147,9 @@ fn status(ctx: &Context, share: &Share, said: Option<&Said>) -> OperatorShardSta
     }
 }
 
-/// Removes those of our Leases' namespace whose Lease is gone.
-async fn collect(ctx: &Context) -> Result<(), Error> {
+/// Removes those of our Leases' namespace whose Lease is gone, and says of those that are no members any more that nobody
+/// works by them: their last word may be another.
+async fn collect(ctx: &Context, members: &[String]) -> Result<(), Error> {
     let client = ctx.clients.own();
     let namespace = ctx.seats.members.namespace();
     let api: Api<OperatorShard> = Api::all(client.clone());
@@ -160,7 +164,19 @@ async fn collect(ctx: &Context) -> Result<(), Error> {
     let live: HashSet<String> = leases.items.iter().map(ResourceExt::name_any).collect();
     for shard in shards.items {
         let name = shard.name_any();
-        if shard.spec.lease_namespace != namespace || live.contains(&name) {
+        if shard.spec.lease_namespace != namespace {
+            continue;
+        }
+        // One whose Lease somebody deleted may not know it yet: the trace stays until it is over.
+        if live.contains(&name) || members.contains(&name) {
+            let is_at_work = shard.status.as_ref().is_some_and(|status| status.ready || status.leader);
+            if is_at_work && !members.contains(&name) {
+                let status = json!({"status": {"ready": false, "leader": false}});
+                match api.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await {
+                    Err(kube::Error::Api(status)) if status.code == 404 => {}
+                    written => drop(written.doing(|| format!("writing the status of OperatorShard {name}"))?),
+                }
+            }
             continue;
         }
         let preconditions = Some(Preconditions { uid: shard.uid(), resource_version: None });

@@ -1,6 +1,7 @@
 //! What a ClusterStack may take: the source is read, and what is found is held against the spec.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -63,8 +64,8 @@ impl Subject<'_> {
         match self.poll(origin, facts).await {
             Ok((offer, lags)) => {
                 let mut reading = self.sift(origin, offer, facts).await;
-                if lags {
-                    let soon = Timestamp::now() + origin.least_age;
+                if let Some(left) = lags {
+                    let soon = Timestamp::now() + left;
                     reading.next = Some(reading.next.map_or(soon, |next| next.min(soon)));
                 }
                 reading
@@ -76,8 +77,8 @@ impl Subject<'_> {
         }
     }
 
-    /// What the source has and offers, and whether another replica found something else that could not be asked for yet.
-    async fn poll(&self, origin: &Origin, facts: &mut StackFacts) -> Result<(Offer, bool), Trouble> {
+    /// What the source has and offers, and how long it is until what another replica found there may be asked for.
+    async fn poll(&self, origin: &Origin, facts: &mut StackFacts) -> Result<(Offer, Option<Duration>), Trouble> {
         let (stack, wish, ctx) = (self.stack, self.wish, self.ctx);
         let previous = stack.status.as_ref();
         let asked = previous.map_or("", |status| &status.last_handled_reconcile_at) != facts.reconcile_at;
@@ -96,7 +97,7 @@ impl Subject<'_> {
         }
         // Once for each that it found: what we have may also be newer than what it said.
         let other = found.filter(|found| **found != listing.revision);
-        let lags = ctx.pokes.lags(&pokes::of(stack), other.map(String::as_str));
+        let lags = ctx.pokes.lags(&pokes::of(stack), other.map(String::as_str), origin.least_age);
         let tags = listing.tags.iter().map(|tag| (tag.name.as_str(), tag.revision.as_str()));
         let mut offer = selection::offer(wish, tags);
         let newest = offer.found.first().map(|found| found.name.clone());

@@ -5,12 +5,12 @@
 //! 100 ms, with two passes of a second at once, 45 got none in two minutes). So it starts a pass for all
 //! that is due, and the passes wait here, in line. An object is in the line once: what comes back goes to its end.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::settings::Settings;
+use crate::settings::Live;
 
 /// The lines of the controllers.
 #[derive(Debug)]
@@ -31,16 +31,24 @@ pub struct Lines {
 const DOUBTFUL: u16 = 4;
 
 impl Lines {
-    /// Lines with as many passes at once as the flags say, which end with `intake`.
-    pub(super) fn new(settings: &Settings, intake: &CancellationToken) -> Self {
+    /// Lines with as many passes at once as the settings say, which end with `intake`.
+    pub(super) fn new(live: &Live, intake: &CancellationToken) -> Self {
         let line = |at_once| Turns::new(at_once, intake.clone());
         Self {
-            stacks: line(settings.stack_concurrency),
-            releases: line(settings.release_concurrency),
-            sources: line(settings.source_concurrency),
-            addons: line(settings.addon_concurrency),
+            stacks: line(live.stack_concurrency),
+            releases: line(live.release_concurrency),
+            sources: line(live.source_concurrency),
+            addons: line(live.addon_concurrency),
             doubtful_addons: line(DOUBTFUL),
         }
+    }
+
+    /// As many at once as these settings say, from now on.
+    pub(super) fn resize(&self, live: &Live) {
+        self.stacks.resize(live.stack_concurrency);
+        self.releases.resize(live.release_concurrency);
+        self.sources.resize(live.source_concurrency);
+        self.addons.resize(live.addon_concurrency);
     }
 }
 
@@ -48,13 +56,29 @@ impl Lines {
 #[derive(Clone, Debug)]
 pub(super) struct Turns {
     at_once: Arc<Semaphore>,
+    size: Arc<Mutex<usize>>,
     intake: CancellationToken,
 }
 
 impl Turns {
     /// A line for `at_once` passes at once, which ends with `intake`.
     pub(super) fn new(at_once: u16, intake: CancellationToken) -> Self {
-        Self { at_once: Arc::new(Semaphore::new(usize::from(at_once.max(1)))), intake }
+        let size = usize::from(at_once.max(1));
+        Self { at_once: Arc::new(Semaphore::new(size)), size: Arc::new(Mutex::new(size)), intake }
+    }
+
+    /// So many at once from now on; those under way end first.
+    fn resize(&self, at_once: u16) {
+        let mut size = self.size.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *size, usize::from(at_once.max(1)));
+        self.at_once.add_permits(size.saturating_sub(before));
+        let Ok(surplus @ 1..) = u32::try_from(before.saturating_sub(*size)) else { return };
+        let line = Arc::clone(&self.at_once);
+        tokio::spawn(async move {
+            if let Ok(permits) = line.acquire_many_owned(surplus).await {
+                permits.forget();
+            }
+        });
     }
 
     /// Waits in line; `None` where nothing new is taken in any more.
@@ -70,7 +94,6 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::sync::Mutex;
     use std::time::Duration;
 
     use futures::StreamExt;
@@ -118,6 +141,23 @@ mod tests {
         let counts = passes(Turns::new(2, CancellationToken::new())).await;
         let (least, most) = (counts.values().min().unwrap(), counts.values().max().unwrap());
         assert!(*least >= 4 && most - least <= 1, "{counts:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_line_gets_longer_and_shorter() {
+        let turns = Turns::new(1, CancellationToken::new());
+        let free = async || tokio::time::timeout(Duration::from_secs(1), turns.next()).await.ok().flatten();
+        let first = free().await;
+        assert!(first.is_some() && free().await.is_none());
+        turns.resize(3);
+        let (second, third) = (free().await, free().await);
+        assert!(second.is_some() && third.is_some() && free().await.is_none());
+        turns.resize(1);
+        drop((first, second));
+        assert!(free().await.is_none());
+        drop(third);
+        let only = free().await;
+        assert!(only.is_some() && free().await.is_none());
     }
 
     #[tokio::test(start_paused = true)]

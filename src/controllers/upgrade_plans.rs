@@ -2,9 +2,11 @@
 //! for each Cluster, release and generation of the Cluster; no pass waits for one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -109,7 +111,12 @@ async fn pass(ctx: &Context, had: bool, tried: &mut Tried) -> Result<bool, Error
         let is_it = |plan: &&ClusterUpgradePlan| {
             plan.namespace().as_deref() == Some(&one.namespace) && plan.name_any() == one.name()
         };
-        ensure(ctx, one, listed.items.iter().find(is_it), tried).await?;
+        let known = listed.items.iter().find(is_it);
+        match AssertUnwindSafe(ensure(ctx, one, known, tried)).catch_unwind().await {
+            Ok(ensured) => ensured?,
+            // All others go on.
+            Err(_panic) => tracing::error!(plan = one.name(), namespace = one.namespace, "{}", Error::Panicked),
+        }
     }
     let names: BTreeSet<(String, String)> = wanted.iter().map(|one| (one.namespace.clone(), one.name())).collect();
     for plan in listed.items {

@@ -373,6 +373,13 @@ pub const RIGHTS: &[Right] = &[
         &["get", "create", "update"],
         "the certificates of its runtime hooks and its webhook",
     ),
+    right(
+        Role::OwnNamespace,
+        "",
+        &["configmaps"],
+        &["get", "list", "watch", "patch"],
+        "the settings of all replicas (`--settings`), and which were good last",
+    ),
     // Jobs of node images.
     right(Role::ImageJobs, "batch", &["jobs"], &["get", "list", "create", "delete"], "one for each build"),
     right(Role::ImageJobs, "", &["pods"], &["list", "delete"], "how far it is"),

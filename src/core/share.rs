@@ -5,9 +5,10 @@
 
 pub mod view;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::core::digest::hex;
@@ -39,6 +40,12 @@ pub struct Reach {
     /// The shard classes; none for what has no class.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub classes: BTreeSet<String>,
+    /// What it serves to the API server and to Cluster API, each under the name by which that is registered.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub serves: BTreeSet<String>,
+    /// What a later version says beside it: kept, so that replicas of both agree on the members.
+    #[serde(flatten)]
+    pub other: BTreeMap<String, Value>,
 }
 
 impl Reach {
@@ -125,7 +132,17 @@ impl Members {
 
     /// Who does what one alone does: the eldest. Who comes takes it from nobody.
     pub fn eldest(&self) -> Option<&str> {
-        self.members.iter().min_by_key(|member| (&member.since, &member.id)).map(|member| member.id.as_str())
+        self.first_of(|_| true)
+    }
+
+    /// Who of those that serve something registers it: the eldest of them.
+    pub fn eldest_serving(&self, what: &str) -> Option<&str> {
+        self.first_of(|member| member.reach.serves.contains(what))
+    }
+
+    fn first_of(&self, among: impl Fn(&Member) -> bool) -> Option<&str> {
+        let candidates = self.members.iter().filter(|member| among(member));
+        candidates.min_by_key(|member| (&member.since, &member.id)).map(|member| member.id.as_str())
     }
 }
 
@@ -240,6 +257,27 @@ mod tests {
         assert_eq!(seen("three"), BTreeSet::from(["c".to_owned()]));
         let filtered = Reach { watch_filter: Some("blue".into()), ..Reach::default() };
         assert!(!filtered.sees(&root(1)) && filtered.sees(&Root { watch_filter: "blue".into(), ..root(1) }));
+    }
+
+    #[test]
+    fn what_some_serve_the_eldest_of_them_registers() {
+        let serving = |id: &str, since: &str, what: &[&str]| {
+            let serves = what.iter().map(|&what| what.to_owned()).collect();
+            Member { since: since.to_owned(), reach: Reach { serves, ..Reach::default() }, ..member(id, &[]) }
+        };
+        let all =
+            [serving("a", "1", &[]), serving("b", "2", &["webhook x"]), serving("c", "3", &["webhook x", "hooks x"])];
+        let members = Members::new(all);
+        assert_eq!(members.eldest_serving("webhook x"), Some("b"));
+        assert_eq!(members.eldest_serving("hooks x"), Some("c"));
+        assert_eq!(members.eldest_serving("hooks y"), None);
+    }
+
+    #[test]
+    fn what_a_later_version_says_beside_is_kept() {
+        let text = r#"{"classes":["big"],"later":{"a":1}}"#;
+        let reach: Reach = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&reach).unwrap(), text);
     }
 
     #[test]

@@ -26,6 +26,9 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// Requests that wait for a connection; more wait for a place.
 const QUEUE: usize = 1024;
 
+/// Clients of ServiceAccounts that are kept; then they are made anew.
+const IMPERSONATING: usize = 512;
+
 /// How we call ourselves: an API server's audit log tells who it was.
 pub const AGENT: HeaderValue = HeaderValue::from_static(concat!("clusterstack/", env!("CARGO_PKG_VERSION")));
 
@@ -59,6 +62,7 @@ pub fn heed_no_proxy(config: &mut Config) {
 pub struct Clients {
     config: Config,
     own: Client,
+    bucket: TokenBucket,
     watching: Client,
     impersonating: Mutex<HashMap<(String, String), Client>>,
 }
@@ -92,8 +96,14 @@ impl Clients {
         config.read_timeout = Some(ANSWER);
         config.reset_reader_on_write = true;
         config.connect_timeout = Some(Duration::from_secs(10));
-        let own = limited(config.clone(), rate)?;
-        Ok(Self { config, own, watching, impersonating: Mutex::default() })
+        let bucket = TokenBucket::new(rate);
+        let own = limited(config.clone(), &bucket)?;
+        Ok(Self { config, own, bucket, watching, impersonating: Mutex::default() })
+    }
+
+    /// Other limits of requests from now on.
+    pub fn set_rate(&self, rate: Rate) {
+        self.bucket.set(rate);
     }
 
     /// With the operator's own rights.
@@ -118,18 +128,18 @@ impl Clients {
         let value = HeaderValue::from_str(&user).map_err(|_| ClientError::Name(user))?;
         config.headers.push((HeaderName::from_static("impersonate-user"), value));
         let client = steady(config)?;
+        if clients.len() >= IMPERSONATING {
+            clients.clear();
+        }
         clients.insert(key, client.clone());
         Ok(fence::guarded(&client))
     }
 }
 
 /// `burst` requests may go at once; they come back at `qps`.
-fn limited(config: Config, rate: Rate) -> Result<Client, ClientError> {
-    if rate.qps <= 0.0 || rate.burst == 0 {
-        return steady(config);
-    }
+fn limited(config: Config, bucket: &TokenBucket) -> Result<Client, ClientError> {
     let builder = ClientBuilder::try_from(config).map_err(ClientError::Build)?;
-    let builder = builder.with_layer(&BufferLayer::new(QUEUE)).with_layer(&TokenBucket::new(rate));
+    let builder = builder.with_layer(&BufferLayer::new(QUEUE)).with_layer(bucket);
     Ok(builder.with_layer(&RetryLayer::new(ReadsAgain::default())).build())
 }
 
@@ -156,9 +166,20 @@ impl TokenBucket {
         Self(Arc::new(Mutex::new(Tokens { rate, left: f64::from(rate.burst), at: Instant::now() })))
     }
 
+    fn set(&self, rate: Rate) {
+        let mut tokens = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // A burst may have grown: it fills up from where it is.
+        tokens.left = tokens.left.min(f64::from(rate.burst));
+        tokens.rate = rate;
+    }
+
     /// Takes a token; how long the request has to wait for it.
     fn take(&self, now: Instant) -> Duration {
         let mut tokens = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if tokens.rate.qps <= 0.0 || tokens.rate.burst == 0 {
+            (tokens.left, tokens.at) = (0.0, now);
+            return Duration::ZERO;
+        }
         let refilled = now.duration_since(tokens.at).as_secs_f64() * f64::from(tokens.rate.qps);
         tokens.left = (tokens.left + refilled).min(f64::from(tokens.rate.burst)) - 1.0;
         tokens.at = now;
@@ -223,5 +244,10 @@ mod tests {
         let waits: Vec<u128> = (0..5).map(|_| bucket.take(start).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 100, 200]);
         assert_eq!(bucket.take(start + Duration::from_secs(10)), Duration::ZERO);
+        bucket.set(Rate { qps: 0.0, burst: 3 });
+        assert!((0..100).all(|_| bucket.take(start + Duration::from_secs(10)).is_zero()));
+        bucket.set(Rate { qps: 1.0, burst: 2 });
+        let waits: Vec<u64> = (0..3).map(|_| bucket.take(start + Duration::from_secs(12)).as_secs()).collect();
+        assert_eq!(waits, [0, 0, 1]);
     }
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::core::share::Root;
-use crate::core::share::view::Role;
+use crate::core::share::view::{Role, Share};
 use crate::io::members::{Members, Writing};
 
 /// Why a request was not sent.
@@ -23,25 +23,38 @@ use crate::io::members::{Members, Writing};
 #[error("not sent: another replica has this object now")]
 pub struct NotOurs;
 
-type Rooted = dyn Fn() -> Option<Root> + Send + Sync;
+type Looked = dyn Fn(&Members) -> Option<Writing> + Send + Sync;
 
-/// What may be done with a root, looked at anew each time.
+/// What may be done, looked at anew each time.
 #[derive(Clone)]
 pub struct Fence {
     members: Members,
-    root: Arc<Rooted>,
-    role: Role,
+    look: Arc<Looked>,
 }
 
 impl Fence {
     /// Around work in a role on the root that `root` gives; it is asked for before each write.
     pub fn new(members: &Members, role: Role, root: impl Fn() -> Option<Root> + Send + Sync + 'static) -> Self {
-        Self { members: members.clone(), root: Arc::new(root), role }
+        // Without a root nothing is known to be ours.
+        Self::looking(members, move |members| {
+            let root = root()?;
+            members.enter(|share| share.role(&root) == role)
+        })
     }
 
     /// Around what is done by one alone.
     pub fn of_leader(members: &Members) -> Self {
-        Self::new(members, Role::Works, || None)
+        Self::looking(members, |members| members.enter(Share::leads))
+    }
+
+    /// Around what is done by the one who registers what it serves.
+    pub fn of_registrar(members: &Members, what: &str) -> Self {
+        let what = what.to_owned();
+        Self::looking(members, move |members| members.enter(|share| share.registers(&what)))
+    }
+
+    fn looking(members: &Members, look: impl Fn(&Members) -> Option<Writing> + Send + Sync + 'static) -> Self {
+        Self { members: members.clone(), look: Arc::new(look) }
     }
 
     /// Whether writes are let through. While a write is under way, what it returned is kept.
@@ -49,10 +62,7 @@ impl Fence {
         if self.members.is_alone() {
             return self.members.enter(|_| true);
         }
-        match (self.root)() {
-            Some(root) => self.members.enter(|share| share.role(&root) == self.role),
-            None => self.members.enter(crate::core::share::view::Share::leads),
-        }
+        (self.look)(&self.members)
     }
 }
 
@@ -179,13 +189,13 @@ mod tests {
 
     use super::*;
     use crate::core::share::Member;
-    use crate::core::share::view::{LEASE, Share, Sight, View};
+    use crate::core::share::view::{LEASE, Sight, View};
 
     /// The share of a replica that has all.
     fn all() -> Share {
         let me = Member { id: "a".to_owned(), ..Member::default() };
         let mut view = View::default();
-        view.begin(me.clone(), Duration::ZERO);
+        view.begin(me.clone(), Duration::ZERO, []);
         let seen = |published: &str| Sight {
             member: me.clone(),
             lasts: LEASE,

@@ -5,6 +5,7 @@
 
 mod keeper;
 mod lease;
+mod trace;
 mod word;
 
 pub use word::Word;
@@ -110,8 +111,9 @@ impl Members {
         }))
     }
 
-    /// Joins those whose Leases are in a namespace, as `identity`. It may act when all of them know of it.
-    pub fn join(client: Client, namespace: &str, identity: &str, reach: Reach) -> (Self, Membership) {
+    /// Joins those whose Leases are in a namespace, as `identity`. It may act when all of them know of it, and on other
+    /// objects when all know of another `reach`.
+    pub fn join(client: Client, namespace: &str, identity: &str, reach: watch::Receiver<Reach>) -> (Self, Membership) {
         let members = Self::with(Share::default(), false, namespace);
         let end = CancellationToken::new();
         let api: Api<Lease> = Api::namespaced(client, namespace);
@@ -152,6 +154,18 @@ impl Members {
     pub fn leads(&self) -> bool {
         let state = self.lock();
         self.is_valid(&state) && state.share.leads()
+    }
+
+    /// Whether this replica registers what it serves.
+    pub fn registers(&self, what: &str) -> bool {
+        let state = self.lock();
+        self.is_valid(&state) && state.share.registers(what)
+    }
+
+    /// Whether no replica serves it, as far as that is known.
+    pub fn is_unserved(&self, what: &str) -> bool {
+        let state = self.lock();
+        self.is_valid(&state) && state.share.is_unserved(what)
     }
 
     /// What is ours, whether or not the term lasts.

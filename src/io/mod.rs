@@ -26,6 +26,7 @@ pub mod seed;
 pub mod source;
 pub mod stack;
 pub mod store;
+pub mod stored;
 pub mod telemetry;
 pub mod tls_server;
 pub mod unpack;

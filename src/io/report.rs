@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::api::{Api, Patch, PatchParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
@@ -12,11 +14,14 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::api::FIELD_MANAGER;
-use crate::api::condition::{Reason, cut};
+use crate::api::condition::{ConditionType, Reason, cut, whole_seconds};
 use crate::io::fence::{self, Written};
 
 /// Longest note of an event (`events.k8s.io/v1`), in bytes.
 const MAX_NOTE: usize = 1024;
+
+/// Who says in a status that the operator has a fault.
+const FAULT_MANAGER: &str = "clusterstack-fault";
 
 /// How often a status is sent again that only other parts of the object overtook.
 const AGAIN: usize = 4;
@@ -78,6 +83,40 @@ where
         }
     }
     Ok(false)
+}
+
+/// Says that a fault of the operator ended a pass over an object: in its condition `Ready`, and nothing else.
+///
+/// # Errors
+/// What the API server said. An object that is gone is no error.
+pub async fn internal_error<K: Resource<DynamicType = ()>>(
+    client: &Client,
+    object: &K,
+    message: &str,
+) -> Result<(), kube::Error> {
+    let (name, namespace) = (object.meta().name.clone().unwrap_or_default(), object.meta().namespace.clone());
+    let kind = ApiResource::erase::<K>(&());
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace.unwrap_or_default(), &kind);
+    let condition = json!({
+        "type": ConditionType::Ready.as_str(),
+        "status": "False",
+        "reason": Reason::InternalError,
+        "message": message,
+        "observedGeneration": object.meta().generation,
+        "lastTransitionTime": Time(whole_seconds(Timestamp::now())),
+    });
+    let patch = json!({
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {"uid": object.meta().uid},
+        "status": {"conditions": [condition]},
+    });
+    // As somebody else: what the operator owns of the status and does not name here would go.
+    let params = PatchParams::apply(FAULT_MANAGER).force();
+    match api.patch_status(&name, &params, &Patch::Apply(patch)).await {
+        Err(kube::Error::Api(error)) if error.code == 404 => Ok(()),
+        written => written.map(drop),
+    }
 }
 
 fn status_of<K: Serialize>(object: &K) -> Value {

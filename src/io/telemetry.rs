@@ -1,8 +1,8 @@
 //! Logs, metrics and probes.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::http::{StatusCode, header};
@@ -16,14 +16,44 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, reload};
 
 use crate::io::image::meter::BuildMetrics;
 use crate::io::source::meter::SourceMetrics;
 use crate::settings::{LogFormat, LogLevel};
 
+/// Changes how much is logged; nothing where `RUST_LOG` says it.
+static RELOAD: OnceLock<reload::Handle<EnvFilter, tracing_subscriber::Registry>> = OnceLock::new();
+
 /// Starts logging to standard error. `RUST_LOG` overrides the level.
 pub fn log(level: LogLevel, format: LogFormat) {
+    let of_environment = EnvFilter::try_from_default_env().ok();
+    let is_fixed = of_environment.is_some();
+    let (filter, handle) = reload::Layer::new(of_environment.unwrap_or_else(|| filter(level)));
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let colour = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let lines = match format {
+        LogFormat::Json => lines.json().boxed(),
+        LogFormat::Text => lines.with_ansi(colour).boxed(),
+    };
+    // A second start in one process (tests) keeps the first logger.
+    let begun = tracing_subscriber::registry().with(filter).with(lines).try_init();
+    if begun.is_ok() && !is_fixed {
+        let _ = RELOAD.set(handle);
+    }
+}
+
+/// Logs as much as this from now on.
+pub fn set_level(level: LogLevel) {
+    if let Some(handle) = RELOAD.get() {
+        // A logger that is gone logs nothing.
+        let _ = handle.reload(filter(level));
+    }
+}
+
+fn filter(level: LogLevel) -> EnvFilter {
     let level = match level {
         LogLevel::Debug => "debug",
         LogLevel::Info => "info",
@@ -32,20 +62,18 @@ pub fn log(level: LogLevel, format: LogFormat) {
     };
     // What the client could not read, it would log whole: it may be a Secret. That a request failed says who sent it, and
     // to which cluster.
-    let ours = format!(
+    EnvFilter::new(format!(
         "{level},hyper=warn,hyper_util=warn,rustls=warn,tower=warn,kube_client=warn,kube_client::client=error,\
          kube_client::client::builder=off,kube_runtime=warn,h2=warn"
-    );
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(ours));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // A second start in one process (tests) keeps the first logger.
-    let _ = match format {
-        LogFormat::Json => lines.json().try_init(),
-        LogFormat::Text => {
-            let colour = std::io::IsTerminal::is_terminal(&std::io::stderr());
-            lines.with_ansi(colour).try_init()
-        }
-    };
+    ))
+}
+
+/// Logs where a panic was. Its words are left out: they may quote anything.
+pub fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(place, "a fault in the operator itself (a panic): please report it with this line");
+    }));
 }
 
 /// Labels of a counter by controller.

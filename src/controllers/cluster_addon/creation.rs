@@ -10,7 +10,7 @@ use kube::api::{ObjectMeta, PostParams};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::super::run::has_read_all;
+use super::super::passes::has_read_all;
 use super::super::seats::Seat;
 use super::super::{Context, Doing, Error};
 use super::{cluster_of, release_of};

@@ -8,16 +8,18 @@ use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender};
 use futures::future::ready;
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::{PredicateConfig, WatchStreamExt, watcher};
+use kube::runtime::{PredicateConfig, WatchStreamExt};
 use kube::{Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
-use super::super::run::{edit, every_due, has_read_all, scoped, seated};
+use super::super::changes::edit;
+use super::super::passes::{every_due, has_read_all, seated};
 use super::super::seats::Seat;
 use super::super::{Context, Error, handover};
 use crate::api::{ClusterAddon, ClusterStackRelease};
 use crate::core::share::Root;
 use crate::core::share::view::Role;
+use crate::io::stored;
 use crate::io::watch::{Notice, Watches};
 
 /// Runs the controller until the intake ends.
@@ -29,8 +31,7 @@ pub(in crate::controllers) async fn run(
 ) {
     let (reader, writer) = reflector::store();
     let namespace = ctx.settings.namespace.clone();
-    let events = watcher::watcher(scoped::<ClusterAddon>(client, namespace.as_deref()), watcher::Config::default())
-        .default_backoff()
+    let events = stored::watch(client, namespace.as_deref(), reader.clone(), ctx.unreadable.clone())
         .reflect(writer)
         .touched_objects()
         .predicate_filter(addon_edit, PredicateConfig::default());

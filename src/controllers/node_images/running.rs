@@ -10,13 +10,14 @@ use futures::{StreamExt, TryStreamExt};
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::{PredicateConfig, WatchStreamExt, watcher};
+use kube::runtime::{PredicateConfig, WatchStreamExt};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::super::run::{at_init_done, edit, every_due, scoped};
+use super::super::changes::{at_init_done, edit};
+use super::super::passes::{caught, every_due};
 use super::super::seats::{Seat, root_with};
 use super::super::{Error, Memory, Seats};
 use crate::api::WATCH_LABEL;
@@ -34,6 +35,7 @@ use crate::io::image::executor::{Order, Workshop};
 use crate::io::image::journal::Books;
 use crate::io::image::log_server::Logs;
 use crate::io::image::running::Running;
+use crate::io::stored::{self, Unreadable};
 
 /// What the passes over node images share.
 pub struct NodeImages {
@@ -51,6 +53,8 @@ pub struct NodeImages {
     pub alone: bool,
     /// Which images are ours.
     pub seats: Seats,
+    /// Objects that can't be read.
+    pub unreadable: Unreadable,
     /// Id of the management cluster: UID of its namespace `kube-system`.
     pub cluster: String,
     /// Logs of this process's builds.
@@ -222,8 +226,7 @@ pub async fn run(
 ) {
     let namespace = ctx.namespace.clone();
     let mut said: HashMap<ObjectRef<Image>, u64> = HashMap::new();
-    let events = watcher::watcher(scoped::<Image>(client, namespace.as_deref()), watcher::Config::default())
-        .default_backoff()
+    let events = stored::watch(client, namespace.as_deref(), ctx.images.clone(), ctx.unreadable.clone())
         .reflect(writers.images)
         .inspect_ok(at_init_done({
             let ctx = Arc::clone(&ctx);
@@ -264,8 +267,7 @@ async fn before_any_pass(ctx: &NodeImages, intake: &CancellationToken) {
 async fn templates(client: &Client, ctx: &Arc<NodeImages>, writer: Writer<Template>) {
     let ctx = Arc::clone(ctx);
     let mut known: HashMap<ObjectRef<Template>, (u64, bool)> = HashMap::new();
-    watcher::watcher(scoped::<Template>(client, ctx.namespace.as_deref()), watcher::Config::default())
-        .default_backoff()
+    stored::watch(client, ctx.namespace.as_deref(), ctx.templates.clone(), ctx.unreadable.clone())
         .reflect(writer)
         .inspect_ok(at_init_done({
             let ctx = Arc::clone(&ctx);
@@ -326,12 +328,15 @@ async fn timed(image: Arc<Image>, ctx: Arc<NodeImages>) -> Result<Action, Error>
         ctx.end(&image).await;
         return Ok(Action::await_change());
     };
+    if ctx.unreadable.holds::<Image>(&image.namespace().unwrap_or_default(), &image.name_any()) {
+        return Ok(Action::requeue(retry::WAITING));
+    }
     let (seen, of) = (Arc::clone(&image), Arc::clone(&ctx));
     let latest = move || of.images.get(&ObjectRef::from_obj(&*seen)).unwrap_or_else(|| Arc::clone(&seen));
     match ctx.seats.of(move || Some(root_with(&*latest(), None))) {
         Seat::Taken(Role::Works, fence) => {
-            let pass = fence::within(fence, Box::pin(super::reconcile(image, ctx)));
-            tokio::time::timeout(super::super::PASS, pass).await.unwrap_or(Err(Error::TimedOut))
+            let pass = Box::pin(super::reconcile(Arc::clone(&image), Arc::clone(&ctx)));
+            fence::within(fence, caught(&*image, &ctx.books.client, pass)).await
         }
         // Its ClusterStack says it.
         Seat::Taken(..) => Ok(Action::await_change()),

@@ -41,6 +41,11 @@ impl<L, B> Queue<L, B> {
     pub fn limited(limit: usize) -> Self {
         Self { lines: HashMap::new(), of: HashMap::new(), limit, asked: 0 }
     }
+
+    /// So many places together from now on; who has one keeps it.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
 }
 
 impl<L: Clone + Eq + Hash, B: Clone + Eq + Hash> Queue<L, B> {

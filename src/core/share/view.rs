@@ -7,13 +7,14 @@
 //! acts while its last successful renewal was sent less than [`TERM`] ago; who missed that is over for good, whatever
 //! becomes of a renewal that was under way, and comes back under another name. A peer is over when its Lease was released,
 //! or when it was not seen to change for its duration and [`SLACK`]. What a replica gains by another set of members it
-//! takes only when all of them have said in their Leases that they act by it: who said so has given up what it lost.
+//! takes only when all of them have said in their Leases that they act by it: who said so has given up what it lost. One
+//! whose Lease somebody deletes is waited for as one that is lost, also by who comes after that: it left a trace elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Member, Members, Owner, Root};
+use super::{Member, Members, Owner, Reach, Root};
 
 /// How long a Lease lasts without renewal.
 pub const LEASE: Duration = Duration::from_secs(15);
@@ -45,6 +46,8 @@ struct Peer {
     sight: Sight,
     /// When it was first seen like this.
     since: Duration,
+    /// Its Lease is not there any more.
+    is_missing: bool,
 }
 
 /// What a replica may do with a root.
@@ -99,6 +102,16 @@ impl Share {
         self.alone || !self.sets.is_empty() && self.sets.iter().all(|set| set.eldest() == Some(&self.me))
     }
 
+    /// Whether it registers what it serves: of all who serve it, one does.
+    pub fn registers(&self, what: &str) -> bool {
+        self.alone || !self.sets.is_empty() && self.sets.iter().all(|set| set.eldest_serving(what) == Some(&self.me))
+    }
+
+    /// Whether no member serves it.
+    pub fn is_unserved(&self, what: &str) -> bool {
+        self.alone || !self.sets.is_empty() && self.sets.iter().all(|set| set.eldest_serving(what).is_none())
+    }
+
     /// The members that are to be.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         self.sets.last().into_iter().flat_map(|set| set.iter())
@@ -126,8 +139,14 @@ pub struct View {
 }
 
 impl View {
-    /// A Lease of ours was made by a request that was sent at `sent`: a new life, which has nothing yet.
-    pub fn begin(&mut self, me: Member, sent: Duration) {
+    /// A Lease of ours was made by a request that was sent at `sent`: a new life, which has nothing yet. `traces` are ids of
+    /// replicas that came before and did not say that they ended: their Leases may be gone without their knowing it.
+    pub fn begin(&mut self, me: Member, sent: Duration, traces: impl IntoIterator<Item = String>) {
+        for id in traces.into_iter().filter(|id| !self.over.contains(id)) {
+            let member = Member { id: id.clone(), ..Member::default() };
+            let sight = Sight { member, lasts: LEASE, ..Sight::default() };
+            self.peers.entry(id).or_insert(Peer { sight, since: sent, is_missing: false });
+        }
         self.me = Some(me);
         self.renewed = Some(sent);
         self.sets = vec![Arc::default()];
@@ -142,6 +161,13 @@ impl View {
         }
         self.renewed = self.renewed.max(Some(sent));
         true
+    }
+
+    /// Our Lease says that we take something else now: other members in which we are, which all have to agree on.
+    pub fn reaches(&mut self, reach: &Reach) {
+        if let Some(me) = self.me.as_mut().filter(|me| me.reach != *reach) {
+            me.reach.clone_from(reach);
+        }
     }
 
     /// Our Lease is about to say that we act by these members. What it says is not known until that is answered.
@@ -198,9 +224,11 @@ impl View {
     fn meet(&mut self, sent: Duration, seen: Duration, sights: &[Sight], me: &str) {
         self.over.retain(|id| sights.iter().any(|sight| sight.member.id == *id));
         for peer in self.peers.values_mut() {
-            // One whose Lease is gone without a word says nothing any more.
-            if !sights.iter().any(|sight| sight.member.id == peer.sight.member.id) {
+            let is_there = sights.iter().any(|sight| sight.member.id == peer.sight.member.id);
+            if !is_there && !peer.is_missing {
+                // One whose Lease is gone without a word says nothing any more, and may have renewed it unseen before.
                 peer.sight.published.clear();
+                (peer.is_missing, peer.since) = (true, seen);
             }
         }
         for sight in sights.iter().filter(|sight| sight.member.id != me) {
@@ -213,10 +241,10 @@ impl View {
                 continue;
             }
             let since = match self.peers.get(id) {
-                Some(known) if known.sight.renewed == sight.renewed => known.since,
+                Some(known) if known.sight.renewed == sight.renewed && !known.is_missing => known.since,
                 _ => seen,
             };
-            self.peers.insert(id.clone(), Peer { sight: sight.clone(), since });
+            self.peers.insert(id.clone(), Peer { sight: sight.clone(), since, is_missing: false });
         }
         let is_over = |peer: &Peer| sent.saturating_sub(peer.since) > peer.sight.lasts + SLACK;
         let over: Vec<String> = self.peers.iter().filter(|(_, peer)| is_over(peer)).map(|(id, _)| id.clone()).collect();

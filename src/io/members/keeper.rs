@@ -10,9 +10,10 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::trace::Traces;
 use super::word::{self, Heard};
 use super::{Members, lease};
 use crate::api::{MEMBER_LABEL, TOLD};
@@ -33,8 +34,9 @@ pub(super) struct Keeper {
     api: Api<Lease>,
     members: Members,
     identity: String,
-    reach: Reach,
+    reach: watch::Receiver<Reach>,
     view: View,
+    traces: Traces,
     /// Our Lease as it was written last.
     lease: Option<Lease>,
     /// What it said last, as far as that is known: by which members we act.
@@ -57,8 +59,15 @@ async fn told(members: &Members) {
     members.0.tells.notified().await;
 }
 
+/// What we take is something else. Who would say so may be gone.
+async fn changed(reach: &mut watch::Receiver<Reach>) {
+    if reach.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
 /// Why a request did not do what it should.
-enum Failed {
+pub(super) enum Failed {
     /// There is no such Lease any more, or it is another's.
     Gone,
     /// No answer, or a refusal.
@@ -66,14 +75,16 @@ enum Failed {
 }
 
 impl Keeper {
-    pub(super) fn new(api: Api<Lease>, members: Members, identity: &str, reach: Reach) -> Self {
+    pub(super) fn new(api: Api<Lease>, members: Members, identity: &str, reach: watch::Receiver<Reach>) -> Self {
         let identity = identity.to_owned();
+        let traces = Traces::new(api.clone().into_client(), members.namespace());
         Self {
             api,
             members,
             identity,
             reach,
             view: View::default(),
+            traces,
             lease: None,
             said: String::new(),
             may_say: String::new(),
@@ -88,7 +99,7 @@ impl Keeper {
     /// Keeps the Lease until `end`, then gives it back.
     pub(super) async fn run(mut self, end: CancellationToken) {
         let (noticed, mut changes) = mpsc::channel(1);
-        let _watching = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(watch(self.api.clone(), noticed)));
+        let _watching = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(watch_leases(self.api.clone(), noticed)));
         let mut due = true;
         loop {
             let worked = tokio::select! {
@@ -100,6 +111,7 @@ impl Keeper {
                 () = end.cancelled() => return self.give_back().await,
                 () = tokio::time::sleep(if worked_well(&self.told) { RENEW } else { RETRY }) => true,
                 () = told(&self.members) => true,
+                () = changed(&mut self.reach) => true,
                 _ = changes.recv() => false,
                 may_say = next(&mut self.drained) => {
                     self.drained = None;
@@ -141,11 +153,12 @@ impl Keeper {
     /// Comes as a new member.
     async fn join(&mut self) -> Result<(), String> {
         let name = lease::name_of(&self.identity);
+        let traces = self.traces.leave(&name, &self.identity).await?;
         let sent = self.members.now();
-        let made = lease::made(&name, &self.identity, &self.reach);
+        let made = lease::made(&name, &self.identity, &self.reach.borrow());
         let made = answer(self.api.create(&PostParams::default(), &made)).await;
         let made = made.map_err(|failed| failed.text("a Lease can't be created"))?;
-        self.view.begin(lease::member(&made), sent);
+        self.view.begin(lease::member(&made), sent, traces);
         self.lease = Some(made);
         for text in [&mut self.said, &mut self.may_say, &mut self.waits_for] {
             text.clear();
@@ -171,7 +184,8 @@ impl Keeper {
         self.view.saying(&says);
         let sent = self.members.now();
         let told = word::written(&self.members.0.told.lock().unwrap_or_else(PoisonError::into_inner));
-        let renewed = lease::renewed(known, &says, told);
+        let reach = self.reach.borrow().clone();
+        let renewed = lease::renewed(known, &says, told, &reach);
         let written = answer(self.api.replace(&name, &PostParams::default(), &renewed)).await;
         let now = self.members.now();
         match written {
@@ -185,6 +199,7 @@ impl Keeper {
                 if !says.is_empty() {
                     self.view.published(&says, now);
                 }
+                self.view.reaches(&reach);
                 self.said = says;
                 self.members.renewed(self.view.valid_until());
                 Ok(())
@@ -309,7 +324,7 @@ async fn next(drained: &mut Option<BoxFuture<'static, String>>) -> String {
 }
 
 impl Failed {
-    fn text(self, what: &str) -> String {
+    pub(super) fn text(self, what: &str) -> String {
         match self {
             Self::Gone => format!("{what}: it was changed meanwhile"),
             Self::Trouble(why) => format!("{what}: {why}"),
@@ -317,7 +332,7 @@ impl Failed {
     }
 }
 
-async fn answer<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Failed> {
+pub(super) async fn answer<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Failed> {
     match tokio::time::timeout(ANSWER, request).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Err(Failed::Gone),
@@ -327,7 +342,7 @@ async fn answer<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Res
 }
 
 /// Says when Leases changed in more than their time of renewal.
-async fn watch(api: Api<Lease>, noticed: mpsc::Sender<()>) {
+async fn watch_leases(api: Api<Lease>, noticed: mpsc::Sender<()>) {
     let config = watcher::Config::default().labels(MEMBER_LABEL);
     let mut events = watcher::watcher(api, config).default_backoff().boxed();
     let mut known: HashMap<String, (String, bool, Option<String>)> = HashMap::new();

@@ -48,8 +48,9 @@ pub(super) fn made(name: &str, identity: &str, reach: &Reach) -> Lease {
     }
 }
 
-/// The same Lease renewed; it says that its holder acts by the members of this digest.
-pub(super) fn renewed(mut lease: Lease, published: &str, told: Option<String>) -> Lease {
+/// The same Lease renewed; it says that its holder acts by the members of this digest, and takes what it takes now.
+pub(super) fn renewed(mut lease: Lease, published: &str, told: Option<String>, reach: &Reach) -> Lease {
+    lease.annotations_mut().insert(REACH.to_owned(), serde_json::to_string(reach).unwrap_or_default());
     if let Some(told) = told {
         lease.annotations_mut().insert(TOLD.to_owned(), told);
     }
@@ -100,7 +101,7 @@ mod tests {
         let name = name_of("Clusterstack_Operator.7-x_0badcafe");
         assert!(name.starts_with("clusterstack-operator-7-x-") && name.len() == 34, "{name}");
         assert!(name_of("_1").starts_with("operator-"));
-        let lease = renewed(made(&name, "pod_1", &reach), "digest", None);
+        let lease = renewed(made(&name, "pod_1", &Reach::default()), "digest", None, &reach);
         let seen = sight(&lease);
         assert_eq!((seen.member.id.as_str(), &seen.member.reach, seen.lasts), (name.as_str(), &reach, LEASE));
         assert_eq!((seen.published.as_str(), seen.released), ("digest", false));

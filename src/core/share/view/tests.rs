@@ -31,7 +31,7 @@ fn roots(view: &View) -> usize {
 /// A replica that has all of it since second 1.
 fn first() -> View {
     let mut view = View::default();
-    view.begin(member("a"), s(0));
+    view.begin(member("a"), s(0), []);
     assert!(view.looked(s(0), s(0), &[sight("a", "0", "")]));
     assert_eq!((roots(&view), view.unsaid()), (0, Some(digest(&["a"]).as_str())));
     view.published(&digest(&["a"]), s(1));
@@ -55,7 +55,7 @@ fn a_term_ends_a_margin_before_the_lease_and_does_not_come_back() {
 fn what_a_join_takes_is_given_at_once_and_what_it_gives_is_taken_when_all_have_said_so() {
     let (mut a, mut b) = (first(), View::default());
     let (one, two) = (digest(&["a"]), digest(&["a", "b"]));
-    b.begin(member("b"), s(2));
+    b.begin(member("b"), s(2), []);
     b.looked(s(2), s(2), &[sight("a", "1", &one), sight("b", "2", "")]);
     b.published(&two, s(2));
     // The elder one still acts by itself alone.
@@ -123,11 +123,12 @@ fn a_lease_that_is_given_back_is_followed_at_once_and_one_that_vanished_is_waite
     assert!(a.looked(s(5), s(5), &[sight("a", "1", &two), released]));
     assert_eq!(a.members().len(), 1);
     let mut a = pair();
-    for at in [5, 10, 18] {
+    // It may have renewed until right before.
+    for at in [5, 10, 21] {
         a.looked(s(at), s(at), &[sight("a", "1", &two)]);
         assert_eq!(a.members().len(), 2, "{at}");
     }
-    a.looked(s(19), s(19), &[sight("a", "1", &two)]);
+    a.looked(s(22), s(22), &[sight("a", "1", &two)]);
     assert_eq!(a.members().len(), 1);
 }
 
@@ -146,12 +147,28 @@ fn who_comes_back_does_not_wait_for_itself() {
     let mut a = first();
     a.end();
     let again = digest(&["a2"]);
-    a.begin(member("a2"), s(30));
+    a.begin(member("a2"), s(30), []);
     a.looked(s(30), s(30), &[sight("a", "1", &digest(&["a"])), sight("a2", "30", "")]);
     assert_eq!((roots(&a), a.unsaid()), (0, Some(again.as_str())));
     a.published(&again, s(31));
     a.looked(s(31), s(31), &[sight("a", "1", &digest(&["a"])), sight("a2", "31", &again)]);
     assert_eq!((roots(&a), a.over().collect::<Vec<_>>()), (100, vec!["a"]));
+}
+
+#[test]
+fn one_whose_lease_was_deleted_is_waited_for_by_who_finds_its_trace() {
+    let mut b = View::default();
+    b.begin(member("b"), s(2), ["a".to_owned()]);
+    b.looked(s(2), s(2), &[sight("b", "2", "")]);
+    for at in [3, 18] {
+        b.published(&digest(&["a", "b"]), s(at));
+        b.looked(s(at), s(at), &[sight("b", "2", &digest(&["a", "b"]))]);
+        assert_eq!(roots(&b), 0, "{at}");
+    }
+    b.looked(s(19), s(19), &[sight("b", "2", "")]);
+    b.published(&digest(&["b"]), s(19));
+    b.looked(s(20), s(20), &[sight("b", "2", &digest(&["b"]))]);
+    assert_eq!(roots(&b), 100);
 }
 
 #[test]
@@ -183,6 +200,8 @@ struct World {
     now: u64,
     /// The Leases at the API server.
     leases: BTreeMap<String, Sight>,
+    /// The `OperatorShard`s there: the traces of those who came and did not end cleanly.
+    traces: BTreeSet<String>,
     replicas: Vec<Replica>,
     born: usize,
     gained: usize,
@@ -217,18 +236,26 @@ fn ms(at: u64) -> Duration {
 impl World {
     fn new(seed: u64) -> Self {
         let dice = StdRng::seed_from_u64(seed);
-        Self { dice, now: 0, leases: BTreeMap::new(), replicas: Vec::new(), born: 0, gained: 0 }
+        let (leases, traces) = (BTreeMap::new(), BTreeSet::new());
+        Self { dice, now: 0, leases, traces, replicas: Vec::new(), born: 0, gained: 0 }
     }
 
     fn come(&mut self) {
+        let mut view = View::default();
+        let id = self.begin(&mut view);
+        self.replicas.push(Replica { id, view, paused_until: 0, requests: Vec::new() });
+    }
+
+    /// A new life: it looks for traces, leaves its own, and makes its Lease.
+    fn begin(&mut self, view: &mut View) -> String {
         self.born += 1;
         let id = format!("r{}", self.born);
-        let mut view = View::default();
-        view.begin(Member { since: format!("{:09}", self.now), ..member(&id) }, ms(self.now));
-        let me = view.me.clone().unwrap();
+        let me = Member { since: format!("{:09}", self.now), ..member(&id) };
+        view.begin(me.clone(), ms(self.now), self.traces.clone());
+        self.traces.insert(id.clone());
         let first = Sight { member: me, renewed: self.now.to_string(), lasts: LEASE, ..Sight::default() };
         self.leases.insert(id.clone(), first);
-        self.replicas.push(Replica { id, view, paused_until: 0, requests: Vec::new() });
+        id
     }
 
     /// How long a way takes: mostly short, now and then longer than a Lease.
@@ -258,6 +285,7 @@ impl World {
                     && let Some(lease) = self.leases.get_mut(&replica.id)
                 {
                     lease.released = true;
+                    self.traces.remove(&replica.id);
                 }
             }
             3 => {
@@ -280,7 +308,19 @@ impl World {
             self.turn(&mut replica);
             self.replicas[at] = replica;
         }
+        self.collect();
         self.check();
+    }
+
+    /// The leader removes the traces of those who are no members any more, and have no Lease.
+    fn collect(&mut self) {
+        let leader = self.replicas.iter().find(|replica| {
+            let view = &replica.view;
+            replica.paused_until <= self.now && view.is_valid(ms(self.now)) && view.share().leads()
+        });
+        let Some(leader) = leader else { return };
+        let members: BTreeSet<String> = leader.view.members().into_iter().map(|member| member.id).collect();
+        self.traces.retain(|id| members.contains(id) || self.leases.contains_key(id));
     }
 
     fn turn(&mut self, replica: &mut Replica) {
@@ -302,13 +342,9 @@ impl World {
         }
         if replica.view.me.is_none() {
             // It comes back as another one.
-            self.born += 1;
-            replica.id = format!("r{}", self.born);
-            let me = Member { since: format!("{now:09}"), ..member(&replica.id) };
-            replica.view.begin(me.clone(), ms(now));
+            self.traces.remove(&id);
+            replica.id = self.begin(&mut replica.view);
             replica.requests.clear();
-            let first = Sight { member: me, renewed: now.to_string(), lasts: LEASE, ..Sight::default() };
-            self.leases.insert(replica.id.clone(), first);
             return;
         }
         let (answered, waiting): (Vec<Request>, Vec<Request>) =

@@ -1,0 +1,254 @@
+//! Which changes start passes: the watches of our kinds, and what those of other objects tell.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use futures::channel::mpsc::UnboundedSender;
+use futures::{Stream, TryStreamExt};
+use kube::api::DynamicObject;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, ResourceExt};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{Context, cluster_addon, cluster_stack, image_provider, origin};
+use crate::api::condition::{self, ConditionType};
+use crate::api::{ClusterAddon, ClusterStack, ClusterStackRelease, ClusterStackSource, ProviderClusterStackRelease};
+use crate::core::addon::cluster::addon_name;
+use crate::core::status;
+use crate::io::source::flights::Waiter;
+use crate::io::stored;
+use crate::io::watch::Notice;
+
+/// ClusterStacks as they change. An edit of one concerns its releases too, and what their provider makes of them.
+pub(super) fn stack_events(
+    client: &Client,
+    context: &Arc<Context>,
+    writer: Writer<ClusterStack>,
+    (to_releases, to_provided): (
+        UnboundedSender<ObjectRef<ClusterStackRelease>>,
+        UnboundedSender<ObjectRef<ProviderClusterStackRelease>>,
+    ),
+) -> impl Stream<Item = Result<ClusterStack, watcher::Error>> + Send + use<> {
+    let namespace = context.settings.namespace.as_deref();
+    let (ctx, context) = (Arc::clone(context), Arc::clone(context));
+    let mut edited = Edits::default();
+    let (known, unreadable) = (context.stacks.clone(), context.unreadable.clone());
+    stored::watch(client, namespace, known, unreadable)
+        .reflect(writer)
+        .inspect_ok(at_init_done(move || drop(context.first_read.stacks.set(()))))
+        .touched_objects()
+        .inspect_ok(move |stack| {
+            if !edited.is_new(ObjectRef::from_obj(stack).erase(), edit(stack, true)) {
+                return;
+            }
+            for release in ctx.stack_releases.state().iter().filter(|r| cluster_stack::is_owned(r, stack)) {
+                let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
+                provided_of(release, &to_provided);
+            }
+        })
+}
+
+/// ClusterStackReleases as they change. What changes of one concerns its ClusterStack, and what was fetched the Clusters
+/// of its classes.
+pub(super) fn release_events(
+    client: &Client,
+    context: &Arc<Context>,
+    writer: Writer<ClusterStackRelease>,
+    to_stacks: UnboundedSender<ObjectRef<ClusterStack>>,
+    to_provided: UnboundedSender<ObjectRef<ProviderClusterStackRelease>>,
+) -> impl Stream<Item = Result<ClusterStackRelease, watcher::Error>> + Send + use<> {
+    let namespace = context.settings.namespace.as_deref();
+    let (mut fetched, watches, context) =
+        (cluster_addon::Fetched::default(), Arc::clone(&context.watches), Arc::clone(context));
+    let (known, unreadable) = (context.stack_releases.clone(), context.unreadable.clone());
+    stored::watch(client, namespace, known, unreadable)
+        .reflect(writer)
+        .inspect_ok(at_init_done(move || drop(context.first_read.releases.set(()))))
+        .touched_objects()
+        .inspect_ok(move |release| {
+            fetched.tell(release, &watches);
+            provided_of(release, &to_provided);
+            for owner in release.owner_references().iter().filter(|owner| owner.kind == "ClusterStack") {
+                let stack = ObjectRef::new(&owner.name).within(&release.namespace().unwrap_or_default());
+                let _ = to_stacks.unbounded_send(stack);
+            }
+        })
+}
+
+/// Start passes over what a ClusterStackSource concerns.
+type Concerned = (
+    UnboundedSender<ObjectRef<ClusterStack>>,
+    UnboundedSender<ObjectRef<ClusterStackRelease>>,
+    UnboundedSender<ObjectRef<ProviderClusterStackRelease>>,
+);
+
+/// ClusterStackSources as they change. What changes of one concerns the ClusterStacks that name it, and an edit their
+/// releases too.
+pub(super) fn source_events(
+    client: &Client,
+    context: &Arc<Context>,
+    writer: Writer<ClusterStackSource>,
+    (to_stacks, to_releases, to_provided): Concerned,
+) -> impl Stream<Item = Result<ClusterStackSource, watcher::Error>> + Send + use<> {
+    let namespace = context.settings.namespace.as_deref();
+    let (mut edited, mut changed) = (Edits::default(), Edits::default());
+    let (ctx, context) = (Arc::clone(context), Arc::clone(context));
+    let (known, unreadable) = (context.sources.clone(), context.unreadable.clone());
+    stored::watch(client, namespace, known, unreadable)
+        .reflect(writer)
+        .inspect_ok(at_init_done(move || drop(context.first_read.sources.set(()))))
+        .touched_objects()
+        .inspect_ok(move |source| {
+            let place = ObjectRef::from_obj(source);
+            let is_edit = edited.is_new(place.clone().erase(), edit(source, true));
+            if !changed.is_new(place.clone().erase(), source_change(source)) {
+                return;
+            }
+            for stack in ctx.stacks.state() {
+                let own = stack.namespace().unwrap_or_default();
+                if stack.spec.source_ref.as_ref().is_none_or(|named| origin::place(named, &own) != place) {
+                    continue;
+                }
+                let _ = to_stacks.unbounded_send(ObjectRef::from_obj(&*stack));
+                let owned = |release: &&Arc<ClusterStackRelease>| cluster_stack::is_owned(release, &stack);
+                for release in ctx.stack_releases.state().iter().filter(|release| is_edit && owned(release)) {
+                    let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
+                    // It may have been allowed to use the provider's template, or be so no more.
+                    provided_of(release, &to_provided);
+                }
+            }
+        })
+}
+
+/// Starts a pass over the provider's object of a release, if it is the built-in provider's.
+fn provided_of(release: &ClusterStackRelease, to_provided: &UnboundedSender<ObjectRef<ProviderClusterStackRelease>>) {
+    if let Some(provided) = image_provider::of_release(release) {
+        let _ = to_provided.unbounded_send(provided);
+    }
+}
+
+/// What of a ClusterStackSource concerns those who use it.
+fn source_change(source: &ClusterStackSource) -> u64 {
+    let status = source.status.as_ref();
+    let ready = status.and_then(|status| condition::find(&status.conditions, ConditionType::Ready));
+    let poll = status.and_then(|status| status.last_poll.as_ref());
+    let mut hasher = DefaultHasher::new();
+    (source.uid(), edit(source, true), poll.map(|poll| &poll.revision)).hash(&mut hasher);
+    ready.map(|ready| (&ready.status, &ready.reason)).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Runs `then` when a watch has read all there is.
+pub(super) fn at_init_done<K>(then: impl Fn()) -> impl FnMut(&watcher::Event<K>) {
+    move |event| {
+        if matches!(event, watcher::Event::InitDone) {
+            then();
+        }
+    }
+}
+
+/// What of an object asks for a pass when it changes: all but our own reports. That a status was lost is seen too.
+pub(super) fn edit<K: ResourceExt>(object: &K, has_status: bool) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (object.meta().generation, object.annotations(), object.labels(), object.finalizers(), has_status)
+        .hash(&mut hasher);
+    object.meta().deletion_timestamp.is_some().hash(&mut hasher);
+    hasher.finish()
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
+pub(super) fn stack_edit(stack: &ClusterStack) -> Option<u64> {
+    Some(edit(stack, stack.status.as_ref().is_some_and(|status| !status.conditions.is_empty())))
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
+pub(super) fn source_edit(source: &ClusterStackSource) -> Option<u64> {
+    Some(edit(source, source.status.as_ref().is_some_and(|status| !status.conditions.is_empty())))
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
+pub(super) fn release_edit(release: &ClusterStackRelease) -> Option<u64> {
+    Some(edit(release, release.status.as_ref().is_some_and(|status| !status.conditions.is_empty())))
+}
+
+/// The digests of the artifacts that these releases were made from.
+pub(super) fn artifacts_of(releases: &[Arc<ClusterStackRelease>]) -> HashSet<String> {
+    releases.iter().filter_map(|release| Some(release.status.as_ref()?.artifact.as_ref()?.digest.clone())).collect()
+}
+
+/// The last edit of each object.
+#[derive(Default)]
+struct Edits(std::collections::HashMap<ObjectRef<DynamicObject>, u64>);
+
+impl Edits {
+    fn is_new(&mut self, object: ObjectRef<DynamicObject>, now: u64) -> bool {
+        self.0.insert(object, now) != Some(now)
+    }
+}
+
+/// Where notices go.
+pub(super) struct Routes {
+    pub(super) to_stacks: UnboundedSender<ObjectRef<ClusterStack>>,
+    pub(super) to_releases: UnboundedSender<ObjectRef<ClusterStackRelease>>,
+    pub(super) to_addons: UnboundedSender<ObjectRef<ClusterAddon>>,
+    pub(super) to_sources: UnboundedSender<ObjectRef<ClusterStackSource>>,
+    pub(super) tasks: TaskTracker,
+    pub(super) intake: CancellationToken,
+}
+
+/// Turns notices of the watches into passes.
+pub(super) async fn route(mut noticed: UnboundedReceiver<Notice>, ctx: Arc<Context>, routes: Routes) {
+    let Routes { to_stacks, to_releases, to_addons, to_sources, tasks, intake } = routes;
+    loop {
+        let notice = tokio::select! {
+            () = intake.cancelled() => return,
+            notice = noticed.recv() => notice,
+        };
+        match notice {
+            None => return,
+            Some(Notice::Answered(waiter)) => {
+                let _ = match waiter {
+                    Waiter::Stack(stack) => to_stacks.unbounded_send(stack).is_ok(),
+                    Waiter::Release(release) => to_releases.unbounded_send(release).is_ok(),
+                    Waiter::Source(source) => to_sources.unbounded_send(source).is_ok(),
+                };
+            }
+            Some(Notice::Applied(release)) => {
+                let _ = to_releases.unbounded_send(release);
+            }
+            Some(Notice::Addons(namespace, cluster)) => {
+                let addon = ObjectRef::new(&addon_name(&cluster)).within(&namespace);
+                let _ = to_addons.unbounded_send(addon);
+                tasks.spawn(cluster_addon::make(namespace, cluster, Arc::clone(&ctx), intake.clone()));
+            }
+            Some(Notice::Addon(namespace, cluster)) => {
+                let _ = to_addons.unbounded_send(ObjectRef::new(&addon_name(&cluster)).within(&namespace));
+            }
+            Some(Notice::Definition(group)) => {
+                let waits = |release: &ClusterStackRelease| {
+                    release.status.as_ref().is_some_and(|status| status::waits_for_kind(status, &group))
+                };
+                for release in ctx.stack_releases.state().iter().filter(|release| waits(release)) {
+                    ctx.memory.definition_changed(&release.uid().unwrap_or_default());
+                    let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
+                }
+            }
+            Some(Notice::Cluster(namespaces)) => {
+                let is_there = |namespace: Option<String>| namespace.is_some_and(|n| namespaces.contains(&n));
+                for stack in ctx.stacks.state().iter().filter(|stack| is_there(stack.namespace())) {
+                    let _ = to_stacks.unbounded_send(ObjectRef::from_obj(&**stack));
+                }
+                // A Cluster may have come from a class of another namespace, and hold the release it left.
+                let goes = |release: &ClusterStackRelease| release.metadata.deletion_timestamp.is_some();
+                for release in ctx.stack_releases.state().iter().filter(|release| goes(release)) {
+                    let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
+                }
+            }
+        }
+    }
+}
