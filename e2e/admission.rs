@@ -173,7 +173,7 @@ async fn a_source_that_is_not_allowed_here_is_refused() {
     let _door = Door::open(&t).await;
     let create = &["create", "--dry-run=server"][..];
     for (url, part) in [
-        ("file:///etc", "is a local path, and the operator runs without --allow-source"),
+        ("file:///etc", "is a local path, and no --allow-source"),
         ("https://127.0.0.1/x.git", "is a loopback"),
         ("http://git.example.com/x.git", "plain http"),
     ] {

@@ -38,6 +38,8 @@ fn operator(t: &World, server: &ImageServer) -> Operator {
         images.to_str().unwrap(),
         "--allow-source",
         &server.host(),
+        "--allow-image-tool",
+        "/bin/cp",
     ];
     Operator::start_with(t, t.plane.operator_kubeconfig(), &flags, &[("POD_NAME", Path::new("builder-0"))])
 }
@@ -211,6 +213,53 @@ async fn an_image_that_vanished_from_its_destination_is_built_again_and_told() {
         check(message.contains("the image is at") && message.contains("create it again"), &message)
     })
     .await;
+}
+
+#[tokio::test]
+async fn an_object_of_an_image_that_is_deleted_while_a_release_wants_it_is_made_again_at_once() {
+    let t = World::new("imggone").await;
+    let content = b"an image".repeat(1000);
+    let server = ImageServer::new(&content).await;
+    template(&t).await;
+    let repo = t.repo();
+    let plain = format!(
+        "- {{name: plain, url: '{}', checksum: 'sha256:{}', format: raw}}\n",
+        server.url("a.raw"),
+        sum(&content)
+    );
+    repo.write("stacks/docker/x/node-images.yaml", &list(&plain));
+    repo.release(V1, CLASS);
+    let _operator = operator(&t, &server);
+    t.create_stack("x", &repo.url(), provided()).await;
+    t.ready("x", "v1").await;
+    let before = images(&t).await[0].metadata.clone();
+    t.delete(INFRASTRUCTURE_API_VERSION, "ProviderNodeImageRelease", before.name.as_deref().unwrap()).await;
+    wait_within(Duration::from_secs(60), "the image's object to be there again", || async {
+        let now = images(&t).await;
+        check(now.iter().any(|image| image.metadata.uid != before.uid), &now)
+    })
+    .await;
+    t.ready("x", "v1").await;
+    assert_eq!(std::fs::read(destination(&t).join("plain")).unwrap(), content);
+}
+
+#[tokio::test]
+async fn a_template_lists_no_tool_that_the_operator_does_not_allow() {
+    let t = World::new("imgtool").await;
+    let content = b"an image".repeat(1000);
+    let server = ImageServer::new(&content).await;
+    template(&t).await;
+    let tools =
+        json!({"spec": {"build": {"tools": [{"name": "copy", "path": "/bin/cp"}, {"name": "sh", "path": "/bin/sh"}]}}});
+    t.change("provider", (INFRASTRUCTURE_API_VERSION, TEMPLATE, "t"), tools).await;
+    let repo = t.repo();
+    repo.write("stacks/docker/x/node-images.yaml", &list(&made(&server, "made", &content)));
+    repo.release(V1, CLASS);
+    let _operator = operator(&t, &server);
+    t.create_stack("x", &repo.url(), provided()).await;
+    let message = ready_says(&t, "ProviderNodeImageRelease", "", "ImageFailed").await;
+    assert!(message.contains("the operator runs no \"/bin/sh\" for templates"), "{message}");
+    assert!(published(&t).is_empty());
 }
 
 const STACK: &str = clusterstack::api::API_VERSION;

@@ -68,4 +68,5 @@ mod ssh;
 mod stages;
 mod trust;
 mod upgrade;
+mod versions;
 mod workload_cluster;

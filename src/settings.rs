@@ -149,6 +149,11 @@ pub struct Flags {
     #[arg(long, value_name = "ROOT", env = "CLUSTERSTACK_ALLOW_IMAGE_DIRECTORY", value_delimiter = ',')]
     pub allow_image_directory: Vec<PathBuf>,
 
+    /// A program, or a directory of programs, that templates of node images may list as tools for builds beside the operator:
+    /// they run as its user. `/usr/bin/qemu-img` always may. May be given several times.
+    #[arg(long, value_name = "PATH", env = "CLUSTERSTACK_ALLOW_IMAGE_TOOL", value_delimiter = ',')]
+    pub allow_image_tool: Vec<PathBuf>,
+
     /// Node images built at once by this replica; 0 is no limit. Each template has a limit of its own beside it.
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub image_build_concurrency: u16,
@@ -231,6 +236,8 @@ pub struct Settings {
     pub image_dir: PathBuf,
     /// Below which directories images may be brought.
     pub allow_image_directory: Vec<PathBuf>,
+    /// Programs that templates may list as tools.
+    pub allow_image_tool: Vec<PathBuf>,
     /// Image of the pods of Jobs whose template brings none; empty for none.
     pub image_job_image: String,
     /// The source of ClusterStacks that name none.
@@ -366,6 +373,7 @@ impl Flags {
             allow_source: self.allow_source,
             image_dir: self.image_dir,
             allow_image_directory: self.allow_image_directory,
+            allow_image_tool: self.allow_image_tool,
             image_job_image: self.image_job_image,
             default_source: DefaultSource::read(self.source, |name| std::env::var(name).ok())?,
             default_service_account: self.default_service_account,

@@ -30,5 +30,5 @@ fn each_bound_is_as_the_page_says() {
         let value = line.and_then(|line| line.trim_end_matches(';').split_once(" = ")).map(|(_, value)| value);
         assert_eq!(value, Some(bound.trim_matches('`')), "{what}: src/{file} {name}");
     }
-    assert!(held > 50, "{held}");
+    assert!(held >= 50, "{held}");
 }

@@ -106,12 +106,17 @@ impl GitServer {
 }
 
 /// Connections of TLS.
-struct Tls {
+pub(crate) struct Tls {
     tcp: TcpListener,
     acceptor: TlsAcceptor,
 }
 
 impl Tls {
+    /// What comes there.
+    pub(crate) fn over(tcp: TcpListener, acceptor: TlsAcceptor) -> Self {
+        Self { tcp, acceptor }
+    }
+
     /// For 127.0.0.1; writes the certificate to `authority`.
     fn acceptor(authority: &Path) -> TlsAcceptor {
         let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("no certificate");

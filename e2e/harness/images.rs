@@ -67,7 +67,19 @@ impl<'t> Images<'t> {
     pub(crate) fn flags(&self, host: &str) -> Vec<String> {
         let path = |path: PathBuf| path.to_str().expect("no text").to_owned();
         let (work, destination) = (path(self.work()), path(self.destination()));
-        ["--image-dir", &work, "--allow-image-directory", &destination, "--allow-source", host].map(Into::into).into()
+        let tools = path(self.t.dir().canonicalize().expect("no directory"));
+        [
+            "--image-dir",
+            &work,
+            "--allow-image-directory",
+            &destination,
+            "--allow-source",
+            host,
+            "--allow-image-tool",
+            &tools,
+        ]
+        .map(Into::into)
+        .into()
     }
 
     /// An operator with these flags, always as the same pod.

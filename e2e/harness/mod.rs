@@ -52,7 +52,7 @@ pub(crate) use control_plane::{ControlPlane, client_of, install, workload};
 pub(crate) use forge::{Asked, StandIn, content, page, sum};
 pub(crate) use front::Front;
 pub(crate) use git::Repo;
-pub(crate) use git_server::{GitServer, Mood};
+pub(crate) use git_server::{GitServer, Mood, Tls};
 pub(crate) use github::GitHub;
 pub(crate) use image_server::Server as ImageServer;
 pub(crate) use images::{Images, names};

@@ -230,6 +230,8 @@ vocabulary! {
     ReleaseCreated,
     /// A release that nobody uses was deleted.
     ReleaseCollected,
+    /// The ClusterStack asks for no release: it follows none, and names none.
+    NothingSubscribed,
     /// The object itself can't be understood; its spec has to change.
     SpecInvalid,
     /// The ClusterStack that owns the release is gone.

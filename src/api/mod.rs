@@ -160,10 +160,17 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
         finished(ClusterAddon::crd()),
         finished(ClusterUpgradePlan::crd()),
         unmoved(finished(OperatorShard::crd())),
-        finished(ProviderClusterStackRelease::crd()),
+        providing(finished(ProviderClusterStackRelease::crd())),
         finished(ProviderClusterStackReleaseTemplate::crd()),
         finished(ProviderNodeImageRelease::crd()),
     ]
+}
+
+/// Says which contract the built-in provider follows.
+fn providing(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    let labels = crd.metadata.labels.get_or_insert_default();
+    labels.insert(PROVIDER_CONTRACT_LABEL.into(), PROVIDER_CONTRACT.into());
+    crd
 }
 
 /// Adds what the derive can't say: labels that `clusterctl move` and selectors use; and takes away formats that the API

@@ -88,7 +88,12 @@ pub fn run(args: &DiffArgs) -> Result<ExitCode> {
         DiffFormat::Yaml => output::print(&output::format(&plan, Format::Yaml)?)?,
         DiffFormat::Text => output::print(&render::text(&plan))?,
     }
-    Ok(if plan.is_change() { ExitCode::from(CHANGES) } else { ExitCode::SUCCESS })
+    Ok(match (plan.is_change(), plan.is_known()) {
+        (true, _) => ExitCode::from(CHANGES),
+        (false, true) => ExitCode::SUCCESS,
+        // Who waits for "nothing changes" must not take it for that.
+        (false, false) => ExitCode::FAILURE,
+    })
 }
 
 async fn read(args: &DiffArgs) -> Result<Plan> {

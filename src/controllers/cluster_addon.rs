@@ -38,7 +38,7 @@ use crate::api::condition::{self, ConditionType, Reason};
 use crate::api::{
     CLUSTER_ADDON_FINALIZER, ClusterAddon, ClusterAddonStatus, ClusterStackRelease, FIELD_MANAGER, SHARD_CLASS,
 };
-use crate::core::addon::cluster::{self, Cluster};
+use crate::core::addon::cluster::{self, Cluster, addon_name};
 use crate::core::addon::stages::{self, Target};
 use crate::core::addon_config::Hook;
 use crate::core::in_use;
@@ -59,6 +59,12 @@ const STAGE: Duration = Duration::from_secs(3);
 const KUBECONFIG: Duration = Duration::from_secs(10);
 /// How often a workload cluster is looked at without an event: what was changed there by hand is put back.
 const INTERVAL: Duration = Duration::from_mins(1);
+
+/// Whether it is the one that is worked on for its Cluster: of two, each would undo the other's work.
+fn is_of_its_cluster(addon: &ClusterAddon, cluster: &str) -> bool {
+    let namespace = addon.spec.cluster_ref.namespace.as_deref().filter(|namespace| !namespace.is_empty());
+    addon.name_any() == addon_name(cluster) && namespace.is_none_or(|of| Some(of) == addon.namespace().as_deref())
+}
 
 /// One pass over a ClusterAddon.
 ///
@@ -86,6 +92,15 @@ pub async fn reconcile(seen: Arc<ClusterAddon>, ctx: Arc<Context>) -> Result<Act
     match &cluster {
         // Its owner reference says so too, where somebody collects garbage.
         None => return go(&addon, &api).await,
+        Some((cluster, _)) if !is_of_its_cluster(&addon, &cluster.name) => {
+            let message = format!(
+                "a Cluster has one ClusterAddon, {}, which the operator makes, of the Cluster's own namespace: delete this one",
+                addon_name(&cluster.name)
+            );
+            facts.applied = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::SpecInvalid, message));
+            write_status(&addon, &ctx, facts).await?;
+            return Ok(Action::await_change());
+        }
         Some((cluster, object)) => {
             hold(&addon, &api).await?;
             let pass = Pass { addon: &addon, cluster, object, ctx: &ctx };

@@ -53,6 +53,7 @@ pub async fn reconcile(stack: Arc<ClusterStack>, ctx: Arc<Context>) -> Result<Ac
         Err(error) => {
             let trouble = Trouble::new(ErrorClass::Invalid, Reason::SpecInvalid, error.to_string());
             facts.releases_synced = StepState::Failed(trouble);
+            facts.releases = as_they_are(&stack, &ctx);
             Action::requeue(spread(retry::STALLED))
         }
         Ok(wish) if stack.spec.suspend => {
@@ -285,6 +286,16 @@ async fn delete(stack: &ClusterStack, name: &ReleaseName, ctx: &Context) -> Resu
         Err(kube::Error::Api(error)) if error.code == 404 => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// The releases that a ClusterStack has of which it can't be told what it wants: what was usable stays so.
+fn as_they_are(stack: &ClusterStack, ctx: &Context) -> Vec<ReleaseView> {
+    let view = |release: &Arc<ClusterStackRelease>| {
+        Some(ReleaseView { name: release.name_any().parse().ok()?, kept: None, status: release.status.clone() })
+    };
+    let mut views: Vec<ReleaseView> = owned(stack, ctx).iter().filter_map(view).collect();
+    views.sort_by(|a, b| b.name.version.cmp(&a.name.version));
+    views
 }
 
 /// What the summary shows: every release that exists or was just created, newest first.

@@ -243,6 +243,7 @@ fn place(settings: &Settings) -> Place {
     Place {
         root: settings.image_dir.clone(),
         directories: settings.allow_image_directory.clone(),
+        tools: Some(settings.allow_image_tool.clone()),
         allow,
         allowed: settings.allow_source.clone(),
         job_image: settings.image_job_image.clone(),

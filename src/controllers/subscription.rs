@@ -14,7 +14,7 @@ use crate::api::cluster_stack::{AvailableRelease, LastPoll};
 use crate::api::condition::{self, Reason};
 use crate::api::{APPROVED, ClusterStack};
 use crate::core::duration::go_duration;
-use crate::core::name::{ReleaseName, ReleaseVersion};
+use crate::core::name::{PreRelease, ReleaseName, ReleaseVersion};
 use crate::core::retry::ErrorClass;
 use crate::core::selection::{self, Existing, Found, Gate, Offer, Selection, Wish, Withheld};
 use crate::core::status::{StackFacts, StepState, Trouble};
@@ -58,6 +58,10 @@ impl Subject<'_> {
             return Reading::default();
         }
         if !self.stack.spec.auto_subscribe {
+            if self.wish.versions.is_empty() && self.existing.is_empty() {
+                let message = "spec.autoSubscribe is false and spec.versions names none, so nothing is subscribed: set one of them";
+                facts.source = Some(StepState::Remarked(Reason::NothingSubscribed, message.to_owned()));
+            }
             facts.available = Some(Vec::new());
             return Reading::default();
         }
@@ -198,9 +202,19 @@ fn nothing_found(wish: &Wish, offer: &Offer, tags: usize) -> Trouble {
     let message = if let (Some(range), 1..) = (&wish.range, offer.out_of_range) {
         format!("{} releases of this stack, none of them in versionRange {}", offer.out_of_range, range.as_str())
     } else {
-        let example = wish.release(&ReleaseVersion { number: 1, pre: None }).object_name();
+        let pre = (wish.channel != "stable").then(|| PreRelease {
+            channel: wish.pre_releases.first().cloned().unwrap_or_else(|| wish.channel.clone()),
+            patch: "1".to_owned(),
+        });
+        let number = u64::from(pre.is_none());
+        let example = wish.release(&ReleaseVersion { number, pre }).object_name();
+        let listed = if wish.channel != "stable" && wish.pre_releases.is_empty() {
+            "; spec.preReleases lists others, such as alpha or rc, that may be taken"
+        } else {
+            ""
+        };
         format!(
-            "none of the {tags} tags of the source is a release of this stack in channel {}; one is called like {example}",
+            "none of the {tags} tags of the source is a release of this stack in channel {}; one is called like {example}{listed}",
             wish.channel
         )
     };

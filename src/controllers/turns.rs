@@ -72,7 +72,9 @@ impl Turns {
         let mut size = self.size.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *size, usize::from(at_once.max(1)));
         self.at_once.add_permits(size.saturating_sub(before));
-        let Ok(surplus @ 1..) = u32::try_from(before.saturating_sub(*size)) else { return };
+        let surplus = before.saturating_sub(*size);
+        let surplus = surplus - self.at_once.forget_permits(surplus);
+        let Ok(surplus @ 1..) = u32::try_from(surplus) else { return };
         let line = Arc::clone(&self.at_once);
         tokio::spawn(async move {
             if let Ok(permits) = line.acquire_many_owned(surplus).await {
@@ -153,6 +155,7 @@ mod tests {
         let (second, third) = (free().await, free().await);
         assert!(second.is_some() && third.is_some() && free().await.is_none());
         turns.resize(1);
+        tokio::task::yield_now().await;
         drop((first, second));
         assert!(free().await.is_none());
         drop(third);

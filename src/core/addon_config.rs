@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
@@ -97,7 +98,8 @@ pub struct WaitFor {
 
 /// One step of a hook: a chart applied or deleted, between two conditions.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+// A misspelt gate must not go unnoticed.
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Stage {
     /// Directory of its chart under `cluster-addon`.
     pub name: String,
@@ -208,8 +210,16 @@ pub enum AddonConfigError {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Raw {
+    #[serde(default, rename = "apiVersion")]
+    _api_version: IgnoredAny,
+    #[serde(default, rename = "kind")]
+    _kind: IgnoredAny,
+    #[serde(default, rename = "metadata")]
+    _metadata: IgnoredAny,
+    #[serde(default, rename = "clusterAddonVersion")]
+    _cluster_addon_version: IgnoredAny,
     #[serde(default)]
     addon_stages: Option<BTreeMap<Hook, Option<Vec<Stage>>>>,
     #[serde(default)]
@@ -295,6 +305,18 @@ addonStages:
           - {key: second, apiVersion: apps/v1, kind: Deployment, name: nginx, namespace: kube-system}
         conditions: first.spec.replicas == second.spec.replicas
 ";
+
+    #[test]
+    fn what_is_misspelt_is_refused() {
+        for (from, to, word) in [
+            ("waitForPostCondition", "waitForPostCondtion", "waitForPostCondtion"),
+            ("addonStages", "addonStage", "addonStage"),
+            ("{name: metrics-server, action: apply}", "{name: metrics-server, action: apply, replce: true}", "replce"),
+        ] {
+            let error = AddonConfig::parse(&CONFIG.replace(from, to)).unwrap_err().to_string();
+            assert!(error.contains(&format!("unknown field `{word}`")), "{error}");
+        }
+    }
 
     #[test]
     fn stages_and_their_conditions_are_read() {

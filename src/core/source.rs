@@ -45,7 +45,7 @@ pub enum Refused {
     },
     /// It is a path outside of the permitted roots.
     #[error(
-        "source {url:?} is a local path, and the operator runs without --allow-source for a root that holds it: use a remote repository, or ask who runs the operator"
+        "source {url:?} is a local path, and no --allow-source names a root that holds it: use a remote repository, or ask who runs the operator; a command of your own takes --allow-source too"
     )]
     Root {
         /// The URL.
@@ -61,7 +61,7 @@ pub enum Refused {
     },
     /// It is the machine of the operator or its link, or gives away the machine's credentials.
     #[error(
-        "source host {host:?} is a loopback, link-local or unspecified address or a cloud's metadata service, and the operator runs without --allow-source {host}: use a public name, or ask who runs the operator"
+        "source host {host:?} is a loopback, link-local or unspecified address or a cloud's metadata service, and no --allow-source names {host}: use a public name, or ask who runs the operator; a command of your own takes --allow-source too"
     )]
     Host {
         /// Host and port.

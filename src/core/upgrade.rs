@@ -11,7 +11,7 @@ pub mod variables;
 
 use serde::Serialize;
 
-use self::addons::AddonChanges;
+use self::addons::{AddonChanges, Compared};
 use self::difference::{Fate, ObjectChange};
 use self::rollout::{Rollout, Verdict};
 use self::variables::VariableChange;
@@ -114,6 +114,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether that nothing changes may be said: all that could is known.
+    pub fn is_known(&self) -> bool {
+        self.addons.compared != Compared::Nothing && self.unknown.is_empty()
+    }
+
     /// Whether anything would change but names.
     pub fn is_change(&self) -> bool {
         let is_moved = (&self.from.release, &self.from.class, &self.from.kubernetes_version)

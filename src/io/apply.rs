@@ -1,5 +1,7 @@
 //! Carries out a plan: server-side apply of each object, one outcome each, never stopping at the first error.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use futures::{StreamExt, stream};
 use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -8,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::api::condition::Reason;
 use crate::api::{CSO_FIELD_MANAGER, FIELD_MANAGER};
+use crate::core::chart::Secrets;
 use crate::core::manifest::{Manifest, ObjectKey};
 use crate::core::{fields, immutable, manifest};
 use crate::io::kinds::Kind;
@@ -59,8 +62,31 @@ pub async fn send(client: &Client, objects: Vec<Send<'_>>) -> Vec<Outcome> {
 
 pub(super) async fn send_one(client: &Client, object: Send<'_>) -> Outcome {
     let key = object.manifest.key.clone();
-    let result = patch(client, &object).await.map_err(|error| refusal(&error));
+    let result = patch(client, &object).await.map_err(|error| {
+        let refused = refusal(&error);
+        // Who refuses may quote what was sent.
+        let message = secrets_of(&object.manifest.object).hide(&refused.message);
+        Refusal { message, ..refused }
+    });
     Outcome { key, result: result.map(|live| plain(&live, object.kind)), replaced: false }
+}
+
+/// What a Secret holds; nothing of any other object.
+fn secrets_of(object: &Value) -> Secrets {
+    let mut secrets = Secrets::default();
+    if (&object["apiVersion"], &object["kind"]) != (&json!("v1"), &json!("Secret")) {
+        return secrets;
+    }
+    for value in
+        ["data", "stringData"].iter().filter_map(|field| object[*field].as_object()).flat_map(|map| map.values())
+    {
+        // A value that is no text may be the mistake.
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let decoded = STANDARD.decode(&text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        secrets.add(&text);
+        secrets.add(&decoded.unwrap_or_default());
+    }
+    secrets
 }
 
 async fn patch(client: &Client, object: &Send<'_>) -> Result<kube::api::DynamicObject, kube::Error> {
@@ -113,8 +139,26 @@ pub fn refusal(error: &kube::Error) -> Refusal {
             let message = "the API server's answer could not be read".to_owned();
             Refusal { reason: Reason::ApplyFailed, message }
         }
-        other => Refusal { reason: Reason::ApplyFailed, message: format!("the API server did not answer: {other}") },
+        other => Refusal {
+            reason: Reason::ApplyFailed,
+            message: format!("the API server did not answer: {}", causes(other)),
+        },
     }
+}
+
+/// An error with what caused it, down to the first cause: that says what to mend.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let words = cause.to_string();
+        // Many repeat what caused them.
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        next = cause.source();
+    }
+    text
 }
 
 fn words(status: &Status) -> String {
@@ -206,6 +250,26 @@ mod tests {
             let message = status.message.clone();
             assert_eq!(refusal(&kube::Error::Api(Box::new(status))), Refusal { reason: expected, message });
         }
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let refused = std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "Connection refused (os error 111)");
+        let error = kube::Error::Service(Box::new(kube::Error::Service(Box::new(refused))));
+        let message = super::refusal(&error).message;
+        assert_eq!(message.matches("Connection refused").count(), 1, "{message}");
+        assert!(message.starts_with("the API server did not answer: "), "{message}");
+    }
+
+    #[test]
+    fn what_a_secret_holds_is_not_quoted() {
+        let mut object =
+            json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"a": "swordfish"}, "data": {"b": 123_456}});
+        let text = "Invalid value: \"swordfish\", c3dvcmRmaXNo, json: cannot unmarshal number 123456";
+        let hidden = secrets_of(&object).hide(text);
+        assert_eq!(hidden, "Invalid value: \"[secret]\", [secret], json: cannot unmarshal number [secret]");
+        object["kind"] = "ConfigMap".into();
+        assert_eq!(secrets_of(&object).hide(text), text);
     }
 
     #[test]

@@ -222,7 +222,9 @@ mod tests {
         let events = Events::new(Client::new(service, "default"), "x".into());
         let unreadable = Unreadable::new(events, tasks.clone());
         let (known, mut writer) = reflector::store();
-        let (good, bad) = (json!({"interval": "5m"}), json!({"interval": {"minutes": 5}}));
+        let git = json!({"git": {"url": "https://git.example.com/x.git"}});
+        let good = json!({"source": git, "interval": "5m"});
+        let bad = json!({"source": git, "interval": {"minutes": 5}});
         let holds = || unreadable.holds::<ClusterStackSource>("team", "a");
 
         let Some(Event::Apply(first)) = readable(Event::Apply(stored("a", "1", &good)), &known, &unreadable) else {

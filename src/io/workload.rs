@@ -258,6 +258,10 @@ impl Workloads {
             kubeconfig::check(text).map_err(|error| refused(error.to_string()))?;
         }
         let parsed = Kubeconfig::from_yaml(text).map_err(|_| broken())?;
+        let named = parsed.current_context.clone().unwrap_or_default();
+        if !parsed.contexts.iter().any(|context| context.name == named) {
+            return Err(refused("its current-context is none of its contexts".to_owned()));
+        }
         let config = Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await;
         let mut config = config.map_err(|_| broken())?;
         config.connect_timeout = Some(CONNECT);
@@ -282,6 +286,10 @@ impl Workloads {
 async fn probe(client: &Client) -> Result<(), String> {
     match tokio::time::timeout(PROBE, client.apiserver_version()).await {
         Ok(Ok(_)) => Ok(()),
+        Ok(Err(kube::Error::Api(status))) if status.code == 401 => {
+            Err("it does not know the kubeconfig's credentials (Unauthorized): have the Secret renewed, or correct it"
+                .to_owned())
+        }
         Ok(Err(error)) => Err(refusal(&error).message),
         Err(_) => Err(format!("no answer within {} s", PROBE.as_secs())),
     }

@@ -71,8 +71,12 @@ fn header(out: &mut String, plan: &Plan) {
     for problem in &plan.problems {
         line(out, 0, &format!("{GOES}It would get stuck{GOES:#}: {problem}"));
     }
-    if !plan.is_change() {
-        line(out, 0, "nothing changes");
+    match (plan.is_change(), plan.is_known()) {
+        (true, _) => {}
+        (false, true) => line(out, 0, "nothing changes"),
+        (false, false) => {
+            line(out, 0, &format!("{CHANGES}not all could be found out{CHANGES:#}; of the rest nothing changes"));
+        }
     }
 }
 

@@ -186,8 +186,10 @@ impl Asked<'_> {
         match text {
             Some(Some(text)) => values::of_object(&format!("{shown}, key {key},"), &text).map_err(invalid),
             None if *optional => Ok(Map::new()),
-            None => Err(waiting(format!("{shown} does not exist: create it, or set optional"))),
-            Some(None) => Err(waiting(format!("{shown} has no key {key}: add it, or correct valuesFrom"))),
+            None => Err(waiting(format!(
+                "{shown} does not exist: create it, or correct what names it (an entry of valuesFrom may be optional)"
+            ))),
+            Some(None) => Err(waiting(format!("{shown} has no key {key}: add it, or correct what names it"))),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::deliver::{Chart, Want};
 use super::work::{Work, of_stage};
 use crate::api::cluster_addon::{ChartStatus, HelmHookPhase, HelmHookStatus};
 use crate::api::condition::Reason;
-use crate::api::{CSO_OWNED_LABEL, FIELD_MANAGER, RECONCILE_AT};
+use crate::api::{CSO_OWNED_LABEL, FIELD_MANAGER, RECONCILE_AT, TEST_AT};
 use crate::core::addon::helm_hooks::{
     self as decide, Change, HelmHook, Policy, Step, TEST, entry, find, is_going, is_of_run, of_event, record,
 };
@@ -217,8 +217,11 @@ impl Work<'_> {
                 Step::Done => return Ok(Ran::Done),
                 Step::Wait(what) => return Ok(waits(&what)),
                 Step::Failed(message) => {
-                    let again =
-                        format!("it runs again when the chart renders otherwise, or when {RECONCILE_AT} changes");
+                    let again = if event == TEST {
+                        format!("it runs again when {TEST_AT} changes (`clusterstack test`)")
+                    } else {
+                        format!("it runs again when the chart renders otherwise, or when {RECONCILE_AT} changes")
+                    };
                     return Ok(Ran::Failed(format!("{event} hook {key} failed: {message}; {again}")));
                 }
                 Step::Enter(phase, message) => {

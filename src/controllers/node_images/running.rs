@@ -225,7 +225,8 @@ pub async fn run(
     intake: CancellationToken,
 ) {
     let namespace = ctx.namespace.clone();
-    let mut said: HashMap<ObjectRef<Image>, u64> = HashMap::new();
+    let mut said: HashMap<ObjectRef<Image>, (u64, bool)> = HashMap::new();
+    let known = ctx.images.clone();
     let events = stored::watch(client, namespace.as_deref(), ctx.images.clone(), ctx.unreadable.clone())
         .reflect(writers.images)
         .inspect_ok(at_init_done({
@@ -234,8 +235,10 @@ pub async fn run(
         }))
         .touched_objects()
         .inspect_ok(move |image| {
-            let now = concern(image);
-            if said.insert(ObjectRef::from_obj(image), now) != Some(now) {
+            let place = ObjectRef::from_obj(image);
+            // One that was deleted is told as it was last.
+            let now = (concern(image), known.get(&place).is_some());
+            if said.insert(place, now) != Some(now) {
                 changed(image);
             }
         })

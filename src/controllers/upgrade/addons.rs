@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::{StreamExt, stream};
-use kube::Api;
 use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use super::super::cluster_addon::{Asked, owner_named, seed_of_cluster};
@@ -91,11 +91,13 @@ impl Planner<'_> {
             return AddonChanges { compared: Compared::NoAddons, ..AddonChanges::unknown("") };
         }
         let work = Addons { planner: self, cluster, object, spec, recorded: status.resources };
-        match self.workloads.get(&self.client, &cluster.namespace, &cluster.name).await {
+        let found = match self.workloads.get(&self.client, &cluster.namespace, &cluster.name).await {
             Ok(workload) => work.tried(fetched, &config, &workload, to).await,
             Err(trouble) => work.as_rendered(present, fetched, &config, to, &trouble.message).await,
         }
-        .unwrap_or_else(|trouble| AddonChanges::unknown(trouble.message))
+        .unwrap_or_else(|trouble| AddonChanges::unknown(trouble.message));
+        let stays = present.release.name_any() == to.release;
+        if stays && !config.stages.is_empty() { found.without_upgrade(&config) } else { found }
     }
 }
 

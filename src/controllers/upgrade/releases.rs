@@ -6,6 +6,7 @@ use std::time::Duration;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
+use super::super::cluster_stack::is_owned;
 use super::super::origin::{Origin, demand, own_demand};
 use super::{Goal, Planner, UpgradeError, api};
 use crate::api::condition::Reason;
@@ -99,7 +100,8 @@ impl Planner<'_> {
         let name =
             available.iter().find(|release| is_it(&release.name)).and_then(|release| name_of(&release.name, stack));
         let Some(name) = name else {
-            let taken = present.releases.iter().map(ResourceExt::name_any);
+            let own = present.releases.iter().filter(|release| is_owned(release, stack));
+            let taken = own.map(ResourceExt::name_any);
             let there: Vec<String> = taken.chain(available.iter().map(|release| release.name.clone())).collect();
             return Err(UpgradeError::NoRelease { name: word.clone(), there: there.join(", ") });
         };
@@ -201,8 +203,7 @@ fn name_of(text: &str, stack: &ClusterStack) -> Option<ReleaseName> {
 fn newest(present: &Present) -> &ClusterStackRelease {
     let version = |release: &ClusterStackRelease| name_of(&release.name_any(), &present.stack).map(|name| name.version);
     let usable = present.releases.iter().filter(|release| {
-        super::super::cluster_stack::is_owned(release, &present.stack)
-            && release.status.as_ref().is_some_and(|status| status.ready)
+        is_owned(release, &present.stack) && release.status.as_ref().is_some_and(|status| status.ready)
     });
     let newest = usable.max_by_key(|release| version(release));
     newest.filter(|release| version(release) > version(&present.release)).unwrap_or(&present.release)

@@ -74,7 +74,7 @@ impl Circuit {
     pub fn message(&self) -> String {
         let since = self.since.map(|since| format!("; so since {since}")).unwrap_or_default();
         let next = self.next.map(|next| format!(", asked again at {}", whole_seconds(next))).unwrap_or_default();
-        format!("the API server of the workload cluster does not answer: {}{since}{next}", self.why)
+        format!("the workload cluster can't be reached: {}{since}{next}", self.why)
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
         }
         assert_eq!(
             circuit.message(),
-            "the API server of the workload cluster does not answer: connection refused; so since 1970-01-01T00:00:07Z, \
+            "the workload cluster can't be reached: connection refused; so since 1970-01-01T00:00:07Z, \
              asked again at 1970-01-01T00:00:19Z"
         );
     }

@@ -87,6 +87,17 @@ impl AddonChanges {
         Self { compared: Compared::Nothing, message: message.into(), stages: Vec::new(), pruned: Vec::new() }
     }
 
+    /// The same where there is no upgrade: stages that run in upgrades alone bring nothing new.
+    #[must_use]
+    pub fn without_upgrade(mut self, config: &AddonConfig) -> Self {
+        let of_new_clusters = config.of(Hook::AfterControlPlaneInitialized);
+        let is_of_upgrades = |stage: &StageChange| of_new_clusters.iter().all(|other| other.name != stage.stage);
+        for stage in self.stages.iter_mut().filter(|stage| is_of_upgrades(stage)) {
+            stage.objects.retain(|object| object.fate != Fate::Added);
+        }
+        self
+    }
+
     /// Whether anything changes.
     pub fn is_change(&self) -> bool {
         !self.pruned.is_empty() || self.stages.iter().any(|stage| !stage.objects.is_empty())
@@ -206,6 +217,26 @@ mod tests {
             stage: stage.into(),
             ..Row::default()
         }
+    }
+
+    #[test]
+    fn without_an_upgrade_its_stages_bring_nothing() {
+        use Hook::{AfterClusterUpgrade, AfterControlPlaneInitialized};
+        let config = config(&[
+            (AfterControlPlaneInitialized, &[("cni", Action::Apply)]),
+            (AfterClusterUpgrade, &[("late", Action::Apply)]),
+        ]);
+        let charts: BTreeMap<String, Vec<Wanted>> = [
+            ("cni".to_owned(), vec![wanted("a", None, Ok("1"))]),
+            ("late".to_owned(), vec![wanted("b", None, Ok("1")), wanted("c", Some("1"), Ok("2"))]),
+        ]
+        .into();
+        let found = changes((Compared::DryRun, String::new()), &config, &charts, &[], &BTreeMap::new());
+        let names = |found: &AddonChanges| -> Vec<String> {
+            found.stages.iter().flat_map(|stage| &stage.objects).map(|object| object.name.clone()).collect()
+        };
+        assert_eq!(names(&found), ["a", "b", "c"]);
+        assert_eq!(names(&found.without_upgrade(&config)), ["a", "c"]);
     }
 
     #[test]

@@ -65,6 +65,12 @@ impl Keyring {
                 Err(_) => self.ssh.extend(ssh::public_keys(text)?),
             }
         } else {
+            if text.starts_with("-----BEGIN OPENSSH PRIVATE KEY") {
+                return Err("it holds a private key of SSH: put in the public one (ssh-keygen -y), under a name that ends in .pub".to_owned());
+            }
+            if ["ssh-", "ecdsa-", "sk-"].iter().any(|start| text.starts_with(start)) {
+                return Err("it holds a key of SSH: such keys are found under names that end in .pub".to_owned());
+            }
             self.openpgp.extend(openpgp::keyring(content)?);
         }
         Ok(())

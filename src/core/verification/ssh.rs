@@ -88,7 +88,12 @@ fn allowed(line: &str) -> Result<Allowed, String> {
 
 fn key(text: &str) -> Result<PublicKey, String> {
     if text.starts_with("-----BEGIN") {
-        return Err("it is no public key as ssh-keygen writes it".to_owned());
+        let what = if text.contains("PRIVATE KEY") {
+            "it holds a private key: put in the public one"
+        } else {
+            "it is no public key as ssh-keygen writes it"
+        };
+        return Err(what.to_owned());
     }
     PublicKey::from_openssh(text).map_err(|error| format!("it is no SSH key: {error}"))
 }

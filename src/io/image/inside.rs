@@ -52,6 +52,7 @@ pub async fn build(
     let place = Place {
         root: mounts.work.clone(),
         directories: Vec::new(),
+        tools: None,
         allow,
         allowed: Vec::new(),
         job_image: String::new(),

@@ -1,7 +1,7 @@
 //! What builds of this operator work with.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +51,8 @@ pub struct Place {
     pub root: PathBuf,
     /// Below which directories images may be brought.
     pub directories: Vec<PathBuf>,
+    /// Below which paths a tool of a template may be; `None` where a pod of its own holds them.
+    pub tools: Option<Vec<PathBuf>>,
     /// Which local hosts may be reached.
     pub allow: AllowList,
     /// The same as it was written, for pods of ours.
@@ -93,6 +95,9 @@ fn mounted(directory: &Path) -> Result<Data, StepError> {
     Ok(data)
 }
 
+/// Keys of Secrets whose values anybody may see: without them messages could not be read.
+const PLAIN_KEYS: [&str; 4] = ["host", "ca.crt", "tls.crt", "known_hosts"];
+
 /// The data of the Secrets that a template names, by field.
 struct Secrets<'a> {
     source: &'a SecretSource,
@@ -104,7 +109,8 @@ impl Secrets<'_> {
     async fn read(&mut self, reference: Option<&SecretReference>, field: &str) -> Result<Option<Data>, StepError> {
         let Some(reference) = reference else { return Ok(None) };
         let data = self.source.read(self.namespace, reference, field).await?;
-        self.values.extend(data.values().filter_map(|value| String::from_utf8(value.clone()).ok()));
+        let secret = data.iter().filter(|(key, _)| !PLAIN_KEYS.contains(&key.as_str()));
+        self.values.extend(secret.filter_map(|(_, value)| String::from_utf8(value.clone()).ok()));
         Ok(Some(data))
     }
 
@@ -194,6 +200,10 @@ impl Bench {
         let download_host = secrets.parsed(build.secret_ref.as_ref(), "secretRef", host).await?.flatten();
         let keys = secrets.read(build.keys_secret_ref.as_ref(), "keysSecretRef").await?.unwrap_or_default();
         let defaults = TaskSettings::new(self.place.launcher.clone());
+        if let Some(allowed) = &self.place.tools {
+            let defaults = std::slice::from_ref(&defaults.qemu_img);
+            check_tools(build, &[allowed, defaults].concat())?;
+        }
         let qemu_img = build.tools.iter().find(|tool| tool.name == QEMU_IMG);
         let settings = TaskSettings {
             qemu_img: qemu_img.map_or(defaults.qemu_img, |tool| PathBuf::from(&tool.path)),
@@ -209,6 +219,21 @@ impl Bench {
             ..defaults
         };
         Ok(Task::new(assignment, settings, destination))
+    }
+}
+
+/// Whether all tools of a template are where the operator lets tools be: they run as its own user, beside its credentials.
+fn check_tools(build: &ImageBuild, allowed: &[PathBuf]) -> Result<(), StepError> {
+    let is_plain =
+        |path: &Path| path.components().all(|part| !matches!(part, Component::ParentDir | Component::CurDir));
+    let may_run = |path: &Path| is_plain(path) && allowed.iter().any(|root| path.starts_with(root));
+    match build.tools.iter().find(|tool| !may_run(Path::new(&tool.path))) {
+        None => Ok(()),
+        Some(tool) => Err(StepError::hopeless(format!(
+            "build.tools: the operator runs no {:?} for templates, for a tool runs with its rights: use executor Job, or ask who runs the \
+             operator for --allow-image-tool",
+            tool.path
+        ))),
     }
 }
 

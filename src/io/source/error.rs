@@ -17,6 +17,16 @@ pub enum SourceError {
     /// The operator may not use it.
     #[error(transparent)]
     Refused(#[from] Refused),
+    /// The source leads to where the operator does not go.
+    #[error("{action} {url} leads on: {refused}")]
+    Led {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        url: String,
+        /// Why not.
+        refused: Refused,
+    },
     /// It does not answer, or breaks off.
     #[error("{action} {url} failed: {problem}; it is tried again")]
     Unreachable {
@@ -217,6 +227,7 @@ impl SourceError {
             | Self::UnderWay { .. }
             | Self::TimedOut { .. } => true,
             Self::Refused(_)
+            | Self::Led { .. }
             | Self::NoSource
             | Self::NoRepositoryName { .. }
             | Self::Unusable { .. }
@@ -238,6 +249,8 @@ impl SourceError {
 pub fn trouble(error: &SourceError) -> Trouble {
     let (class, reason) = match error {
         SourceError::Refused(_) => (ErrorClass::Invalid, Reason::SourceRefused),
+        // Where it leads is the source's to mend, without an edit here.
+        SourceError::Led { .. } => (ErrorClass::Waiting, Reason::SourceRefused),
         SourceError::NoSource | SourceError::NoRepositoryName { .. } => (ErrorClass::Invalid, Reason::SourceInvalid),
         SourceError::Unusable { .. } => (ErrorClass::Waiting, Reason::SecretInvalid),
         SourceError::RateLimited { .. } => (ErrorClass::Transient, Reason::SourceRateLimited),

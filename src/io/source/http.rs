@@ -207,7 +207,7 @@ impl Http {
     pub fn failed(&self, action: &'static str, url: &Url, error: &reqwest::Error) -> SourceError {
         let problem = self.without_secrets(&words(error));
         if let Some(refused) = refusal(error) {
-            return SourceError::Refused(refused);
+            return SourceError::Led { action, url: redacted(url), refused };
         }
         if problem.contains(PROXY_LOGIN) {
             return proxy_login(action, url);

@@ -59,7 +59,15 @@ pub(super) async fn run(
     let mut answer = answer.take(ANSWER);
     let ended = {
         let whole = async {
-            let ((), _, status) = tokio::join!(pump(output, line), answer.read_to_end(&mut said), child.wait());
+            let waited = async {
+                let status = child.wait().await;
+                if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
+                    // It was killed, and left its tool alone, which keeps the output open.
+                    end_without_supervisor(order).await;
+                }
+                status
+            };
+            let ((), _, status) = tokio::join!(pump(output, line), answer.read_to_end(&mut said), waited);
             status
         };
         tokio::pin!(whole);
