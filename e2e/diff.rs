@@ -292,7 +292,7 @@ async fn an_upgrade_is_told_before_it_happens() {
     kubeconfig(&t, dead).await;
     let found = plan(&t, 2, &["c"]);
     assert_eq!(found["addons"]["compared"], "rendering", "{found:#}");
-    assert!(found["addons"]["message"].as_str().unwrap().contains("does not answer"));
+    assert!(found["addons"]["message"].as_str().unwrap().contains("can't be reached"));
     let stage = &found["addons"]["stages"][0];
     assert_eq!(object(&stage["objects"], "Secret", "-key")["changes"][0]["after"], "*** (differs)");
     assert_eq!(object(&found["addons"]["pruned"], "ConfigMap", "-old")["fate"], "removed");

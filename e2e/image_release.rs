@@ -257,8 +257,12 @@ async fn a_template_lists_no_tool_that_the_operator_does_not_allow() {
     repo.release(V1, CLASS);
     let _operator = operator(&t, &server);
     t.create_stack("x", &repo.url(), provided()).await;
-    let message = ready_says(&t, "ProviderNodeImageRelease", "", "ImageFailed").await;
-    assert!(message.contains("the operator runs no \"/bin/sh\" for templates"), "{message}");
+    wait_for("the image to say why it is not built", || async {
+        let all =
+            serde_json::to_string(&images(&t).await.iter().map(|image| &image.status).collect::<Vec<_>>()).unwrap();
+        check(all.contains("the operator runs no \\\"/bin/sh\\\" for templates"), all)
+    })
+    .await;
     assert!(published(&t).is_empty());
 }
 

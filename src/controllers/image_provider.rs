@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::changes::{at_init_done, edit};
-use super::node_images::{self, NodeImages, Writers};
+use super::node_images::{self, NodeImages, Writers, before_any_pass};
 use super::passes::{every_due, has_read_all, seated};
 use super::seats::Seat;
 use super::{Context, Error, Memory, handover, image_releases};
@@ -131,13 +131,20 @@ pub(super) async fn run(
                 }
             })
             .predicate_filter(release_edit, PredicateConfig::default());
+    let unread = Arc::clone(&images);
     let pass = move |release: Arc<Release>, ctx: Arc<Context>| timed_release(release, ctx, Arc::clone(&images));
     let releases = Controller::for_stream(events, release_reader)
         .with_config(every_due())
         .reconcile_on(triggers)
-        .graceful_shutdown_on(intake.cancelled_owned())
+        .graceful_shutdown_on(intake.clone().cancelled_owned())
         .run(pass, |object, error, ctx| ctx.on_error(&*object, error), ctx)
         .for_each(|_| ready(()));
+    let releases = async {
+        tokio::select! {
+            () = releases => {}
+            () = before_any_pass(&unread, &intake) => {}
+        }
+    };
     futures::future::join(passes, releases).await;
 }
 

@@ -4,6 +4,7 @@ mod looking;
 mod removal;
 mod running;
 
+pub(super) use running::before_any_pass;
 pub use running::{NodeImages, Read, Writers, run};
 
 use std::sync::Arc;

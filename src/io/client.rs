@@ -1,6 +1,7 @@
 //! Clients of the management cluster: the operator's own, and one per ServiceAccount that releases are applied as.
 
 mod again;
+mod whole;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -18,6 +19,7 @@ use tower::retry::RetryLayer;
 use tower::{BoxError, Layer, Service};
 
 use self::again::ReadsAgain;
+use self::whole::WholeAnswers;
 use crate::io::fence::{self, Checked, NotOurs};
 
 /// How long the API server may take for an answer that is not a watch.
@@ -140,14 +142,14 @@ impl Clients {
 fn limited(config: Config, bucket: &TokenBucket) -> Result<Client, ClientError> {
     let builder = ClientBuilder::try_from(config).map_err(ClientError::Build)?;
     let builder = builder.with_layer(&BufferLayer::new(QUEUE)).with_layer(bucket);
-    Ok(builder.with_layer(&RetryLayer::new(ReadsAgain::default())).build())
+    Ok(builder.with_layer(&WholeAnswers).with_layer(&RetryLayer::new(ReadsAgain::default())).build())
 }
 
 /// A client that reads again what fails in passing.
 fn steady(config: Config) -> Result<Client, ClientError> {
     let builder = ClientBuilder::try_from(config).map_err(ClientError::Build)?;
     let builder = builder.with_layer(&BufferLayer::new(QUEUE));
-    Ok(builder.with_layer(&RetryLayer::new(ReadsAgain::default())).build())
+    Ok(builder.with_layer(&WholeAnswers).with_layer(&RetryLayer::new(ReadsAgain::default())).build())
 }
 
 /// A token bucket, as client-go limits its requests: a full one lets `burst` requests go at once, and it fills again

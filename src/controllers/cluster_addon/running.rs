@@ -3,16 +3,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use futures::StreamExt;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender};
 use futures::future::ready;
+use futures::{StreamExt, TryStreamExt};
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{PredicateConfig, WatchStreamExt};
 use kube::{Client, ResourceExt};
+use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 
-use super::super::changes::edit;
+use super::super::changes::{at_init_done, edit};
 use super::super::passes::{every_due, has_read_all, seated};
 use super::super::seats::Seat;
 use super::super::{Context, Error, handover};
@@ -30,21 +31,37 @@ pub(in crate::controllers) async fn run(
     intake: CancellationToken,
 ) {
     let (reader, writer) = reflector::store();
+    let read = Arc::new(SetOnce::new());
     let namespace = ctx.settings.namespace.clone();
     let events = stored::watch(client, namespace.as_deref(), reader.clone(), ctx.unreadable.clone())
         .reflect(writer)
+        .inspect_ok(at_init_done({
+            let read = Arc::clone(&read);
+            move || drop(read.set(()))
+        }))
         .touched_objects()
         .predicate_filter(addon_edit, PredicateConfig::default());
     let addons = reader.clone();
     on_handover(&ctx, &reader, to_addons);
     let pass = move |addon: Arc<ClusterAddon>, ctx: Arc<Context>| timed_addon(addon, addons.clone(), ctx);
-    Controller::for_stream(events, reader)
+    let passes = Controller::for_stream(events, reader)
         .with_config(every_due())
         .reconcile_on(triggers)
-        .graceful_shutdown_on(intake.cancelled_owned())
+        .graceful_shutdown_on(intake.clone().cancelled_owned())
         .run(pass, |object, error, ctx| ctx.on_error(&*object, error), ctx)
-        .for_each(|_| ready(()))
-        .await;
+        .for_each(|_| ready(()));
+    // A controller waits for its first reading, whatever ends it.
+    let before_any_pass = async {
+        tokio::select! {
+            biased;
+            () = read.wait() => std::future::pending().await,
+            () = intake.cancelled() => {}
+        }
+    };
+    tokio::select! {
+        () = passes => {}
+        () = before_any_pass => {}
+    }
 }
 
 /// Starts passes over what becomes ours, and lets the watches go of what was.

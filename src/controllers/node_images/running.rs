@@ -258,7 +258,7 @@ pub async fn run(
 }
 
 /// Returns where the intake ends before there was a pass: a controller waits for its first reading, whatever ends it.
-async fn before_any_pass(ctx: &NodeImages, intake: &CancellationToken) {
+pub(in crate::controllers) async fn before_any_pass(ctx: &NodeImages, intake: &CancellationToken) {
     tokio::select! {
         biased;
         () = ctx.read.done() => std::future::pending().await,
