@@ -72,7 +72,7 @@ async fn neither_a_url_nor_a_redirect_nor_a_name_leads_to_where_the_flags_forbid
     let allowed = http(&[&host]);
     for path in ["metadata", "x"] {
         let refused = get(&allowed, &format!("http://{host}/{path}")).await;
-        assert!(matches!(refused, Err(SourceError::Refused(Refused::Host { .. }))), "{refused:?}");
+        assert!(matches!(refused, Err(SourceError::Led { refused: Refused::Host { .. }, .. })), "{refused:?}");
     }
     let endless = get(&allowed, &format!("http://{host}/loop")).await;
     assert!(matches!(endless, Err(SourceError::Unreachable { .. })), "{endless:?}");

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base64::Engine;
+use clusterstack::api::condition::Reason;
 use clusterstack::core::name::ReleaseName;
+use clusterstack::core::retry::ErrorClass;
 use clusterstack::io::source::git::GitSource;
 use clusterstack::io::source::poller::Poller;
 use clusterstack::io::source::{Access, Credentials, Listing, Source, SourceError, Tag, Wanted};
@@ -207,7 +209,10 @@ async fn credentials_do_not_follow_to_another_server() {
     // Nor is another port of the host, unless the flags allow it.
     world.server.answers(Mode::Elsewhere(other.host.clone()));
     let error = source.list(&world.cancel).await.unwrap_err();
-    assert!(matches!(error, SourceError::Refused(_)), "{error}");
+    assert!(matches!(error, SourceError::Led { .. }), "{error}");
+    // It is the source's to mend, so it is looked at again.
+    let trouble = clusterstack::io::source::trouble(&error);
+    assert_eq!((trouble.class, trouble.reason), (ErrorClass::Waiting, Reason::SourceRefused));
     assert_eq!(other.asked().len(), 0);
 
     // If they do, it gets no credentials.

@@ -121,8 +121,13 @@ impl Http {
     ) -> Result<Response, SourceError> {
         let first = request.url().clone();
         for _ in 0..=REDIRECTS {
-            self.check(request.url())?;
             let url = request.url().clone();
+            match self.check(&url) {
+                Err(SourceError::Refused(refused)) if url != first => {
+                    return Err(SourceError::Led { action, url: redacted(&first), refused });
+                }
+                checked => checked?,
+            }
             let again = request.try_clone();
             let response = self.execute(request, &url).await;
             let response = response.map_err(|error| self.failed(action, &url, &error))?;
