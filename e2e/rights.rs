@@ -137,8 +137,9 @@ async fn rights_that_are_gone_are_waited_for_also_where_the_clusterstack_is_gone
     let t = World::new("lost").await;
     let _running = applied_by_an_account(&t).await;
     t.delete("rbac.authorization.k8s.io/v1", "RoleBinding", "applier").await;
-    t.change_stack("x", json!({"metadata": {"finalizers": null}})).await;
+    // In this order: one that is not deleted is given its finalizer again.
     t.delete_stack("x").await;
+    t.change_stack("x", json!({"metadata": {"finalizers": null}})).await;
     if t.plane.collects_garbage() {
         t.stack_gone("x").await;
     }
