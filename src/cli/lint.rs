@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::output::{self, Format};
 use super::report::{self, Hinted};
+use crate::core::addon::condition::STACK;
 use crate::core::chart::Capabilities;
 use crate::core::lint::report::{junit, level, place, sarif, to_json};
 use crate::core::lint::{Finding, Options, Schemas, Severity, lint};
@@ -118,7 +119,12 @@ fn look(args: &LintArgs) -> Result<Vec<Finding>> {
         namespace: &args.namespace,
         now: Timestamp::now(),
     };
-    let mut looked = lint(&stack.files, &stack.expanded, &options);
+    let mut looked = std::thread::scope(|scope| {
+        let work = || lint(&stack.files, &stack.expanded, &options);
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
+        let looked = thread.context("cannot start a thread")?.join();
+        looked.map_err(|_| anyhow!("the stack could not be looked at to its end: please report it"))
+    })?;
     if let Some(kubeconfig) = &args.server {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
         let more = runtime.block_on(async {

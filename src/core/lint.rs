@@ -81,7 +81,8 @@ struct Desk<'a> {
     findings: Vec<Finding>,
 }
 
-/// Looks at a stack. `expanded` are its files with the archives below `charts/` unpacked.
+/// Looks at a stack. `expanded` are its files with the archives below `charts/` unpacked. Conditions of
+/// stages take [`STACK`](crate::core::addon::condition::STACK) of the thread's stack.
 pub fn lint(files: &FileTree, expanded: &FileTree, options: &Options<'_>) -> Looked {
     // As packaging does: a chart's own version may be `<< .ClusterAddonVersion >>`.
     let version = Identity::of(files).ok().and_then(|identity| release(&identity, files)).map(|name| name.version);

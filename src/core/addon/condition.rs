@@ -15,6 +15,9 @@ const MAX_DEPTH: usize = 16;
 /// Most operators and dots, for the same reason: `a.b.c` and `a + b + c` are as deep as they are long.
 const MAX_OPERATORS: usize = 100;
 
+/// What CEL itself calls by name.
+const TYPES: [&str; 10] = ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
+
 /// Bytes of stack that parsing and evaluating take at most within these limits, several times over: more than the threads
 /// of a runtime have.
 pub const STACK: usize = 64 << 20;
@@ -33,6 +36,9 @@ pub enum ConditionError {
     /// The expression is no CEL.
     #[error("the expression does not compile: {0}")]
     Compile(String),
+    /// It reads something that is no object of its own.
+    #[error("the expression reads {0}, which is the key of none of its objects")]
+    NoKey(String),
     /// It names what no object has, or compares what can't be compared.
     #[error("the expression can't be evaluated: {0}")]
     Evaluate(String),
@@ -95,6 +101,36 @@ pub fn holds(wait: &WaitFor, objects: &BTreeMap<String, Value>) -> Result<bool, 
     }
 }
 
+/// Looks at a condition before there are objects. It takes [`STACK`] as [`holds`] does.
+///
+/// # Errors
+/// What is wrong with it whatever the objects hold.
+pub fn check(wait: &WaitFor) -> Result<(), ConditionError> {
+    if wait.conditions.trim().is_empty() {
+        return Ok(());
+    }
+    let program = compile(&wait.conditions)?;
+    let references = program.references();
+    let mut variables = references.variables();
+    variables.sort_unstable();
+    let is_known = |name: &str| {
+        wait.objects.iter().any(|object| object.key == name)
+            || TYPES.contains(&name)
+            || is_loop_variable(&wait.conditions, name)
+    };
+    match variables.into_iter().find(|name| !is_known(name)) {
+        Some(name) => Err(ConditionError::NoKey(name.to_owned())),
+        None => Ok(()),
+    }
+}
+
+/// Whether a macro such as `exists(c, ...)` binds the name: the parser tells these apart from nothing else.
+fn is_loop_variable(expression: &str, name: &str) -> bool {
+    expression.match_indices(name).any(|(at, _)| {
+        expression[..at].trim_end().ends_with('(') && expression[at + name.len()..].trim_start().starts_with(',')
+    })
+}
+
 fn kind_of(value: &Cel) -> &'static str {
     match value {
         Cel::String(_) => "a text",
@@ -142,6 +178,33 @@ mod tests {
             ("!(first.spec.replicas == 3)", true),
         ] {
             assert_eq!(evaluate(expression), Ok(expected), "{expression}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_whatever_the_objects_hold_is_found_before() {
+        for (expression, expected) in [
+            ("", None),
+            ("first.a == second.b", None),
+            ("first.conditions.exists(c, c.type == 'Available') && type(first) == map", None),
+            ("first ===", Some("does not compile")),
+            ("first.a == frist.b", Some("reads frist, which is the key of none of its objects")),
+            ("first.list.all(c, d == 1)", Some("reads d,")),
+        ] {
+            let object = |key: &str| crate::core::addon_config::WatchedObject {
+                key: key.to_owned(),
+                api_version: "v1".to_owned(),
+                kind: "ConfigMap".to_owned(),
+                name: "c".to_owned(),
+                namespace: String::new(),
+            };
+            let wait = WaitFor { objects: vec![object("first"), object("second")], conditions: expression.to_owned() };
+            let thread = std::thread::Builder::new().stack_size(STACK).spawn(move || check(&wait));
+            let problem = thread.unwrap().join().unwrap().err().map(|error| error.to_string());
+            match expected {
+                None => assert_eq!(problem, None, "{expression}"),
+                Some(part) => assert!(problem.as_deref().is_some_and(|it| it.contains(part)), "{expression}: {problem:?}"),
+            }
         }
     }
 

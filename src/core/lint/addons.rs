@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::charts::{self, Wanted};
 use super::{Desk, Rendered, injected, line_in, names, sample_cluster};
-use crate::core::addon::essential;
+use crate::core::addon::{condition, essential};
 use crate::core::addon::values::{self, ADDON_VALUES, OVERWRITE, Template};
 use crate::core::addon_config::{AddonConfig, Hook};
 use crate::core::bundle::CLUSTER_ADDON;
@@ -47,6 +47,7 @@ pub(super) fn check(desk: &mut Desk<'_>, identity: &Identity, name: &ReleaseName
             return Vec::new();
         }
     };
+    conditions(desk, &config);
     let stages = config.charts();
     if stages.is_empty() {
         desk.find("no-addon", Some(CONFIG), None, "clusteraddon.yaml names no stage: clusters get no addons");
@@ -78,6 +79,21 @@ pub(super) fn check(desk: &mut Desk<'_>, identity: &Identity, name: &ReleaseName
         all.extend(rendered);
     }
     all
+}
+
+/// Looks at the conditions that stages wait for: a cluster would find out only at their turn.
+fn conditions(desk: &mut Desk<'_>, config: &AddonConfig) {
+    for stage in config.stages.values().flatten() {
+        let gates = [
+            ("waitForPreCondition", &stage.wait_for_pre_condition),
+            ("waitForPostCondition", &stage.wait_for_post_condition),
+        ];
+        for (gate, wait) in gates {
+            let Some(Err(error)) = wait.as_ref().map(condition::check) else { continue };
+            let line = names::line_of(desk.files.get(CONFIG), &stage.name);
+            desk.find("stage-condition", Some(CONFIG), line, format!("{gate} of the stage {}: {error}", stage.name));
+        }
+    }
 }
 
 fn is_deleted_last(config: &AddonConfig, name: &str) -> bool {

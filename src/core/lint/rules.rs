@@ -45,6 +45,7 @@ pub const RULES: &[Rule] = &[
     warning("class-name", "the ClusterClass is called like the release, so that Clusters find it by its name"),
     error("class-reference", "the ClusterClass refers to templates that the chart renders"),
     error("addon-config", "clusteraddon.yaml can be read and knows its hooks"),
+    error("stage-condition", "conditions of stages are CEL over the objects that they name"),
     error("stage-deletion", "no stage of BeforeClusterDelete deletes what a cluster needs to its end: its CNI or CCM"),
     error("stage-chart", "each stage has a chart"),
     warning("chart-stage", "each chart in cluster-addon is of a stage"),

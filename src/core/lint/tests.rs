@@ -118,6 +118,14 @@ fn one_broken_thing_is_one_finding() {
     let no_class = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
     let long = CSCTL.replace("scs", &"s".repeat(60));
     let dependency = "apiVersion: v2\nname: cni\nversion: v1\ndependencies:\n- name: cilium\n  version: 1.18.9\n  repository: https://x/\n";
+    let gate = "addonStages:
+  AfterControlPlaneInitialized:
+    - name: cni
+      action: apply
+      waitForPostCondition:
+        objects: [{key: second, apiVersion: v1, kind: ConfigMap, name: a}]
+        conditions: secnd.data.a == 'b'
+";
     let two = "addonStages:\n  AfterControlPlaneInitialized:\n    - {name: cni, action: apply}\n    - {name: csi, action: apply}\n";
     let last = "addonStages:\n  AfterControlPlaneInitialized:\n    - {name: cni, action: apply}\n    - {name: net, action: apply}\n  BeforeClusterDelete:\n    - {name: net, action: delete}\n";
     let network = "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: net, namespace: kube-system}\nspec: {template: {spec: {volumes: [{hostPath: {path: /etc/cni/net.d}}]}}}\n";
@@ -224,6 +232,13 @@ fn one_broken_thing_is_one_finding() {
             "unknown variant",
         ),
         (&[("clusteraddon.yaml", None)], "addon-config", None, None, "neither clusteraddon.yaml"),
+        (
+            &[("clusteraddon.yaml", Some(gate))],
+            "stage-condition",
+            Some("clusteraddon.yaml"),
+            Some(3),
+            "waitForPostCondition of the stage cni: the expression reads secnd",
+        ),
         (
             &[
                 ("clusteraddon.yaml", Some(last)),
