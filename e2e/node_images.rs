@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clusterstack::api::image_release::{ImagePhase, ProviderNodeImageRelease as Image};
-use clusterstack::api::{CANCEL_AT, INFRASTRUCTURE_API_VERSION, RETRY_AT};
+use clusterstack::api::{CANCEL_AT, IMAGE_DIGEST, INFRASTRUCTURE_API_VERSION, RETRY_AT};
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -185,6 +185,44 @@ async fn a_build_is_cancelled_held_and_tried_again_on_request() {
         let refused = api(&t).patch("one", &PatchParams::default(), &Patch::Merge(json!({"spec": change}))).await;
         assert!(refused.unwrap_err().to_string().contains("can't be changed"), "{change}");
     }
+    process.end().await;
+}
+
+#[tokio::test]
+async fn an_image_that_is_there_is_found_again_where_nobody_remembers_its_build() {
+    let t = World::new("imgfound").await;
+    let plant = Plant::new(Duration::from_millis(10));
+    template(&t, "/images", json!({"imageDeletionPolicy": "Retain"})).await;
+    make(&t, ["one".to_owned()]).await;
+    let process = Process::start(&t, &plant, "a_1").await;
+    let digest = all_are(&t, ImagePhase::Succeeded).await[0].status.clone().unwrap().digest;
+    wait_for("its work directory to go", || async { check(plant.work_directories() == 0, plant.work_directories()) })
+        .await;
+    // As a restore from a backup does: without status, with what stands beside it.
+    let mut lost = all(&t).await.remove(0);
+    let remembered = lost.annotations()[IMAGE_DIGEST].clone();
+    assert!(remembered.starts_with(&format!("{digest} of sha256:")), "{remembered}");
+    lost.status = None;
+    lost.metadata.resource_version = None;
+    api(&t).replace_status("one", &PostParams::default(), &lost).await.unwrap();
+    let status = all_are(&t, ImagePhase::Succeeded).await[0].status.clone().unwrap();
+    assert_eq!((status.digest, status.location), (digest.clone(), "one".to_owned()));
+    assert_eq!(plant.runs(), BTreeMap::from_iter([(1, 3)]), "steps by how often they ran");
+
+    // One that is made anew takes it when somebody says so, and only where it is what they say.
+    api(&t).delete("one", &DeleteParams::default()).await.unwrap();
+    t.gone(INFRASTRUCTURE_API_VERSION, "ProviderNodeImageRelease", "one").await;
+    let mut again = image("one", "t");
+    again.annotations_mut().insert(IMAGE_DIGEST.to_owned(), remembered);
+    api(&t).create(&PostParams::default(), &again).await.unwrap();
+    let status = all_are(&t, ImagePhase::Succeeded).await[0].status.clone().unwrap();
+    assert_eq!((status.digest, plant.runs()), (digest, BTreeMap::from_iter([(1, 3)])));
+    let mut other = image("other", "t");
+    let inputs = "sha256:in";
+    other.annotations_mut().insert(IMAGE_DIGEST.to_owned(), format!("sha256:{} of {inputs}", "0".repeat(64)));
+    api(&t).create(&PostParams::default(), &other).await.unwrap();
+    all_are(&t, ImagePhase::Succeeded).await;
+    assert_eq!(plant.runs(), BTreeMap::from_iter([(1, 6)]));
     process.end().await;
 }
 

@@ -192,6 +192,8 @@ async fn providers_that_break_the_contract_are_told_what_to_do() {
     t.change("user", (&api_version, "ShopRelease", name), json!({"metadata": {"finalizers": null}})).await;
     let (passed, text, _) = provider_check(&t, &group, &["--template", "none"]).await;
     assert!(!passed && text.contains("✗ template  ") && text.contains("no ShopReleaseTemplate none"), "{text}");
+    let (passed, text, _) = provider_check(&t, &group, &["--template", "none", "--without-object"]).await;
+    assert!(!passed && text.contains("no ShopReleaseTemplate none"), "{text}");
     let (passed, text, _) = provider_check(&t, "none.example.com", &[]).await;
     assert!(!passed && text.contains("✗ served") && text.contains("→ install"), "{text}");
 }

@@ -217,6 +217,12 @@ async fn every_real_tag_comes_to_a_clear_end() {
         let ready = find(&release.status.as_ref().unwrap().conditions, ConditionType::Ready).unwrap();
         let (all, synced) = (rows(&release).len(), synced(&release));
         eprintln!("{name}: {} {} ({synced} of {all}) {}", ready.status, ready.reason, ready.message);
+        // No resource controller brings images to an OpenStack here.
+        if ready.reason == "ObjectsNotHealthy" {
+            let is_image = |row: &Resource| row.kind == "Image" || row.health == "Current";
+            assert!(ready.message.contains("Image") && rows(&release).iter().all(is_image), "{}", ready.message);
+            continue;
+        }
         let reasons = ["Ready", "FailedToApplyObjects", "ReleaseInvalid", "RenderFailed"];
         assert!(reasons.contains(&ready.reason.as_str()), "{name}: {}: {}", ready.reason, ready.message);
     }

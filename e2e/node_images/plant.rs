@@ -152,7 +152,8 @@ struct Bench {
 }
 
 fn digest(image: &str) -> String {
-    format!("sha256:of-{image}")
+    let hex: String = image.bytes().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex:0>64}")
 }
 
 #[async_trait]

@@ -83,6 +83,9 @@ pub const RECONCILE_AT: &str = "clusterstack.x-k8s.io/reconcile-at";
 pub const CANCEL_AT: &str = "clusterstack.x-k8s.io/cancel-at";
 /// Annotation on a ProviderNodeImageRelease that starts another try; its value (a time, say) only has to change.
 pub const RETRY_AT: &str = "clusterstack.x-k8s.io/retry-at";
+/// Annotation on a ProviderNodeImageRelease: the image at its destination, and what it was made of, so that it is found
+/// again where the status was lost; or one that is to be taken as it is.
+pub const IMAGE_DIGEST: &str = "clusterstack.x-k8s.io/image-digest";
 /// Annotation on a ClusterStack with `approval: manual`: versions that may be taken, separated by commas.
 pub const APPROVED: &str = "clusterstack.x-k8s.io/approved";
 /// Annotation on a ClusterStack or ClusterStackRelease: `orphan` leaves what was applied when the object is deleted.

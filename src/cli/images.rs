@@ -1,5 +1,6 @@
 //! `clusterstack images`: how far node images are; their logs, and a word to their builds.
 
+mod adopt;
 mod ask;
 mod list;
 mod logs;
@@ -29,6 +30,7 @@ Examples:
   clusterstack images logs -f NAME        # the log of a build, over restarts of who builds
   clusterstack images cancel NAME         # stops a build; nothing half-made is left
   clusterstack images retry NAME          # starts a failed or cancelled one again
+  clusterstack images adopt NAME DIGEST   # takes an image that is at the destination as it is
 
 Exit code of --watch: 0 all succeeded, 1 some did not.";
 
@@ -67,6 +69,10 @@ Examples:
 
 Sets the annotation clusterstack.x-k8s.io/retry-at. What is finished and at hand is not done again.")]
     Retry(ask::AskArgs),
+
+    /// Take an image that has the name at the destination already, as it is
+    #[command(after_help = adopt::EXAMPLES)]
+    Adopt(adopt::AdoptArgs),
 }
 
 /// Which image.
@@ -93,6 +99,7 @@ pub fn run(args: &ImagesArgs) -> Result<ExitCode> {
         Some(Action::Logs(args)) => connection::block_on(logs::run(args)),
         Some(Action::Cancel(args)) => connection::block_on(ask::run(ask::Wish::Cancel, args)),
         Some(Action::Retry(args)) => connection::block_on(ask::run(ask::Wish::Retry, args)),
+        Some(Action::Adopt(args)) => connection::block_on(adopt::run(args)),
     }
 }
 

@@ -264,7 +264,9 @@ impl Run<'_> {
                 }
             }
             (Some(_), _) => Check::failed(CHECK, format!("{} {name} in {place}", more + 1), "name one with --template"),
-            (None, _) if self.args.without_object => Check::skipped(CHECK, format!("no {name} in {place}")),
+            (None, _) if self.args.without_object && self.args.template.is_none() => {
+                Check::skipped(CHECK, format!("no {name} in {place}"))
+            }
             (None, _) => Check::failed(
                 CHECK,
                 self.args

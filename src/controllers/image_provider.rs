@@ -1,6 +1,7 @@
 //! The built-in provider: its controllers, which start when its kinds are served.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,12 +25,14 @@ use super::{Context, Error, Memory, handover, image_releases};
 use crate::api::image_release::{ImagePhase, ProviderNodeImageRelease as Image};
 use crate::api::provider_release::ProviderClusterStackRelease as Release;
 use crate::api::{ClusterStackRelease, INFRASTRUCTURE_API_VERSION, INFRASTRUCTURE_GROUP};
+use crate::core::image::leftover;
 use crate::core::image::queue::Queue;
 use crate::core::share::view::Role;
 use crate::core::source::AllowList;
 use crate::io::image::executor::Workshop;
 use crate::io::image::journal::Books;
 use crate::io::image::running::Running;
+use crate::io::image::task;
 use crate::io::image::workshop::{Local, Place};
 use crate::io::stored;
 use crate::settings::{Live, Settings};
@@ -40,7 +43,7 @@ const KINDS: [&str; 3] =
 /// How often is looked whether they are served.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// How often logs of builds are looked through.
+/// How often logs and work directories of builds are looked through.
 const SWEEP: Duration = Duration::from_hours(1);
 
 /// What starts passes over ProviderClusterStackReleases.
@@ -112,7 +115,7 @@ pub(super) async fn run(
     on_handover(&ctx, &images, (&release_reader, &wakers));
     let writers = Writers { images: image_writer, templates: template_writer };
     images.tasks.spawn(resize(Arc::clone(&images), ctx.live.clone(), intake.clone()));
-    images.tasks.spawn(sweep_logs(Arc::clone(&images), intake.clone()));
+    images.tasks.spawn(sweep(Arc::clone(&images), ctx.settings.image_dir.clone(), intake.clone()));
     let passes = node_images::run(client, Arc::clone(&images), writers, woken, changed, intake.clone());
     let (of_releases, read) = (Arc::clone(&images), Arc::clone(&images));
     let mut seen: HashMap<ObjectRef<Release>, u64> = HashMap::new();
@@ -201,14 +204,28 @@ fn on_handover(
     });
 }
 
-/// Removes logs that are too old, or too many, now and then.
-async fn sweep_logs(images: Arc<NodeImages>, intake: CancellationToken) {
+/// Removes logs that are too old or too many, and work directories that nobody needs, now and then.
+async fn sweep(images: Arc<NodeImages>, root: PathBuf, intake: CancellationToken) {
+    let of = Arc::clone(&images);
+    let goes = move |uid: &str, age: Duration| {
+        let image = of.images.state().into_iter().find(|image| image.uid().as_deref() == Some(uid));
+        // Who sees one namespace does not know whose the others are.
+        if image.is_none() && of.namespace.is_some() {
+            return false;
+        }
+        let build = image.map(|image| {
+            let status = image.status.clone().unwrap_or_default();
+            (status.phase, status.discarded_attempt >= status.attempt)
+        });
+        leftover::goes(build, age)
+    };
     while images.has_read_all().await {
         let running = images.images.state();
         let running = running.iter().filter_map(|image| image.status.as_ref());
         let running = running.filter(|status| status.phase == ImagePhase::Running).map(|status| status.inputs.clone());
         let (running, logs) = (running.collect(), Arc::clone(&images.logs));
         let _ = tokio::task::spawn_blocking(move || logs.sweep(&running)).await;
+        task::sweep(&root, &goes, &intake).await;
         tokio::select! {
             () = intake.cancelled() => return,
             () = tokio::time::sleep(SWEEP) => {}

@@ -23,14 +23,16 @@ use super::{Doing, Error, spread};
 use crate::api::condition::Reason;
 use crate::api::image_release::{LogRecord, ProviderNodeImageRelease as Image};
 use crate::api::image_template::{ExecutorKind, ProviderClusterStackReleaseTemplate as Template};
-use crate::api::{CANCEL_AT, FIELD_MANAGER, MANAGED_BY, MANAGED_BY_LABEL, NODE_IMAGE_FINALIZER, RETRY_AT};
+use crate::api::{
+    CANCEL_AT, FIELD_MANAGER, IMAGE_DIGEST, MANAGED_BY, MANAGED_BY_LABEL, NODE_IMAGE_FINALIZER, RETRY_AT,
+};
 use crate::core::duration::go_duration;
 use crate::core::image::build::{Build, Command, Event, Phase, SILENCE};
 use crate::core::image::garbage::GRACE;
 use crate::core::image::grant::Grant;
 use crate::core::image::pipeline::{Format, Pipeline};
 use crate::core::image::turn::{self, Seen};
-use crate::core::image::{job, recipe};
+use crate::core::image::{adoption, job, recipe};
 use crate::core::retry::{self, ErrorClass};
 use crate::core::status::{NodeImageFacts, Trouble};
 use crate::io::fence;
@@ -152,9 +154,12 @@ impl NodeImages {
             attempt: image.status.as_ref().map_or(0, |status| status.attempt),
             cluster: self.cluster.clone(),
         };
+        let recipe = recipe::recipe(&pipeline, reference, &template.spec);
+        let remembered = image.annotations().get(IMAGE_DIGEST);
         Ok(Order {
             object: image.object_ref(&()),
-            recipe: recipe::recipe(&pipeline, reference, &template.spec),
+            known: remembered.and_then(|annotation| adoption::known(annotation, &recipe.inputs)),
+            recipe,
             pipeline,
             template_name: name.clone(),
             template_namespace: namespace,
@@ -264,6 +269,7 @@ async fn tidy(change: Change, order: &Order, ctx: &NodeImages) -> Result<Option<
     if !is_at_end || done >= build.attempt || ctx.running.attempt(&image.uid().unwrap_or_default()).is_some() {
         return Ok(Some(Change { image, build, commands }));
     }
+    let image = remember(image, &build, ctx).await?;
     let mut order = order.clone();
     order.claim.attempt = build.attempt;
     if let Err(error) = ctx.discard(&order).await {
@@ -277,6 +283,19 @@ async fn tidy(change: Change, order: &Order, ctx: &NodeImages) -> Result<Option<
         (now.attempt == build.attempt && now.phase == build.phase).then_some((Vec::new(), facts))
     };
     ctx.books.change(&image, decide).await.doing(|| format!("writing the status of {}", named(&image)))
+}
+
+/// Notes beside the status which image is at the destination: a status may be lost, and then nobody else knows.
+async fn remember(image: Image, build: &Build, ctx: &NodeImages) -> Result<Image, Error> {
+    let Some(last) = build.finished.last().filter(|_| build.phase == Phase::Succeeded) else { return Ok(image) };
+    let digest = adoption::written(&last.digest, &build.recipe.inputs);
+    if image.annotations().get(IMAGE_DIGEST) == Some(&digest) {
+        return Ok(image);
+    }
+    let patch = json!({"metadata": {"uid": image.uid(), "annotations": {IMAGE_DIGEST: digest}}});
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+    let noted = ctx.api(&image).patch(&image.name_any(), &params, &Patch::Merge(patch)).await;
+    noted.doing(|| format!("noting the digest of the image of {}", named(&image)))
 }
 
 /// Where the image is, if its build did not say it: it was published, and then its process ended.

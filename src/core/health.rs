@@ -63,8 +63,32 @@ pub fn of(object: &Value) -> Health {
         ("v1", "Pod") => pod(object),
         ("apiextensions.k8s.io/v1", "CustomResourceDefinition") => established(object),
         ("policy/v1", "PodDisruptionBudget") => Health::Current,
+        _ if group.split('/').next().is_some_and(|group| group.ends_with(ORC)) => by_available(object),
         _ => by_ready(object),
     }
+}
+
+/// End of the API groups of the OpenStack resource controller.
+const ORC: &str = ".k-orc.cloud";
+
+/// By the conditions of the OpenStack resource controller (its API conventions): available or not, and whether it still
+/// works on it.
+fn by_available(object: &Value) -> Health {
+    let (available, progressing) = (condition(object, "Available"), condition(object, "Progressing"));
+    let generation = number(object, "/metadata/generation");
+    let is_old = |condition: Option<&Value>| {
+        let observed = condition.and_then(|condition| number(condition, "/observedGeneration"));
+        observed.zip(generation).is_some_and(|(observed, generation)| observed < generation)
+    };
+    if is_old(available) || is_old(progressing) {
+        return Health::InProgress("its last change is not observed yet".to_owned());
+    }
+    if is(available, "True") {
+        return Health::Current;
+    }
+    let why = [text(progressing), text(available)].into_iter().find(|why| !why.is_empty());
+    let why = why.unwrap_or_else(|| "no OpenStack resource controller has looked at it yet".to_owned());
+    if is(progressing, "False") { Health::Failed(why) } else { Health::InProgress(why) }
 }
 
 fn number(object: &Value, pointer: &str) -> Option<i64> {
@@ -245,6 +269,34 @@ mod tests {
             ),
         ] {
             assert_eq!(of(&object).as_str(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_image_of_the_openstack_resource_controller_is_waited_for() {
+        let of_orc = |conditions: Value| {
+            of(&json!({"apiVersion": "openstack.k-orc.cloud/v1alpha1", "kind": "Image", "metadata": {"generation": 2},
+                "status": {"conditions": conditions}}))
+        };
+        let cond = |type_: &str, status: &str, message: &str, generation: u64| json!({"type": type_, "status": status, "reason": "R", "message": message, "observedGeneration": generation});
+        let waits = |why: &str| Health::InProgress(why.to_owned());
+        for (conditions, expected) in [
+            (json!([]), waits("no OpenStack resource controller has looked at it yet")),
+            (
+                json!([
+                    cond("Available", "False", "not yet", 2),
+                    cond("Progressing", "True", "glance downloads it", 2)
+                ]),
+                waits("R: glance downloads it"),
+            ),
+            (
+                json!([cond("Available", "False", "no", 2), cond("Progressing", "False", "no such project", 2)]),
+                Health::Failed("R: no such project".to_owned()),
+            ),
+            (json!([cond("Available", "True", "", 1)]), waits("its last change is not observed yet")),
+            (json!([cond("Available", "True", "", 2), cond("Progressing", "False", "", 2)]), Health::Current),
+        ] {
+            assert_eq!(of_orc(conditions.clone()), expected, "{conditions}");
         }
     }
 }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Image, KINDS, NameArgs, Named};
 use crate::api::image_release::{ImagePhase, ProviderNodeImageReleaseStatus as Status};
@@ -99,21 +99,27 @@ impl Wish {
 /// No such image, no right to change it, or an operator that does not hear.
 pub async fn run(wish: Wish, args: &AskArgs) -> Result<ExitCode> {
     let (named, image) = args.image.find().await?;
-    let before = image.status.unwrap_or_default();
-    if let Some(why) = wish.needless(&before) {
+    ask(wish, &named, &image.status.unwrap_or_default(), args.wait, json!({})).await
+}
+
+/// Asks with annotations beside, and tells what became of it; `before` is the status as it was read.
+pub(super) async fn ask(wish: Wish, named: &Named, before: &Status, wait: Duration, beside: Value) -> Result<ExitCode> {
+    if let Some(why) = wish.needless(before) {
         anstream::eprintln!("{}: {why}", named.name);
         return Ok(ExitCode::SUCCESS);
     }
     let asked = Timestamp::now().to_string();
-    annotate(&named, wish, &asked).await?;
-    let until = Instant::now() + args.wait;
+    let mut annotations = beside;
+    annotations[wish.annotation()] = json!(asked);
+    annotate(named, &annotations).await?;
+    let until = Instant::now() + wait;
     loop {
         let status = named.read().await?.status.unwrap_or_default();
         if wish.is_heard(&status, &asked) {
             output::print(&format!("{}: {}\n", named.name, wish.outcome(&status)))?;
             return Ok(ExitCode::SUCCESS);
         }
-        if args.wait.is_zero() {
+        if wait.is_zero() {
             anstream::eprintln!("{}: asked for; the operator was not waited for", named.name);
             return Ok(ExitCode::SUCCESS);
         }
@@ -127,8 +133,8 @@ pub async fn run(wish: Wish, args: &AskArgs) -> Result<ExitCode> {
     }
 }
 
-async fn annotate(named: &Named, wish: Wish, asked: &str) -> Result<()> {
-    let patch = json!({"metadata": {"annotations": {wish.annotation(): asked}}});
+async fn annotate(named: &Named, annotations: &Value) -> Result<()> {
+    let patch = json!({"metadata": {"annotations": annotations}});
     let params = PatchParams { field_manager: Some("clusterstack-images".to_owned()), ..PatchParams::default() };
     let patched: Result<Image, kube::Error> =
         named.connection.answer(named.api.patch(&named.name, &params, &Patch::Merge(patch))).await?;

@@ -13,7 +13,7 @@ use crate::core::duration::go_duration;
 use crate::core::image::build::{Build, Event, Phase};
 use crate::core::image::presence::{AGAIN, INTERVAL, Presence, left, presence};
 use crate::core::status::NodeImageFacts;
-use crate::io::image::destination::{DestinationError, Image as Brought};
+use crate::io::image::destination::DestinationError;
 use crate::io::image::executor::Order;
 use crate::io::image::journal::Change;
 use crate::io::image::task::StepError;
@@ -95,17 +95,6 @@ async fn find(digest: &str, order: &Order, ctx: &NodeImages) -> Look {
 /// Adds our id to an image that is there.
 async fn mark(digest: &str, order: &Order, ctx: &NodeImages) -> Result<(), StepError> {
     let destination = ctx.workshop.destination(order).await?;
-    let mut properties = order.pipeline.properties.clone();
-    properties.remove("format");
-    let image = Brought {
-        name: order.pipeline.image.clone(),
-        digest: digest.to_owned(),
-        // What is there already is not described anew.
-        size: 0,
-        format: order.pipeline.final_format(),
-        properties,
-        origins: Vec::new(),
-    };
-    destination.register(&image, &order.claim, &ctx.cancel).await?;
+    destination.register(&order.published(digest), &order.claim, &ctx.cancel).await?;
     Ok(())
 }

@@ -203,7 +203,9 @@ mod tests {
             let problem = thread.unwrap().join().unwrap().err().map(|error| error.to_string());
             match expected {
                 None => assert_eq!(problem, None, "{expression}"),
-                Some(part) => assert!(problem.as_deref().is_some_and(|it| it.contains(part)), "{expression}: {problem:?}"),
+                Some(part) => {
+                    assert!(problem.as_deref().is_some_and(|it| it.contains(part)), "{expression}: {problem:?}")
+                }
             }
         }
     }

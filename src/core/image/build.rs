@@ -26,6 +26,9 @@ pub const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(10);
 /// Longest pause after a failed attempt.
 pub const LONGEST_PAUSE: SignedDuration = SignedDuration::from_mins(10);
 
+/// How messages of failures end that pass: of the last attempt it is not true.
+const TRIED_AGAIN: &str = "; it is tried again";
+
 /// Where an output lies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -165,6 +168,13 @@ pub enum Event {
         /// Now.
         now: Timestamp,
     },
+    /// The image is at its destination already: nothing is to be made.
+    Found {
+        /// The attempt that found it.
+        attempt: u32,
+        /// Digest of its file.
+        digest: String,
+    },
     /// The output of a finished step is not at hand, or has another digest.
     OutputLost {
         /// Number of the step, from 0.
@@ -273,6 +283,7 @@ impl Build {
             Event::StepFailed { attempt, hope, message, now } if self.is_held_by(*attempt) => {
                 self.step_failed(*hope, message, *now)
             }
+            Event::Found { attempt, digest } if self.is_held_by(*attempt) => self.found(digest),
             Event::OutputLost { step } if *step < self.step() => self.output_lost(*step),
             Event::Looked { now } => self.looked(*now),
             Event::ShutDown { attempt } if self.is_held_by(*attempt) => {
@@ -350,6 +361,14 @@ impl Build {
         commands
     }
 
+    fn found(&mut self, digest: &str) -> Vec<Command> {
+        let output = Output { digest: digest.to_owned(), place: Place::Destination };
+        self.finished = vec![output; self.recipe.steps.len()];
+        (self.phase, self.holder, self.failures, self.progress) = (Phase::Succeeded, None, 0, None);
+        self.message.clear();
+        vec![Command::Tell(Note::Done)]
+    }
+
     fn step_failed(&mut self, hope: Hope, message: &str, now: Timestamp) -> Vec<Command> {
         let attempt = self.attempt;
         self.failures = self.failures.saturating_add(1);
@@ -361,6 +380,9 @@ impl Build {
             commands.extend([Command::Enqueue, Command::Tell(Note::WillRetry)]);
         } else {
             self.leave(Phase::Failed);
+            if let Some(message) = self.message.strip_suffix(TRIED_AGAIN) {
+                self.message = message.to_owned();
+            }
             commands.push(Command::Tell(Note::GaveUp));
         }
         commands

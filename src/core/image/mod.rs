@@ -1,5 +1,6 @@
 //! Node images: how one is described, and how its build goes on.
 
+pub mod adoption;
 pub mod bounds;
 pub mod build;
 pub mod command;
@@ -8,6 +9,7 @@ pub mod files;
 pub mod garbage;
 pub mod grant;
 pub mod job;
+pub mod leftover;
 pub mod log;
 pub mod pace;
 pub mod pipeline;

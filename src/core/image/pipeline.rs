@@ -288,6 +288,19 @@ impl Pipeline {
         Ok(Some(Self { image: image.name.clone(), steps, properties }))
     }
 
+    /// What is said of the image at its destination: its options but for the format of its file, those below
+    /// `properties`, as other tools group them, beside the others.
+    pub fn description(&self) -> Map<String, Value> {
+        let mut said = self.properties.clone();
+        said.remove("format");
+        if let Some(Value::Object(nested)) = said.get("properties") {
+            let nested = nested.clone();
+            said.remove("properties");
+            said.extend(nested);
+        }
+        said
+    }
+
     /// Where the file that is uploaded lies as it is: what was downloaded and only looked at since. None for one that was
     /// made here.
     pub fn origins(&self) -> Vec<&Url> {

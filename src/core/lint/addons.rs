@@ -7,13 +7,14 @@ use serde_json::{Map, Value};
 
 use super::charts::{self, Wanted};
 use super::{Desk, Rendered, injected, line_in, names, sample_cluster};
-use crate::core::addon::{condition, essential};
 use crate::core::addon::values::{self, ADDON_VALUES, OVERWRITE, Template};
+use crate::core::addon::{condition, essential};
 use crate::core::addon_config::{AddonConfig, Hook};
 use crate::core::bundle::CLUSTER_ADDON;
 use crate::core::chart::{Capabilities, Release, RenderInput, Seed, render_text};
 use crate::core::files::below;
-use crate::core::image::pipeline::Pipeline;
+use crate::core::image::command;
+use crate::core::image::pipeline::{Pipeline, Work};
 use crate::core::name::ReleaseName;
 use crate::core::node_images::{self, NodeImages};
 use crate::core::package::Identity;
@@ -234,6 +235,7 @@ pub(super) fn images(desk: &mut Desk<'_>) {
                         Err(error) => desk.find("node-images", Some(file), line, error.to_string()),
                         Ok(Some(pipeline)) if list.api_version == node_images::API_VERSION => {
                             unverified(desk, file, line, &pipeline);
+                            commands(desk, file, line, &pipeline);
                         }
                         Ok(_) => {}
                     }
@@ -248,6 +250,19 @@ pub(super) fn images(desk: &mut Desk<'_>) {
 }
 
 /// Tells of a download that the built-in provider refuses. Other providers have lists of their own.
+/// Tells what executor Task refuses of any provider: only a Job could run it.
+fn commands(desk: &mut Desk<'_>, file: &str, line: Option<usize>, pipeline: &Pipeline) {
+    for step in &pipeline.steps {
+        let Work::Build(tool) = &step.work else { continue };
+        let arguments = command::check_arguments(tool.command.get(1..).unwrap_or_default());
+        let environment = command::environment(&BTreeMap::new(), &tool.env).map(drop);
+        if let Err(refused) = arguments.and(environment) {
+            let message = format!("image {}, step {}: {refused}", pipeline.image, step.name);
+            desk.find("image-command", Some(file), line, message);
+        }
+    }
+}
+
 fn unverified(desk: &mut Desk<'_>, file: &str, line: Option<usize>, pipeline: &Pipeline) {
     if let Some(step) = pipeline.unverified() {
         let message = format!(

@@ -55,6 +55,7 @@ pub const RULES: &[Rule] = &[
     warning("empty-render", "each addon renders something"),
     error("node-images", "the list of node images can be read, and each step of an image can be carried out"),
     error("image-checksum", "what is downloaded for an image has a checksum, or is verified by the next step"),
+    warning("image-command", "commands of images may run beside the operator, not in a Job of the provider's alone"),
     error("object", "each rendered document is an object with a name"),
     error("object-twice", "no object is rendered twice"),
     warning("object-namespace", "objects of the class are in the namespace of its ClusterStack"),

@@ -98,6 +98,12 @@ const UNVERIFIED: &str = "apiVersion: nodeimages.clusterstack.x-k8s.io/v1alpha1
 images:
 - {name: ubuntu, url: 'https://images.example.org/ubuntu.qcow2', format: qcow2}
 ";
+const STEP_WITH_CODE: &str = "apiVersion: nodeimages.clusterstack.x-k8s.io/v1alpha1
+images:
+- name: ubuntu
+  format: raw
+  steps: [{build: {command: [tool, x], env: {LD_PRELOAD: ./x.so}, output: x.raw}}]
+";
 const STEP_WITHOUT_FILE: &str = "apiVersion: nodeimages.clusterstack.x-k8s.io/v1alpha1
 images:
 - name: ubuntu
@@ -329,6 +335,13 @@ fn one_broken_thing_is_one_finding() {
             Some("node-images.yaml"),
             Some(3),
             "nothing vouches for what step download gets",
+        ),
+        (
+            &[("node-images.yaml", Some(STEP_WITH_CODE))],
+            "image-command",
+            Some("node-images.yaml"),
+            Some(3),
+            "step build: env LD_PRELOAD is the provider's to set",
         ),
         (
             &[("node-images.yaml", Some(STEP_WITHOUT_FILE))],

@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::destination::{Claim, Destination};
+use super::destination::{Claim, Destination, DestinationError, Image};
 use super::task::{Report, StepError, Steps};
 use crate::api::image_template::ProviderClusterStackReleaseTemplateSpec as Template;
 use crate::core::image::build::{Build, Event, Hope, Output, Progress, Recipe};
@@ -43,6 +43,22 @@ pub struct Order {
     pub template: Arc<Template>,
     /// The attempt; before the first claim that of the build as it stands.
     pub claim: Claim,
+    /// Digest of the image that is taken if it is at the destination: see [`crate::core::image::adoption`].
+    pub known: Option<String>,
+}
+
+impl Order {
+    /// The image as it is at its destination already: it is not described anew.
+    pub fn published(&self, digest: &str) -> Image {
+        Image {
+            name: self.pipeline.image.clone(),
+            digest: digest.to_owned(),
+            size: 0,
+            format: self.pipeline.final_format(),
+            properties: self.pipeline.description(),
+            origins: Vec::new(),
+        }
+    }
 }
 
 /// Makes what builds work with: by the executor and the Secrets that the template names, of the template's namespace.
@@ -140,6 +156,10 @@ impl Attempt {
             steps = workshop.steps(&self.order) => steps?,
             () = self.stop.build.cancelled() => return self.stopped(attempt).await,
         };
+        if let Some(digest) = self.found(workshop).await? {
+            self.journal.tell(Event::Found { attempt, digest }).await;
+            return Ok(());
+        }
         match self.at_hand(&mut build, steps.as_ref()).await {
             Ok(true) => {}
             Ok(false) => return Ok(()),
@@ -162,6 +182,28 @@ impl Attempt {
             }
         }
         Ok(())
+    }
+
+    /// The image that is known to be ours, if it is at the destination; our id is on it then.
+    async fn found(&self, workshop: &dyn Workshop) -> Result<Option<String>, StepError> {
+        let Some(known) = &self.order.known else { return Ok(None) };
+        let cancel = &self.stop.build;
+        let destination = workshop.destination(&self.order).await?;
+        match destination.find(&self.order.pipeline.image, cancel).await {
+            Ok(Some(found)) if found.digest == *known => {}
+            // The build meets it at its end, and says so.
+            Ok(_) | Err(DestinationError::Conflict { .. }) => return Ok(None),
+            Err(_) if cancel.is_cancelled() => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        match destination.register(&self.order.published(known), &self.order.claim, cancel).await {
+            Ok(published) => {
+                self.journal.published(&published.location);
+                Ok(Some(known.clone()))
+            }
+            Err(_) if cancel.is_cancelled() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Whether the build goes on in this attempt: not where an output is lost, for it is claimed anew then, from that step

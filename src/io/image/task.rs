@@ -150,6 +150,12 @@ pub fn log_path(root: &Path, inputs: &str) -> PathBuf {
     root.join("logs").join(format!("{name}.log"))
 }
 
+/// Removes work directories below `root` that nobody needs: `goes` is asked with an object's UID and the time since
+/// something was last noted there. One in which somebody works stays.
+pub async fn sweep(root: &Path, goes: &(dyn Fn(&str, Duration) -> bool + Send + Sync), cancel: &CancellationToken) {
+    WorkDir::sweep(root, goes, Duration::from_secs(10), cancel).await;
+}
+
 /// Carries out the steps of a build as a task of this process.
 pub struct Task {
     assignment: Assignment,
@@ -243,8 +249,7 @@ impl Task {
     /// What is brought to the destination.
     fn image(&self, digest: &str, size: u64) -> Image {
         let pipeline = &self.assignment.pipeline;
-        let mut properties = pipeline.properties.clone();
-        properties.remove("format");
+        let mut properties = pipeline.description();
         if let Some(compression) = pipeline.compression() {
             let named = properties.entry("compression");
             named.or_insert_with(|| Value::from(format!("{compression:?}").to_ascii_lowercase()));

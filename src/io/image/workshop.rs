@@ -282,7 +282,7 @@ impl Local {
             },
             destination,
             format: order.pipeline.final_format(),
-            properties: order.pipeline.properties.clone(),
+            properties: order.pipeline.description(),
             no_progress: bounds.no_progress,
             mask: Arc::new(move |line| redactor.line(line.as_bytes())),
         })

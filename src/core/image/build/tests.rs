@@ -178,6 +178,20 @@ fn each_event_does_what_the_diagram_says() {
 }
 
 #[test]
+fn after_the_last_attempt_nothing_says_that_there_is_another_one() {
+    let build = Build::default().after(&Event::Wanted(Recipe { retries: 1, ..recipe("i") })).0;
+    let fails = |build: &Build, now: i64| {
+        let build = build.after(&claimed(now)).0;
+        let (attempt, message) = (build.attempt, "it is not there; it is tried again".to_owned());
+        build.after(&Event::StepFailed { attempt, hope: Hope::Retry, message, now: at(now) }).0
+    };
+    let once = fails(&build, 1);
+    assert_eq!((once.phase, once.message.as_str()), (Phase::Queued, "it is not there; it is tried again"));
+    let twice = fails(&once, 100);
+    assert_eq!((twice.phase, twice.message.as_str()), (Phase::Failed, "it is not there"));
+}
+
+#[test]
 fn pauses_double_up_to_ten_minutes() {
     let seconds: Vec<i64> = [1, 2, 3, 7, 8, 60, u32::MAX].map(|n| pause(n).as_secs()).to_vec();
     assert_eq!(seconds, [10, 20, 40, 600, 600, 600, 600]);
@@ -208,6 +222,7 @@ fn any_event() -> impl Strategy<Value = Event> {
             message: "x".into(),
             now,
         }),
+        1 => attempt.clone().prop_map(|attempt| Event::Found { attempt, digest: "sha256:there".into() }),
         1 => step.prop_map(|step| Event::OutputLost { step }),
         2 => now.prop_map(|now| Event::Looked { now }),
         1 => attempt.prop_map(|attempt| Event::ShutDown { attempt }),
@@ -249,6 +264,8 @@ proptest! {
             let kept = match event {
                 Event::OutputLost { step } => build.step().min(*step),
                 Event::Wanted(recipe) if recipe.inputs != build.recipe.inputs => 0,
+                // Another image takes its place.
+                Event::Found { .. } if next != build => 0,
                 // What it made was removed when it was cancelled.
                 Event::Retry if build.phase == Phase::Cancelled => 0,
                 _ => build.step(),
@@ -257,7 +274,7 @@ proptest! {
             match event {
                 // It has ended by itself, or is believed to have.
                 Event::ShutDown { .. } | Event::Looked { .. } if next != build => running.clear(),
-                Event::StepFinished { .. } if next.phase == Phase::Succeeded => running.clear(),
+                Event::StepFinished { .. } | Event::Found { .. } if next.phase == Phase::Succeeded => running.clear(),
                 _ => {}
             }
             for command in &commands {

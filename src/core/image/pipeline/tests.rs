@@ -30,6 +30,8 @@ fn a_url_is_downloaded_uploaded_and_registered_with_what_is_said_of_it() {
     assert_eq!(download.checksum, Some(Checksum::Sha256(SUM.into())));
     assert_eq!(download.mirrors.len(), 1);
     assert_eq!(serde_json::to_value(&made.properties).unwrap(), json!({"format": "qcow2"}));
+    let made = pipeline("{name: x, url: 'https://x/y', format: raw, a: 1, b: 2, properties: {b: 3, c: 4}}").unwrap();
+    assert_eq!(serde_json::to_value(made.description()).unwrap(), json!({"a": 1, "b": 3, "c": 4}));
 }
 
 #[test]

@@ -102,7 +102,10 @@ pub enum DestinationError {
         problem: String,
     },
     /// Something else than our image has its name.
-    #[error("{location} is another image ({found} instead of {wanted}): give ours another name, or remove that one")]
+    #[error(
+        "{location} is another image ({found} instead of {wanted}): give ours another name, or remove that one{}",
+        to_adopt(found)
+    )]
     Conflict {
         /// Where.
         location: String,
@@ -122,6 +125,13 @@ pub enum DestinationError {
     /// It was cancelled.
     #[error("cancelled")]
     Cancelled,
+}
+
+/// What else can be done where the other one may have been made of the same.
+fn to_adopt(found: &str) -> String {
+    let is_one_of_ours = crate::core::image::adoption::is_digest(found);
+    let how = || format!("; if it is made of the same, `clusterstack images adopt NAME {found}` takes it as it is");
+    is_one_of_ours.then(how).unwrap_or_default()
 }
 
 impl DestinationError {

@@ -121,6 +121,7 @@ impl Workshop for Fake {
 fn attempt(notes: &Arc<Notes>) -> Attempt {
     let process = CancellationToken::new();
     let order = Order {
+        known: None,
         object: ObjectReference::default(),
         pipeline: Pipeline { image: "x".into(), steps: Vec::new(), properties: serde_json::Map::new() },
         recipe: Recipe::default(),

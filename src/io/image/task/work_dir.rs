@@ -197,6 +197,31 @@ impl WorkDir {
         fs::remove_dir(&self.path).map_err(|error| StepError::file("removing", &self.path, &error))
     }
 
+    /// Removes directories below `root` that nobody needs: `goes` is asked with an object's UID and the time since
+    /// something was last noted there, once nobody works in it. What can't be removed is removed another time.
+    pub(super) async fn sweep(
+        root: &Path,
+        goes: &(dyn Fn(&str, Duration) -> bool + Send + Sync),
+        grace: Duration,
+        cancel: &CancellationToken,
+    ) {
+        for (uid, path) in directories(root) {
+            if !goes(&uid, age(&path)) {
+                continue;
+            }
+            let Ok(Some(lock)) = try_lock(&path) else { continue };
+            if !goes(&uid, age(&path)) || end_tools(&path, grace).await.is_err() {
+                continue;
+            }
+            let journal = Journal { id: String::new(), inputs: String::new(), entries: Vec::new() };
+            let directory = Self { path: path.clone(), journal, _lock: lock };
+            match blocking(cancel, move |_| directory.remove()).await {
+                Ok(()) => tracing::info!(directory = %path.display(), "a work directory that nobody needs was removed"),
+                Err(error) => tracing::warn!(directory = %path.display(), %error, "a work directory can't be removed"),
+            }
+        }
+    }
+
     fn write(&self) -> Result<(), StepError> {
         let path = self.path.join(JOURNAL);
         let text = serde_json::to_string(&self.journal).map_err(|error| StepError::transient(error.to_string()))?;
@@ -208,6 +233,22 @@ impl WorkDir {
         });
         written.map_err(|error| StepError::file("writing", &path, &error))
     }
+}
+
+/// The work directories below a root: those that are called by a UID.
+fn directories(root: &Path) -> Vec<(String, PathBuf)> {
+    let Ok(entries) = fs::read_dir(root) else { return Vec::new() };
+    let is_uid =
+        |name: &str| name.len() == 36 && name.bytes().all(|letter| letter.is_ascii_hexdigit() || letter == b'-');
+    let named = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let named = named.filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())));
+    named.filter(|(name, _)| is_uid(name)).collect()
+}
+
+/// Since something was last noted in a work directory; nothing where that can't be told.
+fn age(path: &Path) -> Duration {
+    let noted = fs::metadata(path.join(JOURNAL)).or_else(|_| fs::metadata(path));
+    noted.and_then(|metadata| metadata.modified()).ok().and_then(|at| at.elapsed().ok()).unwrap_or_default()
 }
 
 /// Where the output of a step lies in a work directory.
@@ -247,9 +288,26 @@ pub(super) fn usage(path: &Path) -> u64 {
 }
 
 async fn lock(path: &Path, cancel: &CancellationToken) -> Result<File, StepError> {
+    let until = tokio::time::Instant::now() + WAIT;
+    loop {
+        if let Some(lock) = try_lock(path)? {
+            return Ok(lock);
+        }
+        if tokio::time::Instant::now() > until {
+            let path = path.display();
+            return Err(StepError::transient(format!("another process works in {path}: it is tried again later")));
+        }
+        tokio::select! {
+            () = cancel.cancelled() => return Err(StepError::cancelled()),
+            () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+}
+
+/// The lock of a directory, which is made where it is not there; `None` while another process has it.
+fn try_lock(path: &Path) -> Result<Option<File>, StepError> {
     let file = path.join(LOCK);
     let failed = |error: io::Error| StepError::file("locking", &file, &error);
-    let until = tokio::time::Instant::now() + WAIT;
     loop {
         make(path)?;
         let lock = match OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&file) {
@@ -259,18 +317,10 @@ async fn lock(path: &Path, cancel: &CancellationToken) -> Result<File, StepError
             Err(error) => return Err(failed(error)),
         };
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) if is_file(&lock, &file) => return Ok(lock),
-            Ok(()) => continue,
-            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
+            Ok(()) if is_file(&lock, &file) => return Ok(Some(lock)),
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => return Ok(None),
             Err(error) => return Err(failed(error.into())),
-        }
-        if tokio::time::Instant::now() > until {
-            let path = path.display();
-            return Err(StepError::transient(format!("another process works in {path}: it is tried again later")));
-        }
-        tokio::select! {
-            () = cancel.cancelled() => return Err(StepError::cancelled()),
-            () = tokio::time::sleep(LOOK) => {}
         }
     }
 }
@@ -325,4 +375,31 @@ fn clear(path: &Path) -> Result<(), StepError> {
         removed.map_err(|error| failed(&entry, &error))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_directories_of_builds_that_nobody_works_in_are_swept() {
+        let (root, cancel) = (tempfile::tempdir().unwrap(), CancellationToken::new());
+        let path = |name: &str| root.path().join(name);
+        let (done, here, busy) = (
+            "00000000-0000-0000-0000-000000000001",
+            "00000000-0000-0000-0000-000000000002",
+            "00000000-0000-0000-0000-000000000003",
+        );
+        for uid in [done, here] {
+            let directory = WorkDir::open(&path(uid), "sha256:in", Duration::ZERO, &cancel).await.unwrap();
+            fs::write(directory.part(0, "download").unwrap().join("file"), "part").unwrap();
+        }
+        let _held = WorkDir::open(&path(busy), "sha256:in", Duration::ZERO, &cancel).await.unwrap();
+        fs::create_dir(path("logs")).unwrap();
+        WorkDir::sweep(root.path(), &|uid, _| uid != here, Duration::ZERO, &cancel).await;
+        let mut left: Vec<_> =
+            fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        left.sort();
+        assert_eq!(left, [here, busy, "logs"]);
+    }
 }

@@ -92,10 +92,8 @@ pub(super) fn is_ours(found: &Found, digest: &str, cluster: &str) -> bool {
 /// What an image is made with; its properties are texts, but for a few.
 pub(super) fn body(image: &Image, claim: &Claim, name: &str) -> Value {
     let mut body = Map::new();
-    let nested = image.properties.get("properties").and_then(Value::as_object);
-    let said = image.properties.iter().filter(|(key, _)| *key != "properties").chain(nested.into_iter().flatten());
     let mut tags = vec![Value::String(user_tag(&claim.cluster))];
-    for (key, value) in said {
+    for (key, value) in &image.properties {
         let key = key.as_str();
         if key == "tags" {
             let told = value.as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -133,7 +131,7 @@ mod tests {
         let properties = json!({
             "os_distro": "ubuntu", "min_disk": "20", "min_ram": 512, "hw_rescue": true, "tags": ["lts", "clusterstack-user=x"],
             "visibility": "public", "protected": true, "owner": "me", "clusterstack_digest": "sha256:no", "name": "other",
-            "os_hash_value": "no", "properties": {"hw_disk_bus": "scsi"}, "disk_format": "vhd",
+            "os_hash_value": "no", "hw_disk_bus": "scsi", "disk_format": "vhd",
         });
         let image = Image {
             name: "ubuntu".into(),
