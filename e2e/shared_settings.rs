@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 
 use clusterstack::api::operator_shard::ShardSettings;
 use clusterstack::api::{API_VERSION, OperatorShard, SHARD_CLASS};
@@ -140,6 +141,14 @@ async fn an_object_that_cannot_be_read_is_left_alone_and_all_others_go_on() {
     let operator = t.operator(&[]);
     t.ready("y", "v2").await;
     t.event("Unreadable", "can't be read by this version of the operator and is left alone").await;
+    let tree = Command::new(env!("CARGO_BIN_EXE_clusterstack"))
+        .args(["tree", "-n", &t.namespace])
+        .env("KUBECONFIG", &t.plane.kubeconfig)
+        .output()
+        .unwrap();
+    let (shown, said) = (String::from_utf8(tree.stdout).unwrap(), String::from_utf8(tree.stderr).unwrap());
+    assert!(tree.status.success() && shown.contains("ClusterStack/y"), "{shown}{said}");
+    assert!(said.contains(&format!("ClusterStack {}/x can't be read by this version", t.namespace)), "{said}");
     // What belongs to it stays, and nothing is made or collected.
     let releases = t.releases();
     assert!(

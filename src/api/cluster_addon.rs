@@ -89,7 +89,7 @@ pub struct ValuesReference {
     #[serde(default = "values_yaml")]
     #[schemars(length(min = 1, max = 253))]
     pub key: String,
-    /// No error if it does not exist.
+    /// No error if it does not exist, or has no such key.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
 }

@@ -15,7 +15,7 @@ use super::report::{self, Hinted};
 use crate::core::addon::condition::STACK;
 use crate::core::chart::Capabilities;
 use crate::core::lint::report::{junit, level, place, sarif, to_json};
-use crate::core::lint::{Finding, Options, Schemas, Severity, lint};
+use crate::core::lint::{Finding, Options, RULES, Schemas, Severity, lint};
 use crate::core::yaml;
 use crate::io::{dry_run, stack};
 
@@ -94,7 +94,7 @@ pub fn run(args: &LintArgs) -> Result<ExitCode> {
     match args.output {
         LintFormat::Text => output::print(&text(&findings))?,
         LintFormat::Json => output::print(&output::format(&to_json(&stack, &findings), Format::Json)?)?,
-        LintFormat::Junit => output::print(&junit(&stack, &findings, args.strict))?,
+        LintFormat::Junit => output::print(&junit(&stack, &findings, args.strict, &skipped(args, &findings)))?,
         LintFormat::Sarif => output::print(&output::format(&sarif(&stack, &findings), Format::Json)?)?,
     }
     let worst = findings.iter().map(|finding| finding.rule.severity).max();
@@ -135,6 +135,20 @@ fn look(args: &LintArgs) -> Result<Vec<Finding>> {
         looked.findings.extend(more);
     }
     Ok(looked.findings)
+}
+
+/// The rules that nothing was looked at for: their flags are not given, or the stack could not be told from its files.
+fn skipped(args: &LintArgs, findings: &[Finding]) -> Vec<&'static str> {
+    let is_nameless = findings.iter().any(|finding| finding.rule.id == "csctl");
+    let is_skipped = |id: &str| match id {
+        "server" | "server-later" => args.server.is_none(),
+        "object-schema" => args.crds.is_none(),
+        _ => false,
+    };
+    // What is looked at whatever the stack is called.
+    let always = ["csctl", "file-case", "dependency", "node-images", "image-checksum", "image-command"];
+    let rules = RULES.iter().map(|rule| rule.id);
+    rules.filter(|id| is_skipped(id) || (is_nameless && !always.contains(id))).collect()
 }
 
 fn document(path: &Path) -> Result<Value> {

@@ -2,14 +2,15 @@
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use kube::ResourceExt;
 use kube::api::ListParams;
-use kube::{Api, ResourceExt};
 use serde::Serialize;
 
 use super::connection::{self, ConnectionArgs};
 use super::output::{self, Format};
-use super::report::Hinted;
+use super::report::{self, Hinted};
 use crate::api::{ClusterStack, ClusterStackSource};
+use crate::io::stored;
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -88,16 +89,19 @@ async fn read(args: &ReleasesArgs) -> Result<(Vec<Row>, Vec<String>)> {
     let connection = args.connection.connect().await?;
     let namespace = args.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
     let client = connection.client.clone();
-    let (stacks, sources): (Api<ClusterStack>, Api<ClusterStackSource>) = if args.all_namespaces {
-        (Api::all(client.clone()), Api::all(client))
-    } else {
-        (Api::namespaced(client.clone(), &namespace), Api::namespaced(client, &namespace))
-    };
+    let only = (!args.all_namespaces).then_some(namespace.as_str());
     let list = ListParams::default();
-    let answers = connection.answer(async { tokio::join!(stacks.list(&list), sources.list(&list)) }).await?;
+    let both = async {
+        tokio::join!(
+            stored::list::<ClusterStack>(&client, only, &list),
+            stored::list::<ClusterStackSource>(&client, only, &list)
+        )
+    };
+    let answers = connection.answer(both).await?;
     let kinds = "ClusterStacks and ClusterStackSources";
-    let mut stacks = answers.0.map_err(|error| connection.refused("listed", kinds, error))?.items;
-    let mut sources = answers.1.map_err(|error| connection.refused("listed", kinds, error))?.items;
+    let (mut stacks, unread) = answers.0.map_err(|error| connection.refused("listed", kinds, error))?;
+    let (mut sources, more) = answers.1.map_err(|error| connection.refused("listed", kinds, error))?;
+    report::left_out(unread.iter().chain(&more));
     if let Some(name) = &args.name {
         stacks.retain(|stack| stack.name_any() == *name);
         sources.retain(|source| source.name_any() == *name);

@@ -40,6 +40,14 @@ pub fn failure(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// Tells standard error of what is not shown, and why.
+pub fn left_out<'a>(notes: impl IntoIterator<Item = &'a String>) {
+    let yellow = Style::new().fg_color(Some(AnsiColor::Yellow.into()));
+    for note in notes {
+        anstream::eprintln!("{yellow}warning{yellow:#}: {note}");
+    }
+}
+
 fn is_closed_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
     cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }

@@ -5,16 +5,16 @@ mod render;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use kube::api::ListParams;
-use kube::{Api, Client, ResourceExt};
+use kube::{Client, ResourceExt};
 
 use super::connection::{self, ConnectionArgs};
 use super::output::{self, Format};
-use super::report::Hinted;
+use super::report::{self, Hinted};
 use crate::api::{ClusterAddon, ClusterStack, ClusterStackRelease};
 use crate::core::in_use::ClusterUse;
 use crate::core::tree::{ClusterView, Node, tree};
 use crate::io::kinds::Kinds;
-use crate::io::usage;
+use crate::io::{stored, usage};
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -94,16 +94,19 @@ async fn read(args: &TreeArgs) -> Result<Found> {
     let client = connection.client.clone();
     let all = args.all_namespaces.then_some(());
     let place = all.map_or_else(|| format!("in namespace {namespace}"), |()| "in any namespace".to_owned());
-    let (stacks, releases): (Api<ClusterStack>, Api<ClusterStackRelease>) = match all {
-        Some(()) => (Api::all(client.clone()), Api::all(client)),
-        None => (Api::namespaced(client.clone(), &namespace), Api::namespaced(client, &namespace)),
-    };
+    let only = all.map_or(Some(namespace.as_str()), |()| None);
     let list = ListParams::default();
-    let answers = connection.answer(async { tokio::join!(stacks.list(&list), releases.list(&list)) });
-    let (stacks, releases) = answers.await?;
+    let both = async {
+        tokio::join!(
+            stored::list::<ClusterStack>(&client, only, &list),
+            stored::list::<ClusterStackRelease>(&client, only, &list)
+        )
+    };
+    let (stacks, releases) = connection.answer(both).await?;
     let unlisted = |error| connection.refused("listed", "ClusterStacks and ClusterStackReleases", error);
-    let mut stacks = stacks.map_err(unlisted)?.items;
-    let releases = releases.map_err(unlisted)?.items;
+    let (mut stacks, unread) = stacks.map_err(unlisted)?;
+    let (releases, more) = releases.map_err(unlisted)?;
+    report::left_out(unread.iter().chain(&more));
     stacks.sort_by_key(|stack| (stack.namespace(), stack.name_any()));
     if let Some(name) = &args.name {
         let there: Vec<String> = stacks.iter().map(ResourceExt::name_any).collect();
@@ -119,10 +122,11 @@ async fn read(args: &TreeArgs) -> Result<Found> {
 /// The Clusters of all namespaces with their addons: those that may be listed, for who may not see them sees the rest.
 async fn clusters(client: &Client) -> Vec<ClusterView> {
     let kinds = Kinds::default();
-    let addons: Api<ClusterAddon> = Api::all(client.clone());
     let list = ListParams::default();
-    let (clusters, addons) = tokio::join!(usage::clusters(client, &kinds), addons.list(&list));
-    let addons = addons.map(|list| list.items).unwrap_or_default();
+    let addons = stored::list::<ClusterAddon>(client, None, &list);
+    let (clusters, addons) = tokio::join!(usage::clusters(client, &kinds), addons);
+    let (addons, unread) = addons.unwrap_or_default();
+    report::left_out(&unread);
     let of = |cluster: &ClusterUse| {
         let is_it = |addon: &&ClusterAddon| {
             addon.namespace().as_deref() == Some(&cluster.namespace)

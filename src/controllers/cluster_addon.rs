@@ -44,6 +44,7 @@ use crate::core::addon_config::Hook;
 use crate::core::in_use;
 use crate::core::ownership::Owner;
 use crate::core::retry::{self, ErrorClass};
+use crate::core::share::Root;
 use crate::core::status::{AddonFacts, StepState, Trouble, addon_status, row_class};
 use crate::io::inputs::{self, kubeconfig_name};
 use crate::io::kinds::Kinds;
@@ -202,6 +203,16 @@ pub(super) async fn read_cluster(
     Ok(object.and_then(|object| Some((cluster::read(&object)?, object))))
 }
 
+/// What decides who works on a Cluster, as it was last seen.
+fn root_of(cluster: &Cluster, ctx: &Context) -> Root {
+    Root {
+        uid: cluster.uid.clone(),
+        namespace: cluster.namespace.clone(),
+        watch_filter: ctx.settings.watch_filter.clone().unwrap_or_default(),
+        class: cluster.shard_class.clone(),
+    }
+}
+
 /// The release that a ClusterClass is of.
 pub(super) fn release_of(class: &(String, String), ctx: &Context) -> Option<Arc<ClusterStackRelease>> {
     release_among(class, &ctx.stack_releases)
@@ -318,8 +329,8 @@ impl Pass<'_> {
         };
         let previous = self.addon.status.clone().unwrap_or_default();
         facts.stages = stages::progress(&self.addon.spec, &previous, &target, &config, Timestamp::now());
-        facts.release = target.release;
-        facts.kubernetes_version = target.kubernetes_version;
+        facts.release.clone_from(&target.release);
+        facts.kubernetes_version.clone_from(&target.kubernetes_version);
         self.skip(facts).await;
         let nothing = facts.stages.is_empty() && facts.resources.is_empty() && facts.retained.is_empty();
         let workload = match self.workload(nothing).await {
@@ -341,6 +352,16 @@ impl Pass<'_> {
                 return Ok(());
             }
             done?;
+        }
+        if stages::current(&facts.stages).is_none() && facts.templated.trouble().is_none() {
+            // The last stage before the upgrade may have ended after the last machine came.
+            let now = ClusterAddonStatus {
+                release: target.release.clone(),
+                kubernetes_version: target.kubernetes_version.clone(),
+                stages: facts.stages.clone(),
+                ..ClusterAddonStatus::default()
+            };
+            facts.stages = stages::progress(&self.addon.spec, &now, &target, &config, Timestamp::now());
         }
         if stages::current(&facts.stages).is_none() && facts.templated.trouble().is_none() {
             self.complete(&release, facts).await?;

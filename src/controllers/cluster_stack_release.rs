@@ -86,7 +86,11 @@ pub(super) async fn fetched(release: &ClusterStackRelease, ctx: &Context) -> Res
     };
     let artifact = release.status.as_ref().and_then(|status| status.artifact.as_ref());
     let Some(artifact) = artifact else {
-        return Err(unknown(format!("waiting for ClusterStackRelease {name} to be fetched")));
+        let ready =
+            release.status.as_ref().and_then(|status| condition::find(&status.conditions, ConditionType::Ready));
+        let why = ready.filter(|ready| ready.status == "False" && !ready.message.is_empty());
+        let why = why.map(|ready| format!("; it says {}: {}", ready.reason, ready.message)).unwrap_or_default();
+        return Err(unknown(format!("waiting for ClusterStackRelease {name} to be fetched{why}")));
     };
     let spec = &stack.spec;
     let Some(parsed) = ReleaseName::of_stack(&release.name_any(), &spec.provider, &spec.name) else {

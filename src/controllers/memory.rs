@@ -135,7 +135,7 @@ impl Memory {
 
 fn fight_message(correction: &Correction) -> String {
     format!(
-        "put back {} times in {} minutes, last {}; left alone for {} minutes: stop the other writer, or name the fields in spec.ignoreDifferences",
+        "put back {} times in {} minutes, last {}; left alone for {} minutes: stop the other writer; for objects of a class, spec.ignoreDifferences of the ClusterStack may name the fields",
         correction.times.len(),
         FIGHT_WINDOW.as_mins(),
         correction.last,

@@ -237,6 +237,11 @@ async fn wait_for_kind(
             Ok(None) if waited >= 60 => return Err(RunError::Crds(kind)),
             Ok(None) if waited == 0 => tracing::warn!(kind, "waiting for the CRD to be installed"),
             Ok(None) => {}
+            Err(kube::Error::Api(status)) if matches!(status.code, 401 | 403) => tracing::warn!(
+                error = status.message,
+                "the API server refuses us; trying again: check the kubeconfig, or the operator's ServiceAccount and its \
+                 rights (deploy/operator-rights.yaml)"
+            ),
             Err(error) => tracing::warn!(%error, "the API server does not answer; trying again"),
         }
         waited += 1;

@@ -70,7 +70,7 @@ pub enum CrdPolicy {
 
 /// An object that a condition reads, called by `key` there.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WatchedObject {
     /// Its name in the condition.
     pub key: String,
@@ -87,6 +87,7 @@ pub struct WatchedObject {
 
 /// A condition in CEL over objects of the workload cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct WaitFor {
     /// The objects it reads.
     #[serde(default)]
@@ -229,7 +230,7 @@ struct Raw {
 impl AddonConfig {
     /// Reads the text of a `clusteraddon.yaml`.
     pub fn parse(text: &str) -> Result<Self, AddonConfigError> {
-        let raw: Raw = yaml::from_str(text).map_err(|error| AddonConfigError::Form(error.to_string()))?;
+        let raw: Raw = yaml::from_str_once(text).map_err(|error| AddonConfigError::Form(error.to_string()))?;
         let stages: BTreeMap<_, _> = raw
             .addon_stages
             .unwrap_or_default()
@@ -311,10 +312,31 @@ addonStages:
         for (from, to, word) in [
             ("waitForPostCondition", "waitForPostCondtion", "waitForPostCondtion"),
             ("addonStages", "addonStage", "addonStage"),
+            ("conditions:", "condtions:", "condtions"),
+            ("namespace: kube-system", "namspace: kube-system", "namspace"),
             ("{name: metrics-server, action: apply}", "{name: metrics-server, action: apply, replce: true}", "replce"),
         ] {
             let error = AddonConfig::parse(&CONFIG.replace(from, to)).unwrap_err().to_string();
             assert!(error.contains(&format!("unknown field `{word}`")), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_there_twice_is_refused() {
+        for (from, to, word) in [
+            (
+                "action: delete",
+                "action: delete\n      action: apply",
+                "line 9, column 7: the key \"action\" is there twice",
+            ),
+            (
+                "  BeforeClusterUpgrade:",
+                "  AfterControlPlaneInitialized: []\n  BeforeClusterUpgrade:",
+                "is there twice",
+            ),
+        ] {
+            let error = AddonConfig::parse(&CONFIG.replace(from, to)).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
         }
     }
 

@@ -138,6 +138,11 @@ fn is_title(title: &str) -> bool {
 }
 
 impl Artifact {
+    /// Whether it is about another artifact, as a signature is.
+    pub fn is_about_another(&self) -> bool {
+        matches!(Document::parse(&self.manifest), Ok(Document::Manifest(manifest)) if manifest.subject.is_some())
+    }
+
     /// The artifact of a release's assets.
     pub fn of_release(name: &ReleaseName, assets: &BTreeMap<String, Bytes>) -> Self {
         let config = Bytes::from_static(b"{}");

@@ -91,6 +91,7 @@ pub fn lint(files: &FileTree, expanded: &FileTree, options: &Options<'_>) -> Loo
     let mut desk = Desk { files, expanded, options, findings: Vec::new() };
     let identity = names::check(&mut desk);
     let name = identity.as_ref().and_then(|identity| release(identity, files));
+    cases(&mut desk);
     charts::dependencies(&mut desk);
     let mut rendered = Vec::new();
     if let (Some(identity), Some(name)) = (&identity, &name) {
@@ -103,6 +104,17 @@ pub fn lint(files: &FileTree, expanded: &FileTree, options: &Options<'_>) -> Loo
     findings.sort_by(|a, b| (&a.file, a.line, a.rule.id, &a.message).cmp(&(&b.file, b.line, b.rule.id, &b.message)));
     findings.dedup();
     Looked { findings, rendered }
+}
+
+/// Finds files that are at one place where case does not count; archives of a release refuse them.
+fn cases(desk: &mut Desk<'_>) {
+    let mut seen: BTreeMap<String, &str> = BTreeMap::new();
+    let paths: Vec<&str> = desk.files.keys().map(String::as_str).collect();
+    for path in paths {
+        if let Some(first) = seen.insert(path.to_lowercase(), path) {
+            desk.find("file-case", Some(path), None, format!("{first:?} and {path:?} are at one place: remove one"));
+        }
+    }
 }
 
 /// The release that the stack would be with a version by its content: not one that is there already.

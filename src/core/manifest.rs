@@ -1,10 +1,13 @@
 //! Rendered documents as objects with an identity, and the order in which they are applied.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
+
+use crate::core::chart::Secrets;
 
 /// Identity of an object: two kinds with one name are two objects; the version is not part of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,6 +49,8 @@ pub struct Manifest {
     pub version: String,
     /// The whole object.
     pub object: Value,
+    /// What no message about it may show: whoever refuses it may quote what it was made of.
+    pub hidden: Arc<Secrets>,
 }
 
 /// Why a rendered document is no object.
@@ -90,7 +95,13 @@ impl Manifest {
         };
         let (group, version) = split_api_version(&api_version);
         let key = ObjectKey { group: group.to_owned(), kind, namespace, name };
-        Ok(Self { key, version: version.to_owned(), object })
+        Ok(Self { key, version: version.to_owned(), object, hidden: Arc::default() })
+    }
+
+    /// The same with what no message about it may show.
+    #[must_use]
+    pub fn hiding(self, hidden: &Arc<Secrets>) -> Self {
+        Self { hidden: Arc::clone(hidden), ..self }
     }
 
     /// `group/version`, or the version alone in the core group.

@@ -121,6 +121,14 @@ pub enum NotVerified {
         /// The key's fingerprint, or the identity.
         by: String,
     },
+    /// There is one, by an identity that nobody named.
+    #[error("{what} is signed by {by}, which no entry of matchOIDCIdentity fits: add one if you trust it")]
+    UnknownIdentity {
+        /// What is signed.
+        what: String,
+        /// The identity and its issuer.
+        by: String,
+    },
     /// It does not fit what it should sign, or the key expired or was revoked.
     #[error("the signature of {what} is not valid: {problem}")]
     Invalid {

@@ -1,7 +1,5 @@
 //! Carries out a plan: server-side apply of each object, one outcome each, never stopping at the first error.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use futures::{StreamExt, stream};
 use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -65,28 +63,12 @@ pub(super) async fn send_one(client: &Client, object: Send<'_>) -> Outcome {
     let result = patch(client, &object).await.map_err(|error| {
         let refused = refusal(&error);
         // Who refuses may quote what was sent.
-        let message = secrets_of(&object.manifest.object).hide(&refused.message);
+        let mut own = Secrets::default();
+        own.add_object(&object.manifest.object);
+        let message = object.manifest.hidden.hide(&own.hide(&refused.message));
         Refusal { message, ..refused }
     });
     Outcome { key, result: result.map(|live| plain(&live, object.kind)), replaced: false }
-}
-
-/// What a Secret holds; nothing of any other object.
-fn secrets_of(object: &Value) -> Secrets {
-    let mut secrets = Secrets::default();
-    if (&object["apiVersion"], &object["kind"]) != (&json!("v1"), &json!("Secret")) {
-        return secrets;
-    }
-    for value in
-        ["data", "stringData"].iter().filter_map(|field| object[*field].as_object()).flat_map(|map| map.values())
-    {
-        // A value that is no text may be the mistake.
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let decoded = STANDARD.decode(&text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-        secrets.add(&text);
-        secrets.add(&decoded.unwrap_or_default());
-    }
-    secrets
 }
 
 async fn patch(client: &Client, object: &Send<'_>) -> Result<kube::api::DynamicObject, kube::Error> {
@@ -259,17 +241,6 @@ mod tests {
         let message = super::refusal(&error).message;
         assert_eq!(message.matches("Connection refused").count(), 1, "{message}");
         assert!(message.starts_with("the API server did not answer: "), "{message}");
-    }
-
-    #[test]
-    fn what_a_secret_holds_is_not_quoted() {
-        let mut object =
-            json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"a": "swordfish"}, "data": {"b": 123_456}});
-        let text = "Invalid value: \"swordfish\", c3dvcmRmaXNo, json: cannot unmarshal number 123456";
-        let hidden = secrets_of(&object).hide(text);
-        assert_eq!(hidden, "Invalid value: \"[secret]\", [secret], json: cannot unmarshal number [secret]");
-        object["kind"] = "ConfigMap".into();
-        assert_eq!(secrets_of(&object).hide(text), text);
     }
 
     #[test]

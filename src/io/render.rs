@@ -12,7 +12,8 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use crate::core::chart::{
-    Capabilities, Chart, ChartError, Document, Drawn, Lookup, Needs, Release, RenderError, RenderInput, Seed, render,
+    Capabilities, Chart, ChartError, Document, Drawn, Lookup, Needs, Release, RenderError, RenderInput, Secrets, Seed,
+    render,
 };
 use crate::core::files::FileTree;
 
@@ -102,6 +103,8 @@ pub struct RenderedChart {
     pub drawn: Drawn,
     /// It asked for the time.
     pub asked_time: bool,
+    /// What no message about the objects may show.
+    pub secrets: Secrets,
 }
 
 /// The documents of a chart, as `helm template <release> <chart> --namespace <namespace>` gives them, tests left out.
@@ -129,6 +132,7 @@ pub fn chart(files: &FileTree, subject: &Subject) -> Result<RenderedChart, Chart
         answered_lookups: rendered.answered_lookups,
         drawn: rendered.drawn,
         asked_time: rendered.asked_time,
+        secrets: rendered.secrets,
     })
 }
 

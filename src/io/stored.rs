@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::api::DynamicObject;
+use kube::api::{DynamicObject, ListParams};
 use kube::core::NamespaceResourceScope;
 use kube::core::error_boundary::{DeserializeGuard, InvalidObject};
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -134,6 +134,39 @@ where
         let kept = event.map(|event| readable(event, &known, &unreadable)).transpose();
         std::future::ready(kept)
     })
+}
+
+/// The objects of a list that can be read; of the others where they are and why, for people.
+///
+/// # Errors
+/// What the API server said.
+pub async fn list<K>(
+    client: &Client,
+    namespace: Option<&str>,
+    params: &ListParams,
+) -> Result<(Vec<K>, Vec<String>), kube::Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug,
+{
+    let api: Api<DeserializeGuard<K>> = match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    };
+    let (mut objects, mut left_out) = (Vec::new(), Vec::new());
+    for object in api.list(params).await?.items {
+        match object.0 {
+            Ok(object) => objects.push(object),
+            Err(invalid) => {
+                let InvalidObject { metadata, error } = invalid;
+                let (namespace, name) = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
+                let kind = K::kind(&());
+                let why = without_values(&error);
+                left_out
+                    .push(format!("{kind} {namespace}/{name} can't be read by this version and is left out: {why}"));
+            }
+        }
+    }
+    Ok((objects, left_out))
 }
 
 /// The same event, if its object can be read; with the object as it was last read where it must not seem to be gone.

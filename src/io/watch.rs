@@ -1,6 +1,7 @@
 //! Watches beside those of the controllers: applied objects, CustomResourceDefinitions, Clusters.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::stream::BoxStream;
@@ -10,7 +11,8 @@ use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::{self, Event};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
@@ -69,6 +71,18 @@ struct Applied {
 struct Known {
     owner: ObjectRef<ClusterStackRelease>,
     resource_version: String,
+}
+
+/// Watches with pauses that grow where it is refused or not answered. The word that a list is about to be asked for is no
+/// answer yet: it would begin the pauses anew each time.
+fn patiently<K>(api: Api<K>, config: watcher::Config) -> BoxStream<'static, Result<Event<K>, watcher::Error>>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    watcher::watcher(api, config)
+        .try_filter(|event| futures::future::ready(!matches!(event, Event::Init)))
+        .default_backoff()
+        .boxed()
 }
 
 impl Watches {
@@ -136,8 +150,7 @@ impl Watches {
 
     async fn watch_kind(&self, resource: ApiResource, label: &str) {
         let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.client.clone(), &resource);
-        let config = watcher::Config::default().labels(label);
-        let mut events = watcher::watcher(api, config).default_backoff().boxed();
+        let mut events = patiently(api, watcher::Config::default().labels(label));
         while let Some(event) = self.next(&mut events, &resource.kind).await {
             match event {
                 Event::Apply(object) | Event::InitApply(object) => self.changed(&resource, &object, false),
@@ -207,7 +220,7 @@ impl Watches {
 
     async fn definitions(self: &Arc<Self>, kinds: Arc<Kinds>) {
         let api: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(self.client.clone());
-        let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+        let mut events = patiently(api, watcher::Config::default());
         let mut settled: HashMap<String, String> = HashMap::new();
         let mut all_known = false;
         let mut clusters: Option<CancellationToken> = None;
@@ -248,7 +261,7 @@ impl Watches {
     async fn clusters(&self, kinds: Arc<Kinds>, stop: CancellationToken) {
         let Some(kind) = self.cluster_kind(&kinds, &stop).await else { return };
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind.resource);
-        let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+        let mut events = patiently(api, watcher::Config::default());
         let mut machines = self.machines(&kinds).await;
         let mut known: HashMap<(String, String), ClusterUse> = HashMap::new();
         self.lock_clusters().clear();
@@ -301,12 +314,17 @@ impl Watches {
         }
     }
 
-    /// The Clusters with a ClusterClass of this namespace, as last seen: namespace and name.
-    pub fn clusters_of(&self, namespace: &str) -> Vec<(String, String)> {
-        let of_namespace = |cluster: &&Cluster| cluster.class.as_ref().is_some_and(|class| class.0 == namespace);
+    /// The Clusters with one of these ClusterClasses, as last seen: namespace and name.
+    pub fn clusters_of(&self, classes: &BTreeSet<(String, String)>) -> Vec<(String, String)> {
+        let of_one = |cluster: &&Cluster| cluster.class.as_ref().is_some_and(|class| classes.contains(class));
         let clusters = self.lock_clusters();
         let all = clusters.values().map(|(cluster, _)| cluster);
-        all.filter(of_namespace).map(|c| (c.namespace.clone(), c.name.clone())).collect()
+        all.filter(of_one).map(|c| (c.namespace.clone(), c.name.clone())).collect()
+    }
+
+    /// A Cluster, as last seen.
+    pub fn cluster_seen(&self, namespace: &str, name: &str) -> Option<Cluster> {
+        self.lock_clusters().get(&(namespace.to_owned(), name.to_owned())).map(|(cluster, _)| cluster.clone())
     }
 
     /// All Clusters, as last seen.
@@ -326,7 +344,7 @@ impl Watches {
                 Ok(Some(kind)) => {
                     let api: Api<Metadata> = Api::all_with(self.client.clone(), &kind.resource);
                     let config = watcher::Config::default().labels(CLUSTER_NAME_LABEL);
-                    return watcher::watcher(api, config).default_backoff().boxed();
+                    return patiently(api, config);
                 }
                 Ok(None) => break,
                 Err(error) => tracing::debug!(%error, "Machines can't be watched yet"),

@@ -262,16 +262,20 @@ impl Workloads {
         if !parsed.contexts.iter().any(|context| context.name == named) {
             return Err(refused("its current-context is none of its contexts".to_owned()));
         }
+        if let Some(missing) = missing_part(&parsed, &named) {
+            return Err(refused(format!("its current-context names a {missing} that is not there")));
+        }
         let config = Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await;
-        let mut config = config.map_err(|_| broken())?;
+        let unread = || refused("its certificates, key or proxy can't be read".to_owned());
+        let mut config = config.map_err(|_| unread())?;
         config.connect_timeout = Some(CONNECT);
         config.headers.push((USER_AGENT, AGENT));
         let mut watching = config.clone();
         watching.read_timeout = Some(WATCH);
         config.read_timeout = Some(ANSWER);
         let breaker = Breaker::default();
-        let builder = ClientBuilder::try_from(config).map_err(|_| broken())?;
-        let watching = Client::try_from(watching).map_err(|_| broken())?;
+        let builder = ClientBuilder::try_from(config).map_err(|_| unread())?;
+        let watching = Client::try_from(watching).map_err(|_| unread())?;
         Ok(Workload {
             client: builder.with_layer(&breaker).build(),
             kinds: Arc::default(),
@@ -280,6 +284,16 @@ impl Workloads {
             breaker,
         })
     }
+}
+
+/// What a context names and the kubeconfig does not have.
+fn missing_part(kubeconfig: &Kubeconfig, context: &str) -> Option<&'static str> {
+    let context = kubeconfig.contexts.iter().find(|named| named.name == context)?.context.as_ref()?;
+    let user = context.user.as_deref().unwrap_or_default();
+    if !kubeconfig.clusters.iter().any(|cluster| cluster.name == context.cluster) {
+        return Some("cluster");
+    }
+    (!user.is_empty() && !kubeconfig.auth_infos.iter().any(|known| known.name == user)).then_some("user")
 }
 
 /// Whether the API server answers at all; why not.

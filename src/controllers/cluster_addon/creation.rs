@@ -13,11 +13,12 @@ use tokio_util::sync::CancellationToken;
 use super::super::passes::has_read_all;
 use super::super::seats::Seat;
 use super::super::{Context, Doing, Error};
-use super::{cluster_of, release_of};
+use super::{cluster_of, release_of, root_of};
 use crate::api::{ClusterAddon, ClusterAddonSpec, FIELD_MANAGER, SHARD_CLASS, WATCH_LABEL};
 use crate::core::addon::cluster::{Cluster, addon_name};
 use crate::core::manifest::label;
 use crate::core::retry::{self, ErrorClass};
+use crate::core::share::view::Role;
 use crate::io::fence;
 
 /// Makes the ClusterAddon of a Cluster, if it is ours and has none; tried until it is there, or not wanted.
@@ -43,8 +44,20 @@ pub(in crate::controllers) async fn make(
     }
 }
 
+/// Whether a Cluster, as it was last seen, may be ours to make one for. Nothing is asked for the many that are not: a
+/// change of the class, of the release or of who works comes back here.
+fn may_be_wanted(namespace: &str, name: &str, ctx: &Context) -> bool {
+    ctx.watches.cluster_seen(namespace, name).is_none_or(|cluster| {
+        let is_of_one = cluster.class.as_ref().is_some_and(|class| release_of(class, ctx).is_some());
+        is_of_one && !cluster.deleting && ctx.seats.members.role(&root_of(&cluster, ctx)) == Role::Works
+    })
+}
+
 /// `true` when it is there, or is not wanted.
 async fn ensure(namespace: &str, name: &str, ctx: &Arc<Context>) -> Result<bool, Error> {
+    if !may_be_wanted(namespace, name, ctx) || is_there(namespace, name, ctx).await? {
+        return Ok(true);
+    }
     let Some((cluster, object)) = cluster_of(namespace, name, ctx).await? else { return Ok(true) };
     let is_ours = cluster.class.as_ref().is_some_and(|class| release_of(class, ctx).is_some());
     let addon = addon_of(&cluster, &object);
@@ -57,14 +70,18 @@ async fn ensure(namespace: &str, name: &str, ctx: &Arc<Context>) -> Result<bool,
     fence::within(fence, create((namespace, name), &addon, ctx)).await
 }
 
-async fn create((namespace, name): (&str, &str), addon: &ClusterAddon, ctx: &Context) -> Result<bool, Error> {
+/// Whether the ClusterAddon of a Cluster exists.
+async fn is_there(namespace: &str, name: &str, ctx: &Context) -> Result<bool, Error> {
     let named = addon_name(name);
     let api: Api<ClusterAddon> = Api::namespaced(ctx.clients.own(), namespace);
     let known = api.get_metadata_opt(&named).await.doing(|| format!("reading ClusterAddon {namespace}/{named}"))?;
-    if let Some(known) = known {
-        // One that is going goes first.
-        return Ok(known.metadata.deletion_timestamp.is_none());
-    }
+    // One that is going goes first.
+    Ok(known.is_some_and(|known| known.metadata.deletion_timestamp.is_none()))
+}
+
+async fn create((namespace, name): (&str, &str), addon: &ClusterAddon, ctx: &Context) -> Result<bool, Error> {
+    let named = addon_name(name);
+    let api: Api<ClusterAddon> = Api::namespaced(ctx.clients.own(), namespace);
     let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
     match api.create(&params, addon).await {
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(false),

@@ -185,7 +185,8 @@ impl Asked<'_> {
         let invalid = |error: ValuesError| waiting(error.to_string());
         match text {
             Some(Some(text)) => values::of_object(&format!("{shown}, key {key},"), &text).map_err(invalid),
-            None if *optional => Ok(Map::new()),
+            // As of references in pods (core/v1 ConfigMapKeySelector): the object or its key.
+            None | Some(None) if *optional => Ok(Map::new()),
             None => Err(waiting(format!(
                 "{shown} does not exist: create it, or correct what names it (an entry of valuesFrom may be optional)"
             ))),

@@ -1,6 +1,6 @@
 //! Runs the controller: which changes lead to a pass.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -18,7 +18,7 @@ use super::super::passes::{every_due, has_read_all, seated};
 use super::super::seats::Seat;
 use super::super::{Context, Error, handover};
 use crate::api::{ClusterAddon, ClusterStackRelease};
-use crate::core::share::Root;
+use crate::core::in_use;
 use crate::core::share::view::Role;
 use crate::io::stored;
 use crate::io::watch::{Notice, Watches};
@@ -74,12 +74,7 @@ fn on_handover(ctx: &Arc<Context>, addons: &Store<ClusterAddon>, to_addons: Unbo
             handover::of_store(&ctx, &addons, (&before, &now), gained, |addon| super::let_go(addon, &ctx));
             // Who had a Cluster may have gone before its ClusterAddon was made.
             for cluster in ctx.watches.clusters_seen() {
-                let root = Root {
-                    uid: cluster.uid,
-                    namespace: cluster.namespace.clone(),
-                    watch_filter: ctx.settings.watch_filter.clone().unwrap_or_default(),
-                    class: cluster.shard_class,
-                };
+                let root = super::root_of(&cluster, &ctx);
                 if before.role(&root) != Role::Works && now.role(&root) == Role::Works {
                     ctx.watches.tell(Notice::Addons(cluster.namespace, cluster.name));
                 }
@@ -127,17 +122,23 @@ async fn timed_addon(
 
 /// Which releases were fetched: the Clusters of their classes may have waited for it.
 #[derive(Default)]
-pub(in crate::controllers) struct Fetched(HashMap<ObjectRef<ClusterStackRelease>, String>);
+pub(in crate::controllers) struct Fetched(HashMap<ObjectRef<ClusterStackRelease>, (String, BTreeSet<Class>)>);
+
+/// Namespace and name of a ClusterClass.
+type Class = (String, String);
 
 impl Fetched {
     /// Tells of the Clusters of a release that was fetched, or that has other files now.
     pub(in crate::controllers) fn tell(&mut self, release: &ClusterStackRelease, watches: &Watches) {
-        let digest = release.status.as_ref().and_then(|status| status.artifact.as_ref()).map(|a| a.digest.clone());
-        let Some(digest) = digest else { return };
-        if self.0.insert(ObjectRef::from_obj(release), digest.clone()) == Some(digest) {
+        let Some(status) = &release.status else { return };
+        let Some(digest) = status.artifact.as_ref().map(|artifact| artifact.digest.clone()) else { return };
+        let namespace = release.namespace().unwrap_or_default();
+        let classes = in_use::footprint(&release.name_any(), &namespace, &status.resources).classes;
+        let now = (digest, classes.clone());
+        if self.0.insert(ObjectRef::from_obj(release), now.clone()) == Some(now) {
             return;
         }
-        for (namespace, cluster) in watches.clusters_of(&release.namespace().unwrap_or_default()) {
+        for (namespace, cluster) in watches.clusters_of(&classes) {
             watches.tell(Notice::Addons(namespace, cluster));
         }
     }

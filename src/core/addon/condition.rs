@@ -118,10 +118,11 @@ pub fn check(wait: &WaitFor) -> Result<(), ConditionError> {
             || TYPES.contains(&name)
             || is_loop_variable(&wait.conditions, name)
     };
-    match variables.into_iter().find(|name| !is_known(name)) {
-        Some(name) => Err(ConditionError::NoKey(name.to_owned())),
-        None => Ok(()),
+    if let Some(name) = variables.iter().find(|name| !is_known(name)) {
+        return Err(ConditionError::NoKey((*name).to_owned()));
     }
+    // What reads nothing always gives the same.
+    if variables.is_empty() { holds(wait, &BTreeMap::new()).map(drop) } else { Ok(()) }
 }
 
 /// Whether a macro such as `exists(c, ...)` binds the name: the parser tells these apart from nothing else.
@@ -190,6 +191,8 @@ mod tests {
             ("first ===", Some("does not compile")),
             ("first.a == frist.b", Some("reads frist, which is the key of none of its objects")),
             ("first.list.all(c, d == 1)", Some("reads d,")),
+            ("1 + 1 == 2", None),
+            ("1 + 1", Some("gives a number, not true or false")),
         ] {
             let object = |key: &str| crate::core::addon_config::WatchedObject {
                 key: key.to_owned(),
@@ -204,7 +207,7 @@ mod tests {
             match expected {
                 None => assert_eq!(problem, None, "{expression}"),
                 Some(part) => {
-                    assert!(problem.as_deref().is_some_and(|it| it.contains(part)), "{expression}: {problem:?}")
+                    assert!(problem.as_deref().is_some_and(|it| it.contains(part)), "{expression}: {problem:?}");
                 }
             }
         }

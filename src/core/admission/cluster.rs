@@ -102,8 +102,11 @@ pub fn skips(before: Option<&Cluster>, after: &Cluster) -> bool {
 
 /// Whether a Cluster may be created or changed so.
 pub fn write(change: &Change<'_>) -> Verdict {
-    if !is_judged(change.before, change.after) || (change.from.is_none() && change.to.is_none()) {
+    if !is_judged(change.before, change.after) {
         return Verdict::allow();
+    }
+    if change.from.is_none() && change.to.is_none() {
+        return Verdict { refusal: None, warnings: of_no_release(change).into_iter().collect() };
     }
     let refusals = [another_stack(change), of_another_minor(change), back_or_over(change)];
     let mut warnings = warnings(change);
@@ -144,8 +147,13 @@ fn another_stack(change: &Change<'_>) -> Option<String> {
 
 fn of_another_minor(change: &Change<'_>) -> Option<String> {
     let release = change.to?;
-    let asked = version(&change.after.kubernetes_version)?;
     let minor = release.name.kubernetes;
+    let text = change.after.kubernetes_version.as_str();
+    let Some(asked) = version(text) else {
+        let known = if release.kubernetes.is_empty() { format!("v{minor}.0") } else { release.kubernetes.clone() };
+        let refusal = format!("topology.version {text:?} is no version of Kubernetes: write it as {known}");
+        return (!text.is_empty()).then_some(refusal);
+    };
     if (asked.major, asked.minor) == (minor.major.into(), minor.minor.into()) {
         return None;
     }
@@ -206,6 +214,13 @@ fn back_or_over(change: &Change<'_>) -> Option<String> {
     ))
 }
 
+/// What is said of a class that is called like a release of a stack that is here.
+fn of_no_release(change: &Change<'_>) -> Option<String> {
+    let new = class(change.after);
+    let is_called_so = stack_of(None, new).is_some_and(|stack| change.stacks.contains(&stack));
+    is_called_so.then(|| format!("ClusterClass {new} is of no release that is here: is its name right?"))
+}
+
 fn warnings(change: &Change<'_>) -> Vec<String> {
     let mut said = Vec::new();
     let new = class(change.after);
@@ -216,8 +231,8 @@ fn warnings(change: &Change<'_>) -> Vec<String> {
         } else if !release.is_ready {
             said.push(format!("release {} of ClusterClass {new} is not Ready: {why}", release.name));
         }
-    } else if stack_of(None, new).is_some_and(|stack| change.stacks.contains(&stack)) {
-        said.push(format!("ClusterClass {new} is of no release that is here: is its name right?"));
+    } else {
+        said.extend(of_no_release(change));
     }
     if let Some(release) = change.to
         && !release.node_versions.is_empty()

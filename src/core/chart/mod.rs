@@ -199,4 +199,6 @@ pub struct Rendered {
     pub drawn: Drawn,
     /// It asked for the time.
     pub asked_time: bool,
+    /// What no message about the objects may show.
+    pub secrets: Secrets,
 }

@@ -57,7 +57,10 @@ pub fn render_with(chart: &Chart, input: &RenderInput<'_>, engines: &[&dyn Engin
         other => other,
     });
     documents.append(&mut sorted?);
-    Ok(Rendered { documents, notes, missing_lookups, answered_lookups, drawn, asked_time })
+    for document in &documents {
+        secrets.add_object(&document.object);
+    }
+    Ok(Rendered { documents, notes, missing_lookups, answered_lookups, drawn, asked_time, secrets })
 }
 
 /// What the templates of a chart render to, before any of it is read as YAML: what Helm's engine gives.

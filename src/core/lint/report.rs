@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::{Finding, RULES, Severity};
+use super::{Finding, RULES, Rule, Severity};
 
 /// `error` or `warning`.
 pub fn level(severity: Severity) -> &'static str {
@@ -35,18 +35,25 @@ pub fn to_json(stack: &str, findings: &[Finding]) -> Value {
 }
 
 /// Findings as `JUnit`: a test for each rule, which fails by what it found. Warnings fail only if they count.
-pub fn junit(stack: &str, findings: &[Finding], strict: bool) -> String {
+/// Rules by the ids in `skipped` were not looked at.
+pub fn junit(stack: &str, findings: &[Finding], strict: bool, skipped: &[&str]) -> String {
     let counts = |finding: &&Finding| strict || finding.rule.severity == Severity::Error;
     let failed = RULES.iter().filter(|rule| findings.iter().filter(counts).any(|found| found.rule == *rule)).count();
     let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
+    let is_skipped = |rule: &Rule| skipped.contains(&rule.id) && !findings.iter().any(|found| found.rule == rule);
+    let skips = RULES.iter().filter(|rule| is_skipped(rule)).count();
     let (name, tests) = (escaped(stack), RULES.len());
     _ = writeln!(
         text,
-        "  <testsuite name=\"clusterstack lint {name}\" tests=\"{tests}\" failures=\"{failed}\" errors=\"0\">"
+        "  <testsuite name=\"clusterstack lint {name}\" tests=\"{tests}\" failures=\"{failed}\" errors=\"0\" skipped=\"{skips}\">"
     );
     for rule in RULES {
         let own: Vec<&Finding> = findings.iter().filter(|finding| finding.rule == rule).collect();
         _ = write!(text, "    <testcase classname=\"{name}\" name=\"{}\"", escaped(rule.id));
+        if is_skipped(rule) {
+            text.push_str("><skipped/></testcase>\n");
+            continue;
+        }
         if own.is_empty() {
             text.push_str("/>\n");
             continue;

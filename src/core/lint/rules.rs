@@ -34,6 +34,7 @@ pub const RULES: &[Rule] = &[
     error("name-length", "the names of releases fit where Helm and Kubernetes put them"),
     warning("name-dash", "provider and name hold no dash, so that the Go operator can read release names"),
     error("metadata", "metadata.yaml, where it lies in Git, can be read and does not contradict csctl.yaml"),
+    error("file-case", "no two files differ in upper and lower case alone: no archive holds both"),
     error("class-chart", "there is a chart in cluster-class"),
     warning("chart-name", "Chart.yaml of the class carries the name that the Go operator looks for"),
     error("chart-version", "Chart.yaml has a version on a line of its own, for the release's to be put there"),

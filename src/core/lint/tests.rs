@@ -239,6 +239,13 @@ fn one_broken_thing_is_one_finding() {
         ),
         (&[("clusteraddon.yaml", None)], "addon-config", None, None, "neither clusteraddon.yaml"),
         (
+            &[("cluster-class/VALUES.yaml", Some("size: 2\n"))],
+            "file-case",
+            Some("cluster-class/values.yaml"),
+            None,
+            "\"cluster-class/VALUES.yaml\" and \"cluster-class/values.yaml\" are at one place",
+        ),
+        (
             &[("clusteraddon.yaml", Some(gate))],
             "stage-condition",
             Some("clusteraddon.yaml"),
@@ -436,11 +443,12 @@ fn reports_name_each_finding() {
         ("node-images.yaml", Some("dockerImages: <a & \"b\">\n")),
     ]));
     assert_eq!(found.iter().map(|finding| finding.rule.id).collect::<Vec<_>>(), ["chart-name", "node-images"]);
-    let xml = report::junit("a/b", &found, false);
+    let xml = report::junit("a/b", &found, false, &["server", "csctl"]);
+    assert!(xml.contains("name=\"server\"><skipped/></testcase>") && xml.contains("skipped=\"2\""), "{xml}");
     assert!(xml.contains(&format!("tests=\"{}\" failures=\"1\"", RULES.len())), "{xml}");
     assert!(xml.contains("name=\"chart-name\">\n      <system-out>cluster-class/Chart.yaml:2: the chart is called &quot;docker-scs-1-33"), "{xml}");
     assert!(!xml.contains("<a &"), "{xml}");
-    assert!(report::junit("a/b", &found, true).contains("failures=\"2\""));
+    assert!(report::junit("a/b", &found, true, &[]).contains("failures=\"2\""));
     let sarif = report::sarif("./stacks/my stack/", &found);
     let result = &sarif["runs"][0]["results"][0];
     assert_eq!(result["ruleId"], "chart-name");

@@ -8,6 +8,7 @@ use crate::api::cluster_addon::{ChartStatus, StageAction, StagePhase, StageStatu
 use crate::api::cluster_stack_release::Resource;
 use crate::api::condition::{self, ConditionType, Finding, Reason};
 use crate::core::addon::stages::{current, title};
+use crate::core::addon_config::Hook;
 use crate::core::retry::ErrorClass;
 
 /// What one pass over a ClusterAddon found.
@@ -119,13 +120,25 @@ fn ready(facts: &AddonFacts, applied: &StepState, done: &Finding) -> Finding {
     let type_ = ConditionType::Ready;
     if let Some((reason, message)) = &facts.held {
         let healthy = done.status == Some(true) && not_synced(&facts.resources, 1).is_none();
+        let is_last = |turn: usize| facts.stages[turn].hook == Hook::BeforeClusterDelete.as_str();
+        if *reason == Reason::Deleting && current(&facts.stages).is_some_and(is_last) {
+            return Finding::no(type_, *reason, format!("{message}; {}", done.message));
+        }
         return if healthy { Finding::yes(type_, *reason, message) } else { Finding::no(type_, *reason, message) };
+    }
+    // What comes first may never have its turn.
+    let steps = [&facts.downloaded, &facts.reachable, &facts.templated, applied];
+    let first = steps.iter().find(|step| !matches!(step, StepState::Done(_) | StepState::Remarked(..)));
+    if matches!(first, Some(StepState::Pending))
+        && let Some(trouble) = steps.iter().find_map(|step| step.trouble())
+    {
+        return Finding::no(type_, trouble.reason, &trouble.message);
     }
     // It says what is in the way, too.
     if done.reason == Reason::StageDeadlineExceeded {
         return Finding::no(type_, done.reason, &done.message);
     }
-    for step in [&facts.downloaded, &facts.reachable, &facts.templated, applied] {
+    for step in steps {
         match step {
             StepState::Done(_) | StepState::Remarked(..) => {}
             StepState::Pending => return Finding::no(type_, Reason::Progressing, "waiting for its turn"),
@@ -243,6 +256,33 @@ mod tests {
                 true,
                 "Paused",
                 "paused",
+            ),
+            (
+                "refused before its turn",
+                AddonFacts {
+                    downloaded: StepState::Pending,
+                    applied: StepState::Failed(Trouble::new(
+                        ErrorClass::Invalid,
+                        Reason::SpecInvalid,
+                        "delete this one",
+                    )),
+                    ..facts()
+                },
+                false,
+                "SpecInvalid",
+                "delete this one",
+            ),
+            (
+                "a stage of its deletion waits",
+                {
+                    let mut facts = waiting(StagePhase::ApplyingOrDeleting, "for ConfigMap edge to go");
+                    facts.stages[1].hook = "BeforeClusterDelete".into();
+                    facts.held = Some((Reason::Deleting, "the Cluster is being deleted".into()));
+                    facts
+                },
+                false,
+                "Deleting",
+                "the Cluster is being deleted; stage csi of BeforeClusterDelete (1 of 1): for ConfigMap edge to go",
             ),
             (
                 "paused half way",

@@ -30,7 +30,7 @@ const SIGN: &str = "https://sigstore.dev/cosign/sign/v1";
 /// The trust root of keyless signatures, among the keys.
 const TRUSTED_ROOT: &str = "trusted_root.json";
 /// Most signatures that are looked at.
-const MAX_SIGNATURES: usize = 64;
+const MAX_SIGNATURES: usize = 256;
 
 /// A signature as it lies in a registry: a layer of `sha256-<digest>.sig`, or a bundle among the referrers.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +58,9 @@ pub fn verify(trust: &CosignTrust, digest: &str, signatures: &[Signature]) -> Re
         match one(trust, &keys, sha256, signature) {
             Ok(signer) => return Ok(signer),
             Err(Refusal::Trust(problem)) => return Err(problem),
+            Err(Refusal::Identity(by)) => {
+                refusal.get_or_insert(NotVerified::UnknownIdentity { what: what.clone(), by });
+            }
             Err(Refusal::Unknown(by)) => {
                 refusal.get_or_insert(NotVerified::UnknownSigner { what: what.clone(), by });
             }
@@ -83,7 +86,7 @@ pub(super) fn verify_blob(keys: &Keys, what: &str, sha256: &str, signature: &[u8
             return Err(unknown("a keyless identity".to_owned()));
         }
         return bundle.verify(&keys, sha256).map_err(|refusal| match refusal {
-            Refusal::Unknown(by) => unknown(by),
+            Refusal::Unknown(by) | Refusal::Identity(by) => unknown(by),
             Refusal::Invalid(problem) => invalid(problem),
             Refusal::Trust(problem) => problem,
         });
@@ -97,6 +100,8 @@ pub(super) fn verify_blob(keys: &Keys, what: &str, sha256: &str, signature: &[u8
 enum Refusal {
     /// Nobody we know made it.
     Unknown(String),
+    /// An identity that nobody named made it.
+    Identity(String),
     /// It does not hold.
     Invalid(String),
     /// What it is checked by can't be used.

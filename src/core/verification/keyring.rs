@@ -62,6 +62,9 @@ impl Keyring {
         } else if name.ends_with(".pub") && !text.contains(openpgp::PUBLIC_KEY) && !text.is_empty() {
             match minisign::PublicKey::decode(text).or_else(|_| minisign::PublicKey::from_base64(text.trim())) {
                 Ok(key) => self.minisign.push((name.to_owned(), key)),
+                Err(_) if text.contains("minisign encrypted secret key") || text.contains("minisign secret key") => {
+                    return Err("it holds a private key of minisign: put in the public one".to_owned());
+                }
                 Err(_) => self.ssh.extend(ssh::public_keys(text)?),
             }
         } else {
@@ -71,7 +74,12 @@ impl Keyring {
             if ["ssh-", "ecdsa-", "sk-"].iter().any(|start| text.starts_with(start)) {
                 return Err("it holds a key of SSH: such keys are found under names that end in .pub".to_owned());
             }
-            self.openpgp.extend(openpgp::keyring(content)?);
+            if text.starts_with("untrusted comment:") {
+                return Err("it holds a key of minisign: such keys are found under names that end in .pub".to_owned());
+            }
+            self.openpgp.extend(openpgp::keyring(content).map_err(|error| {
+                format!("{error}; it is no key of OpenPGP, and those of SSH and minisign are found under names that end in .pub")
+            })?);
         }
         Ok(())
     }
@@ -136,6 +144,11 @@ impl Keyring {
             let mut judge = match key.verify_stream(&signature) {
                 Ok(judge) => judge,
                 Err(minisign::Error::UnexpectedKeyId) => continue,
+                Err(minisign::Error::UnsupportedLegacyMode) => {
+                    return Err(invalid(
+                        "it is of minisign's older form, which is not supported: sign without -l".to_owned(),
+                    ));
+                }
                 Err(error) => return Err(invalid(error.to_string())),
             };
             let (mut file, mut part) = (open(), vec![0; PART]);

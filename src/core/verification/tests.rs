@@ -116,7 +116,7 @@ pub(super) fn outcome(result: &Result<Signer, NotVerified>) -> (&'static str, St
         Err(problem) => {
             let word = match problem {
                 NotVerified::Unsigned { .. } => "unsigned",
-                NotVerified::UnknownSigner { .. } => "unknown",
+                NotVerified::UnknownSigner { .. } | NotVerified::UnknownIdentity { .. } => "unknown",
                 NotVerified::Invalid { .. } => "invalid",
                 NotVerified::Key { .. } => "key",
                 NotVerified::WrongKind(_) => "wrong kind",

@@ -77,6 +77,19 @@ pub fn parse_all(text: &str) -> Result<Vec<Document>, Error> {
     Ok(documents)
 }
 
+/// As [`from_str`], of what holds decisions: a key that is there twice is an error, where YAML for Kubernetes takes the
+/// last one.
+///
+/// # Errors
+/// As [`from_str`]; a key that is there twice.
+pub fn from_str_once<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
+    let document = parser::Stream::new(text)?.next_document()?;
+    if let Some((key, line, column)) = document.as_ref().and_then(node::Document::key_twice) {
+        return Err(Error::new(line, column, format!("the key {key:?} is there twice: remove one")));
+    }
+    from_str(text)
+}
+
 /// Reads the first document of `text` into a type.
 ///
 /// # Errors

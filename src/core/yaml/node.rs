@@ -1,6 +1,7 @@
 //! A document as it was written: nodes that know their places.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use serde_path_to_error::{Path, Segment};
 
@@ -66,6 +67,19 @@ impl<'a> Document<'a> {
             }
         }
         (self.nodes[id].line, self.nodes[id].column)
+    }
+
+    /// A key that a mapping has twice, with its line and column.
+    pub(super) fn key_twice(&self) -> Option<(&str, usize, usize)> {
+        self.nodes.iter().find_map(|node| {
+            let Kind::Mapping(entries) = &node.kind else { return None };
+            let mut seen = BTreeSet::new();
+            entries.chunks_exact(2).find_map(|entry| {
+                let key = &self.nodes[self.follow(entry[0])];
+                let Kind::Scalar { text, .. } = &key.kind else { return None };
+                (!seen.insert(text.as_ref())).then_some((text.as_ref(), key.line, key.column))
+            })
+        })
     }
 
     fn value_of(&self, entries: &[NodeId], wanted: &str) -> Option<NodeId> {

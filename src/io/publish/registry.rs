@@ -92,6 +92,10 @@ pub async fn push(registry: &dyn Registry, artifact: &Artifact) -> Result<Publis
     let reference = artifact.tag.as_deref().unwrap_or(&revision);
     if let Some(found) = registry.get_manifest(reference).await? {
         if found == artifact.manifest {
+            // An earlier import may have ended before it was listed at what it signs.
+            if artifact.is_about_another() {
+                registry.put_manifest(artifact.tag.as_deref(), &artifact.manifest).await?;
+            }
             return Ok(Published::Unchanged { revision });
         }
         let (release, target, found) = (reference.to_owned(), registry.name(), artifact::digest(&found));

@@ -372,12 +372,20 @@ fn render_chart(files: FileTree, subject: &Subject) -> Attempt {
             attempt.answered = rendered.answered_lookups;
             attempt.drawn = rendered.drawn;
             attempt.asked_time = rendered.asked_time;
+            let mut hidden = rendered.secrets;
+            if subject.secret_values {
+                hidden.add_values(&subject.values);
+            }
+            let hidden = Arc::new(hidden);
             let is_addon = subject.include_crds;
             let parts = if is_addon { Parts::of(rendered.documents) } else { all_of(rendered.documents) };
             match parts {
                 Ok(parts) => {
-                    (attempt.hooks, attempt.definitions) = (parts.hooks, parts.definitions);
-                    attempt.manifests = Ok(parts.objects);
+                    attempt.definitions = parts.definitions;
+                    let hooks = parts.hooks.into_iter();
+                    attempt.hooks =
+                        hooks.map(|hook| HelmHook { manifest: hook.manifest.hiding(&hidden), ..hook }).collect();
+                    attempt.manifests = Ok(parts.objects.into_iter().map(|object| object.hiding(&hidden)).collect());
                 }
                 Err(error) => attempt.manifests = Err(failed(error.to_string())),
             }

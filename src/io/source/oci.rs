@@ -37,8 +37,8 @@ const SIMPLE_SIGNING: &str = "application/vnd.dev.cosign.";
 const BUNDLE: &str = "application/vnd.dev.sigstore.bundle";
 /// Bytes of a signature.
 const SIGNATURE: u64 = 4 << 20;
-/// Signatures that are looked at.
-const MAX_SIGNATURES: usize = 64;
+/// Signatures that are looked at, of all that refers to an artifact.
+const MAX_SIGNATURES: usize = 256;
 
 /// A repository with a tag for each release.
 pub struct OciSource {
@@ -205,6 +205,10 @@ impl OciSource {
         for layer in
             manifests.into_iter().flat_map(|manifest| manifest.layers).filter(is_signature).take(MAX_SIGNATURES)
         {
+            // An attestation may be as large as it likes: none of these is a signature of ours.
+            if layer.size > SIGNATURE {
+                continue;
+            }
             let payload = self.blob(&layer, SIGNATURE).await?.to_vec();
             signatures.push(Signature { payload, annotations: layer.annotations, media_type: layer.media_type });
         }

@@ -111,7 +111,7 @@ impl<'a> Keyless<'a> {
             |(of_issuer, of_subject): &(Regex, Regex)| of_issuer.is_match(issuer) && of_subject.is_match(&subject);
         // A certificate without a subject would match a pattern that matches anything.
         if subject.is_empty() || issuer.is_empty() || !self.identities.iter().any(is_trusted) {
-            return Err(Refusal::Unknown(by));
+            return Err(Refusal::Identity(by));
         }
         Ok(Signer(by))
     }

@@ -32,6 +32,8 @@ const MAX_TAGS: usize = 200_000;
 const MAX_NESTED: usize = 8;
 /// How many repositories may borrow objects of one another in a row, as in Git.
 const ALTERNATES: usize = 5;
+/// How many files and directories of a repository on our own disk are looked at for links.
+const MAX_ENTRIES: usize = 100_000;
 /// How large a tag or a commit may be, in bytes.
 const MAX_OBJECT: usize = 1024 * 1024;
 
@@ -246,9 +248,18 @@ impl Session {
         // A work tree's `.git` may be a file that points elsewhere.
         let inside = |path: &Path| fs::canonicalize(path).is_ok_and(|path| allow.holds_path(&path));
         let objects = repository.commondir().join("objects");
-        let is_inside =
-            inside(repository.path()) && inside(repository.commondir()) && stays(&objects, &inside, ALTERNATES);
-        if is_inside { Ok(repository) } else { Err(refused()) }
+        let mut left = MAX_ENTRIES;
+        let is_inside = inside(repository.path())
+            && inside(repository.commondir())
+            && stays(&objects, &inside, ALTERNATES)
+            && [repository.path(), repository.commondir()].into_iter().all(|directory| {
+                ["HEAD", "packed-refs", "config", "refs", "shallow"]
+                    .iter()
+                    .all(|name| links_stay(&directory.join(name), &inside, &mut left))
+            })
+            && links_stay(&objects, &inside, &mut left);
+        let led_out = || SourceError::Refused(Refused::Link { url: self.url.redacted() });
+        if is_inside { Ok(repository) } else { Err(led_out()) }
     }
 
     fn local_tags(&self, repository: &Repository) -> Result<Vec<Tag>, SourceError> {
@@ -280,6 +291,26 @@ impl Session {
     pub(super) fn disk(&self, problem: &dyn Display) -> SourceError {
         SourceError::Local { action: self.action, url: self.url.redacted(), problem: problem.to_string() }
     }
+}
+
+/// Whether no symbolic link at a path, or in the directories below it, leads to what is not `inside`. `left` is how many
+/// entries are looked at; whoever has more does not stay.
+fn links_stay(path: &Path, inside: &impl Fn(&Path) -> bool, left: &mut usize) -> bool {
+    let Some(rest) = left.checked_sub(1) else { return false };
+    *left = rest;
+    let Ok(metadata) = path.symlink_metadata() else { return true };
+    if metadata.is_symlink() {
+        let Ok(target) = fs::canonicalize(path) else { return true };
+        return inside(&target) && links_stay(&target, inside, left);
+    }
+    if !metadata.is_dir() {
+        return true;
+    }
+    let Ok(entries) = fs::read_dir(path) else { return true };
+    entries.flatten().all(|entry| {
+        let is_plain_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        is_plain_file || links_stay(&entry.path(), inside, left)
+    })
 }
 
 /// Whether a directory of objects, and those that its `info/alternates` names, lie `inside`; `depth` of them in a row.
