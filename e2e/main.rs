@@ -64,6 +64,7 @@ mod shop;
 mod signals;
 mod silent;
 mod source;
+mod source_faults;
 mod ssh;
 mod stages;
 mod trust;

@@ -3,6 +3,7 @@
 //! A test says what must become true and waits for it; it never sleeps for a time.
 
 mod audit;
+mod bad_line;
 mod black_hole;
 #[allow(dead_code, reason = "shared with the tests without a cluster")]
 #[path = "../../tests/source/certificates.rs"]
@@ -44,6 +45,7 @@ mod wait;
 mod world;
 
 pub(crate) use audit::Request;
+pub(crate) use bad_line::{BadLine, Mishap};
 pub(crate) use black_hole::BlackHole;
 pub(crate) use certificates::Authority;
 pub(crate) use cluster_api::listeners;

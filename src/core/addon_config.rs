@@ -327,7 +327,7 @@ addonStages:
             (
                 "action: delete",
                 "action: delete\n      action: apply",
-                "line 9, column 7: the key \"action\" is there twice",
+                "line 10, column 7: the key \"action\" is there twice",
             ),
             (
                 "  BeforeClusterUpgrade:",

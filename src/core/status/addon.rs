@@ -282,7 +282,7 @@ mod tests {
                 },
                 false,
                 "Deleting",
-                "the Cluster is being deleted; stage csi of BeforeClusterDelete (1 of 1): for ConfigMap edge to go",
+                "the Cluster is being deleted; stage csi of BeforeClusterDelete (2 of 2): for ConfigMap edge to go",
             ),
             (
                 "paused half way",
