@@ -371,7 +371,8 @@ impl Flags {
             release_dir_size: self.release_dir_size.saturating_mul(1024 * 1024),
             allow_any_kubeconfig: self.allow_any_kubeconfig,
             allow_source: self.allow_source,
-            image_dir: self.image_dir,
+            // Builds run elsewhere.
+            image_dir: std::path::absolute(&self.image_dir).unwrap_or(self.image_dir),
             allow_image_directory: self.allow_image_directory,
             allow_image_tool: self.allow_image_tool,
             image_job_image: self.image_job_image,

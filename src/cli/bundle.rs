@@ -124,7 +124,8 @@ fn create(args: &BundleArgs) -> Result<()> {
         }
     };
     registry::write_archive(file, &artifacts)?;
-    anstream::eprintln!("{}: {} releases", file.display(), args.releases.len());
+    let number = args.releases.len();
+    anstream::eprintln!("{}: {number} release{}", file.display(), if number == 1 { "" } else { "s" });
     Ok(())
 }
 

@@ -195,6 +195,7 @@ fn text(findings: &[Finding]) -> String {
     }
     let count = |severity| findings.iter().filter(|finding| finding.rule.severity == severity).count();
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
-    _ = writeln!(text, "{errors} errors, {warnings} warnings");
+    let of = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    _ = writeln!(text, "{}, {}", of(errors, "error"), of(warnings, "warning"));
     text
 }

@@ -53,7 +53,7 @@ pub enum Refused {
     },
     /// It is a path within the permitted roots, from which a link leads out.
     #[error(
-        "source {url:?} leads by a symbolic link to where no root of --allow-source is: put the files below a root, or ask who runs the operator to name the place itself"
+        "source {url:?} leads by a symbolic link, or in Git by alternates or a gitdir, to where no root of --allow-source is: put the files below a root, or ask who runs the operator to name the place itself"
     )]
     Link {
         /// The URL.

@@ -48,7 +48,7 @@ async fn links_and_git_files_do_not_leave_the_permitted_root() {
     for name in ["link", "worktree", "link/.git"] {
         let source = git.source(&format!("file://{}/{name}", root.display()), None, Access::default()).unwrap();
         let error = source.list(&CancellationToken::new()).await.unwrap_err();
-        assert!(matches!(error, SourceError::Refused(Refused::Root { .. })), "{name}: {error}");
+        assert!(matches!(error, SourceError::Refused(Refused::Root { .. } | Refused::Link { .. })), "{name}: {error}");
     }
     // Objects that lie elsewhere, also two steps away.
     for (name, alternates) in [
@@ -60,7 +60,25 @@ async fn links_and_git_files_do_not_leave_the_permitted_root() {
         std::fs::write(repository.path.join(".git/objects/info/alternates"), format!("{alternates}\n")).unwrap();
         let source = git.source(&format!("file://{}/{name}", root.display()), None, Access::default()).unwrap();
         let error = source.list(&CancellationToken::new()).await.unwrap_err();
-        assert!(matches!(error, SourceError::Refused(Refused::Root { .. })), "{name}: {error}");
+        assert!(matches!(error, SourceError::Refused(Refused::Link { .. })), "{name}: {error}");
+    }
+    // Single parts of a repository that lie elsewhere.
+    for part in ["refs/tags", "objects/pack", "objects/ab", "packed-refs"] {
+        let name = part.replace('/', "-");
+        let repository = Repository::new(root.join(&name));
+        repository.write_stack("stacks/docker/scs").commit();
+        repository.tag(TAG);
+        let (own, other) = (repository.path.join(".git").join(part), secret.path.join(".git").join(part));
+        let _ = std::fs::remove_dir_all(&own);
+        if part == "packed-refs" {
+            std::fs::write(&other, "").unwrap();
+        } else {
+            std::fs::create_dir_all(&other).unwrap();
+        }
+        symlink(&other, &own).unwrap();
+        let source = git.source(&format!("file://{}/{name}", root.display()), None, Access::default()).unwrap();
+        let error = source.list(&CancellationToken::new()).await.unwrap_err();
+        assert!(matches!(error, SourceError::Refused(Refused::Link { .. })), "{name}: {error}");
     }
     // Within the root they may.
     let lender = Repository::new(root.join("lender"));

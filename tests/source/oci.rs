@@ -266,6 +266,43 @@ fn published(release: &ReleaseName, files: &FileTree) -> BTreeMap<String, Bytes>
 }
 
 #[tokio::test]
+async fn what_is_about_another_artifact_is_listed_there_by_a_registry_without_a_list_of_its_own() {
+    let Some(t) = World::new(&[]).await else { return };
+    let digest = t.release(TAG, "a: 1").await;
+    let registry = t.repository();
+    let config = layer(&registry, "application/x", Bytes::from("{}"), json!({})).await;
+    let mut listed = Vec::new();
+    for name in ["one", "two", "two"] {
+        let content = layer(&registry, "application/x", Bytes::from(name), json!({})).await;
+        let manifest = json!({
+            "schemaVersion": 2, "mediaType": MANIFEST, "artifactType": "application/x.about", "config": config,
+            "layers": [content], "subject": {"mediaType": MANIFEST, "digest": digest.to_string(), "size": 1},
+        });
+        let referrer = Digest::of(manifest.to_string().as_bytes());
+        put(&registry, &referrer.to_string(), &manifest).await;
+        listed.push(referrer.to_string());
+    }
+    listed.dedup();
+    let found = registry.referrers(&digest).await.unwrap();
+    assert_eq!(found.iter().map(|found| found.digest.clone()).collect::<Vec<_>>(), listed);
+    assert!(found.iter().all(|found| found.artifact_type.as_deref() == Some("application/x.about")), "{found:?}");
+    // An attestation that is larger than any signature hides none.
+    let large =
+        layer(&registry, "application/vnd.dev.sigstore.bundle.v0.3+json", Bytes::from(vec![b'x'; 5 << 20]), json!({}))
+            .await;
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": MANIFEST, "artifactType": "application/vnd.dev.sigstore.bundle.v0.3+json",
+        "config": config, "layers": [large], "subject": {"mediaType": MANIFEST, "digest": digest.to_string(), "size": 1},
+    });
+    let referrer = Digest::of(manifest.to_string().as_bytes());
+    put(&registry, &referrer.to_string(), &manifest).await;
+    let trust =
+        Trust { cosign: Some(CosignTrust { keys: Keys::default(), identities: Vec::new() }), ..Trust::default() };
+    let error = fetch(&t.source(), &t.resolved(TAG).await.unwrap(), Some(&trust)).await.unwrap_err();
+    assert!(matches!(&error, SourceError::NotVerified { problem: NotVerified::Unsigned { .. }, .. }), "{error}");
+}
+
+#[tokio::test]
 async fn a_real_stack_is_the_same_from_a_registry_as_from_git() {
     let Some(shared) = super::shared() else { return };
     let Some(t) = World::new(&[]).await else { return };
