@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::addon::{Workload, addon, addons, kubeconfig, look_again, ready, says};
 use crate::harness::{CLASS, CLUSTER_API, Operator, Repo, World, check, cluster, wait_for};
+use crate::upgrade::topology_reconciled;
 
 const V1: &str = "docker-x-1-34-v1";
 const V2: &str = "docker-x-1-34-v2";
@@ -123,6 +124,35 @@ async fn a_stage_blocks_at_its_deadline_or_is_left_where_it_says_so() {
     let message = &find(&done.conditions, ConditionType::Ready).unwrap().message;
     assert!(message.ends_with("stages left undone: b"), "{message}");
     s.t.event("StageDeadlineExceeded", "it is left, as onDeadline says").await;
+}
+
+#[tokio::test]
+async fn stages_after_an_upgrade_follow_at_once_where_the_machines_were_quicker() {
+    let stages = |prefix: &str| {
+        format!(
+            "addonStages:\n  {NEW}: [{{name: a, action: apply}}]\n  BeforeClusterUpgrade:\n    \
+             - {{name: a, action: apply, waitForPreCondition: {}}}\n  AfterClusterUpgrade: [{{name: late, action: apply}}]\n",
+            open(prefix, "gate")
+        )
+    };
+    let Some(s) = Scene::of("quicker", stages, &["a", "late"]).await else { return };
+    s.cluster().await;
+    ready(&s.t, "c", V1).await;
+    assert!(s.w.map("late").await.is_none(), "nothing was upgraded");
+    s.repo.release(V2, CLASS);
+    s.move_to(V2).await;
+    s.in_phase("a", StagePhase::WaitingForPreCondition).await;
+    // Nothing holds Cluster API up where its runtime hooks are off.
+    topology_reconciled(&s.t, "c").await;
+    s.w.put("default", &format!("{}-gate", s.w.prefix), json!({"open": "yes"})).await;
+    wait_for("the last stage", || async {
+        let addon = s.t.get(API_VERSION, "ClusterAddon", "cluster-addon-c").await.unwrap();
+        let is_ready = addon["status"]["ready"] == json!(true);
+        let there = s.w.map("late").await.is_some();
+        assert!(there || !is_ready, "it was ready before its last stage: {:#}", addon["status"]);
+        check(there && is_ready, &addon["status"])
+    })
+    .await;
 }
 
 #[tokio::test]

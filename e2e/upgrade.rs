@@ -31,7 +31,7 @@ async fn kept(t: &World, release: &str, why: &str) {
 }
 
 /// What Cluster API writes when the templates of a Cluster are those of its class.
-async fn topology_reconciled(t: &World, cluster: &str) {
+pub(crate) async fn topology_reconciled(t: &World, cluster: &str) {
     let c = t.get(CLUSTER_API, "Cluster", cluster).await.unwrap();
     let done = json!({"type": "TopologyReconciled", "status": "True", "lastTransitionTime": "2025-01-01T00:00:00Z"});
     let status = json!({"observedGeneration": c["metadata"]["generation"], "conditions": [done]});
