@@ -25,7 +25,8 @@ use tokio_util::task::TaskTracker;
 
 use super::RunError;
 use super::served::{
-    RETRY, SeenReleases, UPKEEP, WEBHOOK, below_path, client_config, names, registered_name, served_as, turn_of,
+    RETRY, SeenReleases, UPKEEP, WEBHOOK, below_path, client_config, names, not_too_large, registered_name, served_as,
+    turn_of,
 };
 use crate::core::admission::Verdict;
 use crate::core::source::AllowList;
@@ -206,6 +207,7 @@ fn routes(server: &Arc<Server>, place: &HookPlace) -> Router {
     let routes = Router::new()
         .route(PATH, post(validate))
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn_with_state(MAX_BODY, not_too_large))
         .layer(middleware::from_fn(in_time))
         .with_state(Arc::clone(server));
     below_path(place, routes)

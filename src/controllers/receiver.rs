@@ -14,6 +14,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware;
 use axum::routing::post;
 use futures::channel::mpsc::UnboundedSender;
 use kube::runtime::reflector::ObjectRef;
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::seats::Rooted;
+use super::served::not_too_large;
 use super::{Context, Poked, pokes};
 use crate::api::source::Receiver;
 use crate::api::{ClusterStack, ClusterStackSource};
@@ -82,6 +84,7 @@ pub(super) fn routes(hooks: Arc<Hooks>) -> Router {
     Router::new()
         .route("/hook/{namespace}/{name}", post(receive))
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn_with_state(MAX_BODY, not_too_large))
         .with_state(hooks)
 }
 

@@ -25,7 +25,8 @@ use tokio_util::task::TaskTracker;
 use super::RunError;
 use super::cluster_addon::{read_cluster, release_among};
 use super::served::{
-    HOOKS, RETRY, SeenReleases, UPKEEP, below_path, client_config, names, registered_name, served_as, turn_of,
+    HOOKS, RETRY, SeenReleases, UPKEEP, below_path, client_config, names, not_too_large, registered_name, served_as,
+    turn_of,
 };
 use crate::api::condition::Reason;
 use crate::api::runtime_hooks::{API_VERSION, DISCOVERY, EXTENSION_GROUP, HookRequest, HookResponse, RuntimeHook};
@@ -185,6 +186,7 @@ fn routes(server: &Arc<Server>, place: &HookPlace) -> Router {
         .route(&format!("/{API_VERSION}/{}", DISCOVERY.to_lowercase()), post(discover))
         .route(&format!("/{API_VERSION}/{{hook}}/{{handler}}"), post(call))
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn_with_state(MAX_BODY, not_too_large))
         .layer(middleware::from_fn(in_time))
         .with_state(Arc::clone(server));
     below_path(place, routes)

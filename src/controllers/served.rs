@@ -7,6 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use kube::Client;
 use kube::runtime::WatchStreamExt;
@@ -24,10 +28,32 @@ use crate::io::members::Members;
 use crate::io::stored::{self, Unreadable};
 use crate::settings::{HookPlace, Settings};
 
+/// How much of a body that is too large is read, and dropped, before it is refused.
+const LINGER: usize = 16 * 1024 * 1024;
+/// How long that may take.
+const LINGER_TIME: Duration = Duration::from_secs(2);
 /// How often certificates and registrations are looked at.
 pub(super) const UPKEEP: Duration = Duration::from_mins(1);
 /// How soon again when that failed.
 pub(super) const RETRY: Duration = Duration::from_secs(3);
+
+/// Refuses a body that says to be larger than the limit, once it was sent: whoever still sends when a connection ends may
+/// never see the answer (RFC 9112, section 9.6).
+pub(super) async fn not_too_large(State(limit): State<usize>, request: Request, next: Next) -> Response {
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let Some(length) = length.filter(|length: &usize| *length > limit) else { return next.run(request).await };
+    let drain = async {
+        let mut parts = request.into_body().into_data_stream();
+        let mut left = LINGER;
+        while let Some(Ok(part)) = parts.next().await {
+            let Some(rest) = left.checked_sub(part.len()) else { break };
+            left = rest;
+        }
+    };
+    let _ = tokio::time::timeout(LINGER_TIME, drain).await;
+    let refusal = format!("{length} bytes are over the length limit of {limit}\n");
+    (StatusCode::PAYLOAD_TOO_LARGE, refusal).into_response()
+}
 
 /// Releases as last seen, and whether all were read once. Followers answer too, who have no caches of controllers.
 pub(super) struct SeenReleases {
