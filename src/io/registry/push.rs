@@ -63,7 +63,9 @@ impl Registry {
     /// its own (distribution specification 1.1, "Pushing Manifests with Subject").
     async fn list_referrer(&self, digest: &Digest, media_type: &str, bytes: &Bytes) -> Result<(), SourceError> {
         let Ok(Document::Manifest(manifest)) = Document::parse(bytes) else { return Ok(()) };
-        let Some(subject) = &manifest.subject else { return Ok(()) };
+        let subject = manifest.subject.as_ref().and_then(|subject| subject.digest.parse::<Digest>().ok());
+        // What is no digest could be the tag of a release.
+        let Some(subject) = subject else { return Ok(()) };
         let listed = Descriptor {
             media_type: media_type.to_owned(),
             digest: digest.to_string(),
@@ -71,7 +73,7 @@ impl Registry {
             artifact_type: manifest.artifact_type.clone().or_else(|| Some(manifest.config.media_type.clone())),
             annotations: manifest.annotations.clone(),
         };
-        let tag = subject.digest.replace(':', "-");
+        let tag = subject.to_string().replace(':', "-");
         let mut index = match self.manifest(&tag).await?.map(|found| found.document) {
             Some(Document::Index(index)) => index,
             Some(Document::Manifest(_)) => {
