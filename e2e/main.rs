@@ -42,6 +42,7 @@ mod image_sample;
 mod image_stop;
 mod image_users;
 mod install;
+mod installed;
 mod migration;
 mod node_images;
 mod oci;

@@ -10,6 +10,7 @@ mod differential;
 mod golden;
 mod image;
 mod images;
+mod install;
 mod lint;
 mod publish;
 mod source;

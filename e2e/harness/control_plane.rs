@@ -137,8 +137,33 @@ pub(crate) fn shared() -> Option<PathBuf> {
     dir.join("stacks/cluster-stacks.bundle").is_file().then_some(dir)
 }
 
-/// Installs our CRDs and those of Cluster API: the ones of real input, else those of its Go modules.
+/// An empty one with the kinds of Cluster API, to install the operator in; `None`, and a visible word, on a given cluster.
+pub(super) async fn bare(test: &str) -> Option<&'static ControlPlane> {
+    static BARE: OnceCell<ControlPlane> = OnceCell::const_new();
+    if is_given() {
+        super::wait::skipped(format_args!("{test}: it is installed on hack/controlplane only, not in a given cluster"));
+        return None;
+    }
+    let start = || async {
+        let plane = ours(&directory().join("bare"));
+        install_all(&plane.client().await, cluster_api_definitions()).await;
+        plane
+    };
+    Some(BARE.get_or_init(start).await)
+}
+
+/// Installs our CRDs and those of Cluster API.
 async fn install_definitions(client: &Client) {
+    let ours = clusterstack::api::custom_resource_definitions();
+    install_all(client, ours.into_iter().chain(cluster_api_definitions()).collect()).await;
+}
+
+async fn install_all(client: &Client, definitions: Vec<CustomResourceDefinition>) {
+    futures::future::join_all(definitions.iter().map(|definition| install(client, definition))).await;
+}
+
+/// The CRDs of Cluster API: the ones of real input, else those of its Go modules.
+fn cluster_api_definitions() -> Vec<CustomResourceDefinition> {
     let dir = shared().map_or_else(
         || {
             let dir = std::env::temp_dir().join(format!("clusterstack-e2e-crds-{}", std::process::id()));
@@ -147,7 +172,7 @@ async fn install_definitions(client: &Client) {
         },
         |shared| shared.join("crds"),
     );
-    let mut definitions = clusterstack::api::custom_resource_definitions();
+    let mut definitions = Vec::new();
     for entry in std::fs::read_dir(&dir).expect("no CRDs").flatten() {
         let text = std::fs::read_to_string(entry.path()).expect("unreadable CRD");
         definitions
@@ -156,7 +181,7 @@ async fn install_definitions(client: &Client) {
     if shared().is_none() {
         let _ = std::fs::remove_dir_all(dir);
     }
-    futures::future::join_all(definitions.iter().map(|definition| install(client, definition))).await;
+    definitions
 }
 
 /// Installs a CRD and waits until it is served.

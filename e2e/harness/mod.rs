@@ -25,6 +25,7 @@ mod image_server;
 mod images;
 mod kubelet;
 mod leftovers;
+mod node;
 mod operator;
 #[path = "../../tests/destination/program.rs"]
 mod program;
@@ -60,6 +61,7 @@ pub(crate) use image_server::Server as ImageServer;
 pub(crate) use images::{Images, names};
 pub(crate) use kubelet::Kubelet;
 pub(crate) use leftovers::{install_small_kind, leave_behind, small_kind};
+pub(crate) use node::{IMAGE, Node};
 pub(crate) use operator::{Operator, free_address};
 pub(crate) use program::Server as Program;
 pub(crate) use proxy::{Fault, Proxy, Weather};

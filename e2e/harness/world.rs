@@ -56,6 +56,12 @@ impl World {
         Some(Self::on(cluster_api::get(test).await?, room, name).await)
     }
 
+    /// One on a control plane on which nothing of ours is; `None`, and a visible word, where there is none.
+    pub(crate) async fn installable(name: &str, test: &str) -> Option<Self> {
+        let room = ROOM.acquire().await.expect("closed");
+        Some(Self::on(control_plane::bare(test).await?, room, name).await)
+    }
+
     async fn on(plane: &'static ControlPlane, room: SemaphorePermit<'static>, name: &str) -> Self {
         let client = plane.client().await;
         let namespace = unique(&format!("e2e-{name}"));

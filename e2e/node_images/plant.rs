@@ -210,8 +210,9 @@ impl Steps for Bench {
         Ok(())
     }
 
-    async fn recover(&self, _: &CancellationToken) -> Result<Vec<Output>, StepError> {
-        Ok(self.plant.shop.lock().unwrap().made.get(&self.uid).cloned().unwrap_or_default())
+    async fn recover(&self, finished: &[Output], _: &CancellationToken) -> Result<Vec<Output>, StepError> {
+        let made = self.plant.shop.lock().unwrap().made.get(&self.uid).cloned().unwrap_or_default();
+        Ok(made.into_iter().skip(finished.len()).collect())
     }
 }
 
@@ -297,6 +298,7 @@ impl Process {
                 tasks: tracked,
                 workshop,
                 identity,
+                began: jiff::Timestamp::now(),
                 alone: false,
                 unreadable: Unreadable::silent(),
                 seats: Seats::new(Members::alone()),

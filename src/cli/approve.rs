@@ -8,9 +8,10 @@ use serde_json::json;
 
 use super::connection::{self, Connection, ConnectionArgs};
 use super::output;
-use super::report::Hinted;
+use super::report::{self, Hinted};
 use crate::api::cluster_stack::AvailableRelease;
 use crate::api::condition::Reason;
+use crate::api::source::Approval;
 use crate::api::{APPROVED, ClusterStack};
 use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::selection::{approved, approving};
@@ -43,6 +44,9 @@ pub struct ApproveArgs {
     connection: ConnectionArgs,
 }
 
+/// What is said where an approval changes nothing.
+const NOT_MANUAL: &str = "spec.approval is not manual, so nothing waits for an approval here: releases are taken when they are found, or baked";
+
 /// Approves, or shows what there is to approve.
 ///
 /// # Errors
@@ -73,7 +77,12 @@ async fn approve(args: &ApproveArgs) -> Result<()> {
         }});
         let params = PatchParams { field_manager: Some("clusterstack-approve".to_owned()), ..PatchParams::default() };
         match connection.answer(api.patch(&args.name, &params, &Patch::Merge(patch))).await? {
-            Ok(_) => return output::print(&format!("approved for ClusterStack {namespace}/{}: {after}\n", args.name)),
+            Ok(_) => {
+                if stack.spec.approval != Some(Approval::Manual) {
+                    report::left_out([&NOT_MANUAL.to_owned()]);
+                }
+                return output::print(&format!("approved for ClusterStack {namespace}/{}: {after}\n", args.name));
+            }
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             Err(error) => return Err(connection.refused("changed", "ClusterStacks", error).into()),
         }

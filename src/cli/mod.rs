@@ -10,6 +10,7 @@ mod functions;
 pub mod image_build;
 pub mod image_tool;
 pub mod images;
+pub mod install;
 pub mod lint;
 pub mod operator;
 pub mod output;
@@ -25,6 +26,7 @@ pub mod shards;
 pub mod template;
 pub mod test;
 pub mod tree;
+pub mod version;
 
 use std::process::ExitCode;
 
@@ -48,9 +50,8 @@ const STYLES: Styles = Styles::styled()
 #[command(name = "clusterstack", version, styles = STYLES, arg_required_else_help = true, max_term_width = 100)]
 #[command(after_help = "\
 Examples:
-  Install the CRDs and run the operator against the cluster of your kubeconfig:
-    clusterstack crds | kubectl apply --server-side -f -
-    clusterstack operator --leader-elect=false
+  Install the operator in the cluster of your kubeconfig:
+    clusterstack install
 
   See what every ClusterStack has come to, and what is in the way:
     clusterstack tree --all-namespaces
@@ -73,6 +74,14 @@ Examples:
 
 SIGTERM or SIGINT takes in nothing new and finishes what is under way; a second one ends at once.")]
     Operator(Box<Flags>),
+
+    /// Install the operator in a cluster, or write a Helm chart or kustomize base that does
+    #[command(after_help = install::EXAMPLES)]
+    Install(Box<install::InstallArgs>),
+
+    /// Remove the operator; CRDs, ClusterStacks and what they brought stay
+    #[command(after_help = install::UNINSTALL_EXAMPLES)]
+    Uninstall(install::UninstallArgs),
 
     /// Print the CRDs
     #[command(after_help = "\
@@ -133,6 +142,10 @@ Examples:
     #[command(after_help = shards::EXAMPLES)]
     Shards(shards::ShardsArgs),
 
+    /// Show the version of this program, and of what it works with
+    #[command(after_help = version::EXAMPLES)]
+    Version(version::VersionArgs),
+
     /// Print a completion script for a shell
     #[command(after_help = "\
 Examples:
@@ -177,6 +190,8 @@ enum Reference {
     ImageJobRights,
     /// The roles for people, as manifests
     PeopleRights,
+    /// All roles, as the chart of `deploy/chart` reads them
+    ChartRights,
 }
 
 #[derive(Args, Debug)]
@@ -196,6 +211,8 @@ impl Cli {
             Command::Demo(args) => return demo::run(&args),
             Command::ImageBuild(args) => return image_build::run(&args),
             Command::ImageTool(args) => return image_tool::run(&args),
+            Command::Install(args) => install::run(&args)?,
+            Command::Uninstall(args) => install::uninstall(&args)?,
             Command::Crds(args) => crds::run(&args)?,
             Command::Tree(args) => tree::run(&args)?,
             Command::Releases(args) => releases::run(&args)?,
@@ -210,6 +227,7 @@ impl Cli {
             Command::Images(args) => return images::run(&args),
             Command::Shards(args) => shards::run(&args)?,
             Command::ProviderCheck(args) => return provider_check::run(&args),
+            Command::Version(args) => version::run(&args)?,
             Command::Completions(args) => completions(args.shell)?,
             Command::Reference { of: Reference::Api } => {
                 output::print(&reference::markdown(&crate::api::custom_resource_definitions())?)?;
@@ -218,6 +236,7 @@ impl Cli {
             Command::Reference { of: Reference::Rights } => output::print(&rights::markdown())?,
             Command::Reference { of: Reference::OperatorRights } => output::print(&rights::operator())?,
             Command::Reference { of: Reference::ImageJobRights } => output::print(&rights::image_jobs())?,
+            Command::Reference { of: Reference::ChartRights } => output::print(&crate::core::install::rights())?,
             Command::Reference { of: Reference::PeopleRights } => output::print(&rights::people())?,
         }
         Ok(ExitCode::SUCCESS)

@@ -3,14 +3,16 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
 use kube::api::ListParams;
-use kube::{Api, ResourceExt};
 use serde::Serialize;
 
 use super::connection::{self, ConnectionArgs};
 use super::output::{self, Format};
+use super::report;
 use crate::api::operator_shard::{ShardLoad, ShardSettings, ShardShare};
 use crate::api::{OperatorShard, OperatorShardStatus};
+use crate::io::stored;
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -97,10 +99,11 @@ pub fn run(args: &ShardsArgs) -> Result<()> {
 
 async fn read(args: &ShardsArgs) -> Result<Vec<Row>> {
     let connection = args.connection.connect().await?;
-    let api: Api<OperatorShard> = Api::all(connection.client.clone());
-    let listed = connection.answer(api.list(&ListParams::default())).await?;
-    let mut rows: Vec<Row> =
-        listed.map_err(|error| connection.refused("listed", "OperatorShards", error))?.iter().map(Row::of).collect();
+    let params = ListParams::default();
+    let listed = connection.answer(stored::list_cluster_wide::<OperatorShard>(&connection.client, &params)).await?;
+    let (shards, left_out) = listed.map_err(|error| connection.refused("listed", "OperatorShards", error))?;
+    report::left_out(&left_out);
+    let mut rows: Vec<Row> = shards.iter().map(Row::of).collect();
     rows.sort_by(|a, b| (&a.lease_namespace, &a.name).cmp(&(&b.lease_namespace, &b.name)));
     Ok(rows)
 }

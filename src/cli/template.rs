@@ -5,7 +5,8 @@ mod pattern;
 mod strvals;
 mod values;
 
-use std::io::Read;
+pub use values::ValuesArgs;
+
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -42,7 +43,7 @@ pub struct TemplateArgs {
     namespace: String,
 
     #[command(flatten)]
-    values: values::ValuesArgs,
+    values: ValuesArgs,
 
     /// Print the chart's crds/ too
     #[arg(long)]
@@ -92,7 +93,7 @@ pub struct TemplateArgs {
 /// What Helm refuses too.
 pub fn run(args: &TemplateArgs) -> Result<()> {
     let chart = chart::read(&args.chart)?;
-    let values = args.values.merged(&text_of)?;
+    let values = args.values.read()?;
     let capabilities = capabilities(args)?;
     let release = Release { is_upgrade: args.is_upgrade, ..Release::new(&args.name, &args.namespace) };
     let input = RenderInput {
@@ -194,14 +195,4 @@ fn text(documents: &[Document], only: bool) -> String {
     }
     documents.iter().filter(|document| document.hook.is_some()).for_each(|document| add(&mut text, document));
     text
-}
-
-/// The text of a file, `-` for standard input.
-fn text_of(name: &str) -> Result<String> {
-    let mut text = String::new();
-    let read = match name {
-        "-" => std::io::stdin().read_to_string(&mut text).map(|_| text),
-        path => std::fs::read_to_string(path),
-    };
-    read.with_context(|| format!("cannot read {}", if name == "-" { "standard input" } else { name }))
 }

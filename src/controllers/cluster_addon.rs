@@ -56,8 +56,6 @@ use crate::io::{observe, report, seed};
 
 /// How often a stage that waits is looked at.
 const STAGE: Duration = Duration::from_secs(3);
-/// How often a Cluster without a kubeconfig is looked at.
-const KUBECONFIG: Duration = Duration::from_secs(10);
 /// How often a workload cluster is looked at without an event: what was changed there by hand is put back.
 const INTERVAL: Duration = Duration::from_mins(1);
 
@@ -462,7 +460,6 @@ fn next(facts: &AddonFacts, addon: &ClusterAddon, ctx: &Context) -> Action {
     }
     match trouble.map(|trouble| (trouble.class, trouble.reason)).or(rows.map(|class| (class, Reason::ApplyFailed))) {
         Some((ErrorClass::Transient, _)) => Action::requeue(ctx.after(ErrorClass::Transient, &uid)),
-        Some((_, Reason::ClusterUnreachable)) => Action::requeue(spread(KUBECONFIG)),
         Some(_) => Action::requeue(spread(INTERVAL)),
         None => {
             ctx.memory.succeeded(&uid);

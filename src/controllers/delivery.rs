@@ -118,7 +118,7 @@ impl<'a> Delivery<'a> {
         let was_applied = without_inventory && live.objects.values().any(|object| owner.is_of(object));
         if let Some((memory, uid)) = memory.filter(|(memory, uid)| was_applied && !memory.has_rebuilt(uid)) {
             tracing::info!(owner = %owner.name, "the inventory was lost: rebuilding it from labels");
-            let found = observe::rebuild_as(&self.discovery, &self.client, self.kinds, owner)
+            let found = observe::rebuild_as(&self.discovery, (&self.client, Some(&owner.name)), self.kinds, owner)
                 .await
                 .doing(|| format!("finding the objects of {} {}", owner.kind, owner.name))?;
             let unknown: Vec<Target> =

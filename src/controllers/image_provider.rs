@@ -72,6 +72,7 @@ pub(super) async fn run(
         tasks,
         workshop,
         identity,
+        began: jiff::Timestamp::now(),
         // An image is another's only when that one has stopped its build.
         alone: ctx.settings.lease_namespace.is_some(),
         seats: ctx.seats.clone(),

@@ -179,6 +179,14 @@ async fn wanted(
     };
     let (artifact, bundle) = bundle(&owner, ctx).await?;
     admitted(&owner, template, &artifact, ctx).await?;
+    if bundle.node_images.is_anothers {
+        let message = format!(
+            "the list of node images is of apiVersion {:?}, which the built-in provider does not read: name that provider's template in spec.providerRef, or publish the list as {}",
+            bundle.node_images.api_version,
+            crate::core::node_images::API_VERSION
+        );
+        return Err(Trouble::new(ErrorClass::Invalid, Reason::NodeImagesInvalid, message));
+    }
     let mut wanted = Vec::new();
     for image in &bundle.node_images.images {
         let pipeline = Pipeline::of(image).map_err(|error| {

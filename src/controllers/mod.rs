@@ -246,10 +246,15 @@ impl Context {
     }
 }
 
-/// The annotation that asks to look again; empty without it.
+/// The annotation that asks to look again; empty without it. No longer than the status may repeat it.
 fn reconcile_at<K: ResourceExt>(object: &K) -> String {
-    object.annotations().get(RECONCILE_AT).cloned().unwrap_or_default()
+    let asked = object.annotations().get(RECONCILE_AT).map_or("", String::as_str);
+    asked[..asked.floor_char_boundary(HANDLED_LENGTH)].to_owned()
 }
+
+/// Bytes of an annotation that `status.lastHandledReconcileAt` repeats at most: of the 1024 that it may have, a release needs some
+/// for the generation of its ClusterStack.
+const HANDLED_LENGTH: usize = 900;
 
 /// A pause spread over its upper half, so that many objects don't come back together.
 fn spread(pause: Duration) -> Duration {

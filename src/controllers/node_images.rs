@@ -224,7 +224,7 @@ async fn look(image: &Image, order: &Order, ctx: &NodeImages) -> Result<Option<C
             suspend: now.spec.suspend,
             cancel_at: (&cancel_at, &status.last_handled_cancel_at),
             retry_at: (&retry_at, &status.last_handled_retry_at),
-            holder: turn::holder_state(build, &ctx.identity, ctx.running.attempt(&uid), ctx.alone),
+            holder: turn::holder_state(build, (&ctx.identity, ctx.began), ctx.running.attempt(&uid), ctx.alone),
             now: Timestamp::now(),
         };
         let events = turn::events(build, &seen);

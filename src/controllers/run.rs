@@ -242,7 +242,10 @@ async fn wait_for_kind(
                 "the API server refuses us; trying again: check the kubeconfig, or the operator's ServiceAccount and its \
                  rights (deploy/operator-rights.yaml)"
             ),
-            Err(error) => tracing::warn!(%error, "the API server does not answer; trying again"),
+            Err(error) => {
+                let error = crate::io::apply::causes(&error);
+                tracing::warn!(error, "the API server does not answer; trying again");
+            }
         }
         waited += 1;
         kinds.forget(crate::api::GROUP);

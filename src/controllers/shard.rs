@@ -18,6 +18,7 @@ use crate::api::operator_shard::{ShardLoad, ShardShare};
 use crate::api::{API_VERSION, FIELD_MANAGER, MEMBER_LABEL, OperatorShard, OperatorShardSpec, OperatorShardStatus};
 use crate::core::share::view::Share;
 use crate::io::fence::{self, Fence};
+use crate::io::stored;
 
 /// How often it is looked whether there is something to say.
 const LOOK: Duration = Duration::from_secs(2);
@@ -154,7 +155,8 @@ async fn collect(ctx: &Context, members: &[String]) -> Result<(), Error> {
     let namespace = ctx.seats.members.namespace();
     let api: Api<OperatorShard> = Api::all(client.clone());
     // First those that there are: one that comes meanwhile has its Lease already.
-    let shards = match api.list(&ListParams::default()).await {
+    let listed = stored::list_cluster_wide::<OperatorShard>(&client, &ListParams::default()).await;
+    let (shards, _) = match listed {
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
         listed => listed.doing(|| "listing OperatorShards".to_owned())?,
     };
@@ -162,7 +164,7 @@ async fn collect(ctx: &Context, members: &[String]) -> Result<(), Error> {
     let leases = leases.list_metadata(&ListParams::default().labels(MEMBER_LABEL)).await;
     let leases = leases.doing(|| format!("listing Leases of {namespace}"))?;
     let live: HashSet<String> = leases.items.iter().map(ResourceExt::name_any).collect();
-    for shard in shards.items {
+    for shard in shards {
         let name = shard.name_any();
         if shard.spec.lease_namespace != namespace {
             continue;

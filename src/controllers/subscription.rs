@@ -126,7 +126,7 @@ impl Subject<'_> {
     async fn sift(&self, origin: &Origin, offer: Offer, facts: &mut StackFacts) -> Reading {
         let stack = self.stack;
         let seen = stack.status.as_ref().map_or(&[][..], |status| &status.available);
-        let bake = stack.spec.bake_time.as_deref().and_then(go_duration);
+        let bake = stack.spec.bake_time.as_deref().map(|text| go_duration(text).unwrap_or(Duration::MAX));
         let gate = Gate::of(&stack.spec, stack.annotations().get(APPROVED).map(String::as_str), bake);
         let found = offer.found.len();
         let sifted = selection::sift(&gate, self.wish, offer.found, self.existing, seen, Timestamp::now());

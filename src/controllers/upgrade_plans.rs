@@ -25,7 +25,7 @@ use crate::core::in_use::{self, ClusterUse};
 use crate::core::manifest::label_value;
 use crate::core::upgrade::summary;
 use crate::io::fence::{self, Fence};
-use crate::io::{report, usage};
+use crate::io::{report, stored, usage};
 
 /// How often it is looked whether a plan is wanted. What is known already costs no request but two lists.
 const PAUSE: Duration = Duration::from_secs(15);
@@ -101,17 +101,18 @@ async fn pass(ctx: &Context, had: bool, tried: &mut Tried) -> Result<bool, Error
     if kind.doing(|| "asking for kind ClusterUpgradePlan".to_owned())?.is_none() {
         return Ok(false);
     }
-    let api: Api<ClusterUpgradePlan> = match &ctx.settings.namespace {
-        Some(namespace) => Api::namespaced(client.clone(), namespace),
-        None => Api::all(client.clone()),
-    };
-    let listed = api.list(&ListParams::default()).await.doing(|| "listing ClusterUpgradePlans".to_owned())?;
+    let namespace = ctx.settings.namespace.as_deref();
+    let listed = stored::list::<ClusterUpgradePlan>(&client, namespace, &ListParams::default()).await;
+    let (listed, left_out) = listed.doing(|| "listing ClusterUpgradePlans".to_owned())?;
+    for problem in left_out {
+        tracing::warn!("{problem}; delete it");
+    }
     let wanted = if waiting.is_empty() { Vec::new() } else { wanted(ctx, &waiting).await? };
     for one in &wanted {
         let is_it = |plan: &&ClusterUpgradePlan| {
             plan.namespace().as_deref() == Some(&one.namespace) && plan.name_any() == one.name()
         };
-        let known = listed.items.iter().find(is_it);
+        let known = listed.iter().find(is_it);
         match AssertUnwindSafe(ensure(ctx, one, known, tried)).catch_unwind().await {
             Ok(ensured) => ensured?,
             // All others go on.
@@ -119,7 +120,7 @@ async fn pass(ctx: &Context, had: bool, tried: &mut Tried) -> Result<bool, Error
         }
     }
     let names: BTreeSet<(String, String)> = wanted.iter().map(|one| (one.namespace.clone(), one.name())).collect();
-    for plan in listed.items {
+    for plan in listed {
         let (namespace, name) = (plan.namespace().unwrap_or_default(), plan.name_any());
         if ctx.is_ours(&plan) && !names.contains(&(namespace.clone(), name.clone())) {
             let plans: Api<ClusterUpgradePlan> = Api::namespaced(client.clone(), &namespace);

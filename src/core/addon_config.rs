@@ -230,6 +230,10 @@ struct Raw {
 impl AddonConfig {
     /// Reads the text of a `clusteraddon.yaml`.
     pub fn parse(text: &str) -> Result<Self, AddonConfigError> {
+        // A list would be read as fields in their order.
+        if yaml::parse(text).is_ok_and(|value| !value.is_object() && !value.is_null()) {
+            return Err(AddonConfigError::Form("it is no map".to_owned()));
+        }
         let raw: Raw = yaml::from_str_once(text).map_err(|error| AddonConfigError::Form(error.to_string()))?;
         let stages: BTreeMap<_, _> = raw
             .addon_stages
@@ -415,6 +419,9 @@ addonStages:
     #[test]
     fn no_stages_are_no_error() {
         assert_eq!(AddonConfig::parse("apiVersion: x"), Ok(AddonConfig::default()));
+        for text in ["- a\n- b", "a", "5"] {
+            assert_eq!(AddonConfig::parse(text), Err(AddonConfigError::Form("it is no map".to_owned())), "{text}");
+        }
         assert!(AddonConfig::parse("addonStages: {AfterClusterUpgrade: }").is_ok());
     }
 }

@@ -4,6 +4,7 @@ pub mod addon;
 pub mod addon_config;
 pub mod admission;
 pub mod artifact;
+pub mod build_info;
 pub mod bundle;
 pub mod chart;
 pub mod digest;
@@ -14,6 +15,7 @@ pub mod health;
 pub mod image;
 pub mod immutable;
 pub mod in_use;
+pub mod install;
 pub mod limits;
 pub mod lint;
 

@@ -32,6 +32,8 @@ pub struct NodeImages {
     pub api_version: String,
     /// The images.
     pub images: Vec<NodeImage>,
+    /// Whether it is in a form that is not read here: the images in it are known to its own provider alone.
+    pub is_anothers: bool,
 }
 
 /// The list is no YAML, or not of a known form.
@@ -69,6 +71,9 @@ struct RawImage {
 #[serde(rename_all = "camelCase")]
 struct RawOpenStack {
     url: String,
+    /// Not of that provider's own form: what the built-in provider holds the download against.
+    #[serde(default)]
+    checksum: Option<String>,
     create_opts: RawCreateOptions,
 }
 
@@ -83,6 +88,7 @@ impl NodeImages {
     /// Reads the text of such a file. A list in a form of another provider is left to that provider and read as empty.
     pub fn parse(text: &str) -> Result<Self, NodeImagesError> {
         let raw: Raw = read(text)?;
+        let is_anothers = raw.api_version != API_VERSION && raw.docker_images.is_none() && raw.openstack.is_none();
         let own = if raw.api_version == API_VERSION { read::<RawList>(text)?.images } else { Vec::new() };
         let lacks = |image: &RawImage| image.url.is_none() && !image.options.contains_key("steps");
         if let Some(number) = own.iter().position(lacks) {
@@ -91,12 +97,14 @@ impl NodeImages {
         let own = own.into_iter().map(|image| NodeImage { name: image.name, url: image.url, options: image.options });
         let docker = raw.docker_images.unwrap_or_default().into_iter();
         let docker = docker.map(|name| NodeImage { name, url: None, options: Map::new() });
-        let openstack = raw.openstack.unwrap_or_default().into_iter().map(|image| NodeImage {
-            name: image.create_opts.name,
-            url: Some(image.url),
-            options: image.create_opts.options,
+        let openstack = raw.openstack.unwrap_or_default().into_iter().map(|image| {
+            let mut options = image.create_opts.options;
+            if let Some(checksum) = image.checksum {
+                options.insert("checksum".to_owned(), checksum.into());
+            }
+            NodeImage { name: image.create_opts.name, url: Some(image.url), options }
         });
-        Ok(Self { api_version: raw.api_version, images: own.chain(docker).chain(openstack).collect() })
+        Ok(Self { api_version: raw.api_version, images: own.chain(docker).chain(openstack).collect(), is_anothers })
     }
 }
 
@@ -141,6 +149,8 @@ mod tests {
         assert_eq!(list.images[0].name, "ubuntu");
         assert_eq!(list.images[0].url.as_deref(), Some("https://x/y.qcow2"));
         assert_eq!(list.images[0].options["disk_format"], "qcow2");
+        let checked = "openStackNodeImages: [{url: 'https://x/y', checksum: 'sha256:00', createOpts: {name: u}}]";
+        assert_eq!(NodeImages::parse(checked).unwrap().images[0].options["checksum"], "sha256:00");
     }
 
     #[test]
@@ -151,6 +161,14 @@ mod tests {
 
     #[test]
     fn another_providers_form_is_left_to_it() {
-        assert_eq!(NodeImages::parse("apiVersion: other/v1\nimages: [{a: b}]").unwrap().images, []);
+        for (text, expected) in [
+            ("apiVersion: other/v1\nimages: [{a: b}]", true),
+            ("nodeImages: []", true),
+            ("apiVersion: docker/v1\ndockerImages: []", false),
+            ("apiVersion: nodeimages.clusterstack.x-k8s.io/v1alpha1\nimages: []", false),
+        ] {
+            let list = NodeImages::parse(text).unwrap();
+            assert_eq!((list.images.len(), list.is_anothers), (0, expected), "{text}");
+        }
     }
 }

@@ -56,7 +56,8 @@ impl Role {
             Self::Operator => "What the operator needs in the whole cluster.",
             Self::Secrets => {
                 "The operator's way to Secrets. Bound to the cluster; to narrow it, bind it by RoleBindings in the namespaces \
-                 of providers, of ClusterStacks and of Clusters instead. Changes of Secrets are then seen once a minute."
+                 of providers, of ClusterStacks and of Clusters instead. Changes of Secrets are then seen once a minute, those of \
+                 sources when they are polled next."
             }
             Self::Impersonation => {
                 "The operator applies as the ServiceAccount that a ClusterStack of the same namespace names. Bound to the \

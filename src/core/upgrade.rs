@@ -169,7 +169,7 @@ mod tests {
             url: Some(url.into()),
             options: serde_json::Map::new(),
         };
-        let list = |images: Vec<NodeImage>| NodeImages { api_version: String::new(), images };
+        let list = |images: Vec<NodeImage>| NodeImages { images, ..NodeImages::default() };
         let found = images(
             &list(vec![image("a", "1"), image("b", "1")]),
             &list(vec![image("a", "1"), image("b", "2"), image("c", "1")]),

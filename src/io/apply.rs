@@ -129,7 +129,7 @@ pub fn refusal(error: &kube::Error) -> Refusal {
 }
 
 /// An error with what caused it, down to the first cause: that says what to mend.
-fn causes(error: &dyn std::error::Error) -> String {
+pub fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

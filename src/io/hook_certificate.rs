@@ -14,7 +14,7 @@ use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt};
 use openssl::asn1::{Asn1Time, Asn1TimeRef};
 use openssl::pkey::PKey;
-use openssl::x509::{X509, X509Ref};
+use openssl::x509::{X509, X509Ref, X509VerifyResult};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, date_time_ymd,
@@ -36,7 +36,9 @@ const KEY: &str = "tls.key";
 #[derive(Debug, Error)]
 pub enum CertificateError {
     /// The Secret can't be read or written.
-    #[error("Secret {name}, which keeps the certificate of the {what}, can't be {action}: {error}")]
+    #[error(
+        "Secret {name}, which keeps the certificate of the {what}, can't be {action}: {error}; if it was changed by hand, delete it, and another is made"
+    )]
     Api {
         /// What is served.
         what: &'static str,
@@ -60,6 +62,16 @@ pub enum CertificateError {
     /// The leader makes it.
     #[error("Secret {name}, which keeps the certificate of the {what}, is not there yet: the leader makes it")]
     Waiting {
+        /// What is served.
+        what: &'static str,
+        /// Its namespace and name.
+        name: String,
+    },
+    /// What is there can't be served.
+    #[error(
+        "the certificate of the {what} in Secret {name} has ended, or does not fit its key or its authority: the leader makes another, and what was served is served until then"
+    )]
+    Unusable {
         /// What is served.
         what: &'static str,
         /// Its namespace and name.
@@ -140,7 +152,10 @@ pub async fn ensure(
                 ..ObjectMeta::default()
             };
             match api.create(&params, &secret(&identity, metadata)).await {
-                Ok(_) => return Ok(identity),
+                Ok(_) => {
+                    tracing::info!(secret = shown(), "authority and certificate of the {what} made");
+                    return Ok(identity);
+                }
                 // Another replica was faster: its own is read.
                 Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => continue,
                 Err(error) => return Err(failed("created", error)),
@@ -153,14 +168,19 @@ pub async fn ensure(
         let due = known.as_ref().map_or(Due::All, |known| known.due(names, now));
         let identity = match (due, known) {
             (Due::Nothing, Some(known)) => return Ok(known),
-            (_, Some(known)) if !leads => return Ok(known),
+            // It may be for the names of others.
+            (_, Some(known)) if !leads && known.is_usable(now) => return Ok(known),
+            (_, Some(_)) if !leads => return Err(CertificateError::Unusable { what, name: shown() }),
             (_, None) if !leads => return Err(CertificateError::Waiting { what, name: shown() }),
-            (Due::Certificate, Some(known)) => known.renewed((what, names), now)?,
+            (Due::Certificate, Some(known)) => known.renewed_or_new((what, names), now)?,
             (_, known) => Identity::new(known.as_ref(), (what, names), now)?,
         };
         let metadata = ObjectMeta { managed_fields: None, ..found.metadata };
         match api.replace(name, &params, &secret(&identity, metadata)).await {
-            Ok(_) => return Ok(identity),
+            Ok(_) => {
+                tracing::info!(secret = shown(), "certificate of the {what} made anew");
+                return Ok(identity);
+            }
             // It was changed or deleted meanwhile.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
             Err(error) => return Err(failed("written", error)),
@@ -200,6 +220,15 @@ impl Identity {
             key: String::new(),
         };
         made.renewed((what, names), now)
+    }
+
+    /// Another certificate of the same authority; of a new one where that is somebody else's, whose name or kind of key our
+    /// certificates would not fit.
+    fn renewed_or_new(&self, whom: (&str, &[String]), now: Timestamp) -> Result<Self, CertificateError> {
+        match self.renewed(whom, now) {
+            Ok(renewed) if renewed.due(whom.1, now) == Due::Nothing => Ok(renewed),
+            _ => Self::new(Some(self), whom, now),
+        }
     }
 
     /// Another certificate of the same authority.
@@ -246,12 +275,30 @@ impl Identity {
         let certificate = X509::from_pem(self.certificate.as_bytes()).ok();
         let key = PKey::private_key_from_pem(self.key.as_bytes()).ok();
         let (Some(certificate), Some(key)) = (certificate, key) else { return Due::Certificate };
-        let is_signed = certificate.verify(&authority_key).unwrap_or_default();
+        let is_signed = is_issued(&authority, &certificate);
         let is_its_key = certificate.public_key().is_ok_and(|public| public.public_eq(&key));
         let wanted: BTreeSet<String> = names.iter().cloned().collect();
         let fits = is_signed && is_its_key && !is_old(&certificate, now) && names_of(&certificate) == wanted;
         if fits { Due::Nothing } else { Due::Certificate }
     }
+
+    /// Whether who trusts the bundle may be served by it, whatever names it is for.
+    fn is_usable(&self, now: Timestamp) -> bool {
+        let authorities = X509::stack_from_pem(self.bundle.as_bytes()).unwrap_or_default();
+        let certificate = X509::from_pem(self.certificate.as_bytes()).ok();
+        let key = PKey::private_key_from_pem(self.key.as_bytes()).ok();
+        certificate.zip(key).is_some_and(|(certificate, key)| {
+            let is_its_key = certificate.public_key().is_ok_and(|public| public.public_eq(&key));
+            let lives = seconds(certificate.not_after(), now).is_some_and(|left| left > 0);
+            is_its_key && lives && authorities.iter().any(|authority| is_issued(authority, &certificate))
+        })
+    }
+}
+
+/// By name, key identifier and signature, as who verifies it looks at it.
+fn is_issued(authority: &X509Ref, certificate: &X509Ref) -> bool {
+    let is_signed = authority.public_key().is_ok_and(|key| certificate.verify(&key).unwrap_or_default());
+    is_signed && authority.issued(certificate) == X509VerifyResult::OK
 }
 
 fn authority(what: &str, now: Timestamp) -> CertificateParams {
@@ -369,6 +416,36 @@ mod tests {
         assert_eq!(first.trusted(at(4000)), "");
         let renewed = first.renewed((HOOKS, &names()), at(300)).unwrap();
         assert_eq!((renewed.due(&names(), at(300)), &renewed.bundle), (Due::Nothing, &first.bundle));
+    }
+
+    #[test]
+    fn an_authority_of_somebody_else_gives_way_when_its_certificate_ends() {
+        let key = KeyPair::generate().unwrap();
+        let mut params = authority(HOOKS, at(0));
+        params.distinguished_name = called("my company");
+        let theirs = params.self_signed(&key).unwrap().pem();
+        let by_name = Identity { bundle: theirs, authority_key: key.serialize_pem(), ..made() };
+        let by_key = Identity { authority_key: "-----BEGIN EC PRIVATE KEY-----".to_owned(), ..made() };
+        for (name, theirs) in [("its name", by_name), ("its key", by_key)] {
+            let renewed = theirs.renewed_or_new((HOOKS, &names()), at(300)).unwrap();
+            assert_eq!(renewed.due(&names(), at(300)), Due::Nothing, "{name}");
+            assert!(renewed.bundle.ends_with(&theirs.trusted(at(300))), "{name}");
+        }
+    }
+
+    #[test]
+    fn others_serve_what_the_leader_has_not_made_anew_only_while_it_can_be_verified() {
+        let (made, other) = (made(), made());
+        for (name, identity, days, expected) in [
+            ("good", made.clone(), 1, true),
+            ("old", made.clone(), 300, true),
+            ("ended", made.clone(), 400, false),
+            ("another's key", Identity { key: other.key.clone(), ..made.clone() }, 1, false),
+            ("another's authority", Identity { bundle: other.bundle.clone(), ..made.clone() }, 1, false),
+            ("garbage", Identity { certificate: "x".into(), ..made.clone() }, 1, false),
+        ] {
+            assert_eq!(identity.is_usable(at(days)), expected, "{name}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIResourceList};
@@ -16,6 +16,12 @@ use crate::core::manifest::{join_api_version, split_api_version};
 
 /// How long a kind that was not there is taken as not there; a CustomResourceDefinition ends it earlier.
 const ABSENT: Duration = Duration::from_mins(1);
+
+/// How long a refusal is remembered: rights that are given count after that.
+const DENIED: Duration = Duration::from_secs(30);
+
+/// Refusals remembered at most.
+const MAX_DENIED: usize = 10_000;
 
 /// How long after a change of its definitions a group is asked for by itself: the API server puts its lists of all groups
 /// together once a minute (kube-aggregator, `discoveryManager`).
@@ -42,11 +48,37 @@ pub struct Kinds {
     served: Mutex<Option<(Arc<BTreeSet<String>>, Instant)>>,
     /// The groups whose definitions changed, and when.
     changed: Mutex<HashMap<String, Instant>>,
+    /// Who may not list which kinds where, since when.
+    denied: Mutex<HashMap<Denied, Instant>>,
     /// Counts the changes: what was read before one is not remembered after it.
     generation: AtomicU64,
 }
 
+/// Who, which resource, in which namespace.
+type Denied = (String, String, String);
+
+fn denied_key(who: &str, kind: &Kind, namespace: &str) -> Denied {
+    (who.to_owned(), format!("{}.{}", kind.resource.plural, kind.resource.group), namespace.to_owned())
+}
+
 impl Kinds {
+    /// Remembers for a while that somebody may not list a kind in a namespace, or everywhere.
+    pub fn denied(&self, who: &str, kind: &Kind, namespace: &str) {
+        let mut denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
+        if denied.len() >= MAX_DENIED {
+            denied.retain(|_, since| since.elapsed() < DENIED);
+        }
+        if denied.len() < MAX_DENIED {
+            denied.insert(denied_key(who, kind, namespace), Instant::now());
+        }
+    }
+
+    /// Whether somebody was refused that lately.
+    pub fn is_denied(&self, who: &str, kind: &Kind, namespace: &str) -> bool {
+        let denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
+        denied.get(&denied_key(who, kind, namespace)).is_some_and(|since| since.elapsed() < DENIED)
+    }
+
     /// The kind, `None` if the API server does not serve it.
     ///
     /// # Errors
@@ -169,19 +201,19 @@ impl Kinds {
     }
 
     fn lock_changed(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
-        self.changed.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_served(&self) -> std::sync::MutexGuard<'_, Option<(Arc<BTreeSet<String>>, Instant)>> {
-        self.served.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_versions(&self) -> std::sync::MutexGuard<'_, Option<HashMap<String, Vec<String>>>> {
-        self.versions.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.versions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Group>> {
-        self.groups.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -10,6 +10,7 @@ pub mod fence;
 pub mod hook_certificate;
 pub mod image;
 pub mod inputs;
+pub mod install;
 pub mod kinds;
 pub mod lookup;
 pub mod members;

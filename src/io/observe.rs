@@ -110,18 +110,19 @@ pub async fn rebuild(client: &Client, kinds: &Kinds, owner: &Owner) -> Result<Ve
     labelled_anywhere(client, kinds, &owner.selector()).await
 }
 
-/// The same where objects were applied by somebody else than `client`: what that one may not list is asked for by `applier`,
-/// everywhere, and in the owner's namespace where even that is too much.
+/// The same where objects were applied by somebody else than `client`, by `account` of the owner's namespace (the operator if it
+/// is none): what that one may not list is asked for by `applier`, everywhere, and in the owner's namespace where even that is too much.
 ///
 /// # Errors
 /// The first list that fails.
 pub async fn rebuild_as(
     client: &Client,
-    applier: &Client,
+    (applier, account): (&Client, Option<&str>),
     kinds: &Kinds,
     owner: &Owner,
 ) -> Result<Vec<Target>, kube::Error> {
-    let asked = [(client, ""), (applier, ""), (applier, owner.namespace.as_str())];
+    let who = account.map(|account| format!("{}/{account}", owner.namespace)).unwrap_or_default();
+    let asked = [(client, "", ""), (applier, &*who, ""), (applier, &*who, owner.namespace.as_str())];
     labelled_by(&asked, client, kinds, &owner.selector()).await
 }
 
@@ -130,12 +131,13 @@ pub async fn rebuild_as(
 /// # Errors
 /// The first list that fails.
 pub async fn labelled_anywhere(client: &Client, kinds: &Kinds, selector: &str) -> Result<Vec<Target>, kube::Error> {
-    labelled_by(&[(client, "")], client, kinds, selector).await
+    labelled_by(&[(client, "", "")], client, kinds, selector).await
 }
 
-/// Each kind is asked for with the first of `asked` that may: whose client, and in which namespace.
+/// Each kind is asked for with the first of `asked` that may: whose client, who that is (empty: the operator), and in which
+/// namespace. Who was refused is not asked again at once: a hundred releases that go would be refused a hundred times.
 async fn labelled_by(
-    asked: &[(&Client, &str)],
+    asked: &[(&Client, &str, &str)],
     discovery: &Client,
     kinds: &Kinds,
     selector: &str,
@@ -144,12 +146,16 @@ async fn labelled_by(
     let lists = all.iter().filter(|kind| kind.resource.group != "metrics.k8s.io").map(|kind| {
         async move {
             let params = ListParams::default().labels(selector);
-            for (client, namespace) in asked.iter().filter(|(_, namespace)| namespace.is_empty() || kind.namespaced) {
+            let fits = |namespace: &str| namespace.is_empty() || kind.namespaced;
+            for (client, who, namespace) in asked.iter().filter(|(_, _, namespace)| fits(namespace)) {
+                if kinds.is_denied(who, kind, namespace) {
+                    continue;
+                }
                 match api(client, kind, namespace).list_metadata(&params).await {
                     Ok(list) => {
                         return Ok(list.items.into_iter().map(|item| (item.metadata, kind.clone())).collect());
                     }
-                    Err(kube::Error::Api(status)) if status.code == 403 => {}
+                    Err(kube::Error::Api(status)) if status.code == 403 => kinds.denied(who, kind, namespace),
                     // What can't be listed that way (not an allowed method) can't have been applied by us.
                     Err(kube::Error::Api(status)) if matches!(status.code, 404 | 405) => break,
                     Err(error) => return Err(error),

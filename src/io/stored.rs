@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{DynamicObject, ListParams};
-use kube::core::NamespaceResourceScope;
 use kube::core::error_boundary::{DeserializeGuard, InvalidObject};
+use kube::core::{ClusterResourceScope, NamespaceResourceScope};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -152,21 +152,37 @@ where
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
     };
+    Ok(sorted_out(api.list(params).await?.items))
+}
+
+/// The same of a kind that is in no namespace.
+///
+/// # Errors
+/// What the API server said.
+pub async fn list_cluster_wide<K>(client: &Client, params: &ListParams) -> Result<(Vec<K>, Vec<String>), kube::Error>
+where
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + DeserializeOwned + Clone + Debug,
+{
+    let api: Api<DeserializeGuard<K>> = Api::all(client.clone());
+    Ok(sorted_out(api.list(params).await?.items))
+}
+
+fn sorted_out<K: Resource<DynamicType = ()>>(items: Vec<DeserializeGuard<K>>) -> (Vec<K>, Vec<String>) {
     let (mut objects, mut left_out) = (Vec::new(), Vec::new());
-    for object in api.list(params).await?.items {
+    for object in items {
         match object.0 {
             Ok(object) => objects.push(object),
             Err(invalid) => {
                 let InvalidObject { metadata, error } = invalid;
-                let (namespace, name) = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
+                let namespace = metadata.namespace.map(|namespace| format!("{namespace}/")).unwrap_or_default();
+                let name = metadata.name.unwrap_or_default();
                 let kind = K::kind(&());
                 let why = without_values(&error);
-                left_out
-                    .push(format!("{kind} {namespace}/{name} can't be read by this version and is left out: {why}"));
+                left_out.push(format!("{kind} {namespace}{name} can't be read by this version and is left out: {why}"));
             }
         }
     }
-    Ok((objects, left_out))
+    (objects, left_out)
 }
 
 /// The same event, if its object can be read; with the object as it was last read where it must not seem to be gone.

@@ -13,6 +13,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +21,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, reload};
 
+use crate::core::build_info::BUILD;
 use crate::io::image::meter::BuildMetrics;
 use crate::io::source::meter::SourceMetrics;
 use crate::settings::{LogFormat, LogLevel};
@@ -137,6 +139,8 @@ impl Default for Metrics {
         registry.register("source_poll_failures", "Failed polls of sources", metrics.poll_failures.clone());
         metrics.sources.register(&mut registry);
         metrics.images.register(&mut registry);
+        let build = [("version", BUILD.version), ("commit", BUILD.commit), ("date", BUILD.date)];
+        registry.register("build", "This program", Info::new(build));
         registry.register("leader", "Whether this replica does what one alone does", metrics.leader.clone());
         Self { registry: Arc::new(registry), ..metrics }
     }

@@ -45,7 +45,7 @@ async fn a_tool_that_outlives_its_operator_is_found_and_ended() {
     assert!(count("sleep\u{0}3575") > 0);
     site.attempt = 2;
     let task = site.task(&site.scripted(SLOW));
-    assert_eq!(task.recover(&site.cancel).await, Ok(Vec::new()));
+    assert_eq!(task.recover(&[], &site.cancel).await, Ok(Vec::new()));
     assert_eq!(count("sleep\u{0}3575"), 0);
     assert!(task.discard(&site.cancel).await.is_ok());
 }
@@ -87,13 +87,13 @@ async fn an_output_counts_only_while_it_is_there_and_right() {
     let (site, build, finished, _server) = three_steps().await;
     let task = site.task(&build);
     assert_eq!(task.lost(&finished, &site.cancel).await, Ok(None));
-    assert_eq!(task.recover(&site.cancel).await.as_ref(), Ok(&finished));
+    assert_eq!(task.recover(&[], &site.cancel).await.as_ref(), Ok(&finished));
 
     let packed = site.file("a.raw.zst");
     let whole = std::fs::read(&packed).unwrap();
     std::fs::write(&packed, [&whole[..whole.len() - 1], b"x"].concat()).unwrap();
     assert_eq!(task.lost(&finished, &site.cancel).await, Ok(Some(2)));
-    assert_eq!(task.recover(&site.cancel).await.unwrap(), finished[..2]);
+    assert_eq!(task.recover(&[], &site.cancel).await.unwrap(), finished[..2]);
 
     let another_disk = Output { place: Place::WorkDirectory("other".into()), ..finished[0].clone() };
     assert_eq!(task.lost(&[another_disk], &site.cancel).await, Ok(Some(0)));
@@ -102,7 +102,7 @@ async fn an_output_counts_only_while_it_is_there_and_right() {
     assert_eq!(task.lost(&finished, &site.cancel).await, Ok(Some(0)));
     std::fs::remove_dir_all(site.directory()).unwrap();
     assert_eq!(task.lost(&finished, &site.cancel).await, Ok(Some(0)));
-    assert_eq!(task.recover(&site.cancel).await, Ok(Vec::new()));
+    assert_eq!(task.recover(&[], &site.cancel).await, Ok(Vec::new()));
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn what_was_made_of_other_inputs_is_not_used() {
         {"compress": {"algorithm": "gzip"}},
     ]));
     let task = site.task(&other);
-    assert_eq!(task.recover(&site.cancel).await, Ok(Vec::new()));
+    assert_eq!(task.recover(&[], &site.cancel).await, Ok(Vec::new()));
     assert_eq!(task.lost(&finished[..1], &site.cancel).await, Ok(Some(0)));
     assert!(files(&site.directory()).iter().all(|path| path.file_name().unwrap() != "a.raw"));
 }

@@ -60,6 +60,8 @@ enum Look {
     Drained,
     /// It is not there now; why.
     Gone(String),
+    /// It is not the user's to read; why.
+    Elsewhere(String),
     /// The user may not read it.
     Denied(Hinted),
 }
@@ -117,6 +119,7 @@ impl Log {
                 Ok(Sight::Drained)
             }
             Look::Gone(why) => Ok(Sight::Gone(why)),
+            Look::Elsewhere(why) => Ok(Sight::Nowhere(why)),
             Look::Denied(error) => Err(error.into()),
         }
     }

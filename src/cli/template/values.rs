@@ -1,5 +1,7 @@
 //! The user's values: files and assignments, merged in Helm's order.
 
+use std::io::Read;
+
 use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::{Map, Value};
@@ -34,6 +36,14 @@ pub struct ValuesArgs {
 }
 
 impl ValuesArgs {
+    /// All of them as one, files read from disk or standard input.
+    ///
+    /// # Errors
+    /// A file that can't be read or is no map, an assignment that Helm would refuse.
+    pub fn read(&self) -> Result<Map<String, Value>> {
+        self.merged(&text_of)
+    }
+
     /// All of them as one.
     ///
     /// # Errors
@@ -96,6 +106,16 @@ fn merge(base: &mut Map<String, Value>, over: Map<String, Value>) {
             (_, value) => _ = base.insert(key, value),
         }
     }
+}
+
+/// The text of a file, `-` for standard input.
+fn text_of(name: &str) -> Result<String> {
+    let mut text = String::new();
+    let read = match name {
+        "-" => std::io::stdin().read_to_string(&mut text).map(|_| text),
+        path => std::fs::read_to_string(path),
+    };
+    read.with_context(|| format!("cannot read {}", if name == "-" { "standard input" } else { name }))
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub(super) async fn remove(release: &ClusterStackRelease, rights: &Rights, ctx: 
     let owner = owner_of(release);
     let status = release.status.clone().unwrap_or_default();
     let targets = if status.resources.is_empty() {
-        observe::rebuild_as(&ctx.clients.own(), &rights.client, &ctx.kinds, &owner)
+        observe::rebuild_as(&ctx.clients.own(), (&rights.client, rights.account.as_deref()), &ctx.kinds, &owner)
             .await
             .doing(|| format!("finding the objects of ClusterStackRelease {}", owner.name))?
     } else {

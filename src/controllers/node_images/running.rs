@@ -49,6 +49,8 @@ pub struct NodeImages {
     pub workshop: Arc<dyn Workshop>,
     /// Who this process is.
     pub identity: String,
+    /// Since when it is at work.
+    pub began: jiff::Timestamp,
     /// Whether no other process may be at work: this one holds the lease.
     pub alone: bool,
     /// Which images are ours.

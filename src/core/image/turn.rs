@@ -59,16 +59,18 @@ pub fn events(build: &Build, seen: &Seen<'_>) -> Vec<Event> {
     events
 }
 
-/// Who builds, as `me` sees it: `runs_here` is the attempt that is at work in this process; `alone` says that no other
-/// process may be at work now.
-pub fn holder_state(build: &Build, me: &str, runs_here: Option<u32>, alone: bool) -> HolderState {
+/// Who builds, as a process sees it that is `me` since it began: `runs_here` is the attempt that is at work in it; `alone`
+/// says that no other process may be at work now.
+pub fn holder_state(build: &Build, (me, began): (&str, Timestamp), runs_here: Option<u32>, alone: bool) -> HolderState {
     let Some(holder) = &build.holder else { return HolderState::Gone };
     if runs_here == Some(build.attempt) {
         return HolderState::Here;
     }
     // An identity is a pod's or host's name and a random tail.
     let place = |identity: &str| identity.rsplit_once('_').map(|(place, _)| place.to_owned());
-    let was_here = place(&holder.identity).is_some_and(|there| there != "local" && Some(there) == place(me));
+    let is_here = place(&holder.identity).is_some_and(|there| there != "local" && Some(there) == place(me));
+    // An earlier life has no heartbeat in this one: that is a second process of the same name.
+    let was_here = is_here && holder.heartbeat <= began;
     if holder.identity == me || was_here || alone { HolderState::Gone } else { HolderState::Elsewhere }
 }
 
@@ -146,20 +148,24 @@ mod tests {
     #[test]
     fn a_holder_is_told_apart() {
         let running = build(Phase::Running);
-        for (me, runs_here, alone, expected) in [
-            ("a_1", Some(2), false, HolderState::Here),
-            ("a_1", Some(1), false, HolderState::Gone),
-            ("a_1", None, false, HolderState::Gone),
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        for (me, began, runs_here, alone, expected) in [
+            ("a_1", 900, Some(2), false, HolderState::Here),
+            ("a_1", 900, Some(1), false, HolderState::Gone),
+            ("a_1", 900, None, false, HolderState::Gone),
             // The same pod, started anew.
-            ("a_2", None, false, HolderState::Gone),
-            ("b_1", None, false, HolderState::Elsewhere),
+            ("a_2", 1001, None, false, HolderState::Gone),
+            // Its heartbeat came when this process was there: two have one name.
+            ("a_2", 900, None, false, HolderState::Elsewhere),
+            ("b_1", 900, None, false, HolderState::Elsewhere),
             // Whoever leads is alone.
-            ("b_1", None, true, HolderState::Gone),
+            ("b_1", 900, None, true, HolderState::Gone),
         ] {
-            assert_eq!(holder_state(&running, me, runs_here, alone), expected, "{me} {runs_here:?} {alone}");
+            let state = holder_state(&running, (me, at(began)), runs_here, alone);
+            assert_eq!(state, expected, "{me} {began} {runs_here:?} {alone}");
         }
         let mut local = build(Phase::Running);
         local.holder.as_mut().unwrap().identity = "local_1".into();
-        assert_eq!(holder_state(&local, "local_2", None, false), HolderState::Elsewhere);
+        assert_eq!(holder_state(&local, ("local_2", at(2000)), None, false), HolderState::Elsewhere);
     }
 }

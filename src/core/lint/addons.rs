@@ -234,10 +234,11 @@ pub(super) fn images(desk: &mut Desk<'_>) {
                     match Pipeline::of(image) {
                         Err(error) => desk.find("node-images", Some(file), line, error.to_string()),
                         Ok(Some(pipeline)) if list.api_version == node_images::API_VERSION => {
-                            unverified(desk, file, line, &pipeline);
+                            unverified(desk, "image-checksum", file, line, &pipeline);
                             commands(desk, file, line, &pipeline);
                         }
-                        Ok(_) => {}
+                        Ok(Some(pipeline)) => unverified(desk, "image-unverified", file, line, &pipeline),
+                        Ok(None) => {}
                     }
                 }
                 continue;
@@ -249,7 +250,6 @@ pub(super) fn images(desk: &mut Desk<'_>) {
     }
 }
 
-/// Tells of a download that the built-in provider refuses. Other providers have lists of their own.
 /// Tells what executor Task refuses of any provider: only a Job could run it.
 fn commands(desk: &mut Desk<'_>, file: &str, line: Option<usize>, pipeline: &Pipeline) {
     for step in &pipeline.steps {
@@ -263,13 +263,15 @@ fn commands(desk: &mut Desk<'_>, file: &str, line: Option<usize>, pipeline: &Pip
     }
 }
 
-fn unverified(desk: &mut Desk<'_>, file: &str, line: Option<usize>, pipeline: &Pipeline) {
+/// Tells of a download that the built-in provider refuses: a fault of a list in its own form; who has a list in another's may
+/// have that provider.
+fn unverified(desk: &mut Desk<'_>, rule: &'static str, file: &str, line: Option<usize>, pipeline: &Pipeline) {
     if let Some(step) = pipeline.unverified() {
         let message = format!(
             "image {}: nothing vouches for what step {} gets: give it a checksum, or put a verify step behind it",
             pipeline.image, step.name
         );
-        desk.find("image-checksum", Some(file), line, message);
+        desk.find(rule, Some(file), line, message);
     }
 }
 

@@ -56,6 +56,10 @@ pub const RULES: &[Rule] = &[
     warning("empty-render", "each addon renders something"),
     error("node-images", "the list of node images can be read, and each step of an image can be carried out"),
     error("image-checksum", "what is downloaded for an image has a checksum, or is verified by the next step"),
+    warning(
+        "image-unverified",
+        "what the list of another provider has downloaded has a checksum, for the built-in provider",
+    ),
     warning("image-command", "commands of images may run beside the operator, not in a Job of the provider's alone"),
     error("object", "each rendered document is an object with a name"),
     error("object-twice", "no object is rendered twice"),

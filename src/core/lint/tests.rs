@@ -344,6 +344,13 @@ fn one_broken_thing_is_one_finding() {
             "nothing vouches for what step download gets",
         ),
         (
+            &[("node-images.yaml", Some("openStackNodeImages:\n- url: https://x/y.img\n  createOpts: {name: u}"))],
+            "image-unverified",
+            Some("node-images.yaml"),
+            Some(2),
+            "nothing vouches for what step download gets",
+        ),
+        (
             &[("node-images.yaml", Some(STEP_WITH_CODE))],
             "image-command",
             Some("node-images.yaml"),

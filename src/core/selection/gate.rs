@@ -109,7 +109,8 @@ fn withheld(gate: &Gate, release: &Found, seen: &[AvailableRelease], now: Timest
     let is_same = |revision: &str| revision.is_empty() || release.revision.is_empty() || revision == release.revision;
     let before = seen.iter().find(|seen| seen.name == object_name && is_same(&seen.revision));
     let first_seen = before.and_then(|seen| seen.first_seen.as_ref()).map_or(now, |time| time.0);
-    let baked = gate.bake.and_then(|time| first_seen.checked_add(time).ok()).filter(|baked| *baked > now);
+    let baked =
+        gate.bake.map(|time| first_seen.checked_add(time).unwrap_or(Timestamp::MAX)).filter(|baked| *baked > now);
     let reason = if gate.manual && !gate.approved.contains(&release.name.version) {
         Reason::WaitsForApproval
     } else if baked.is_some() {
@@ -335,6 +336,16 @@ mod tests {
             let seen: Vec<AvailableRelease> = case.seen.iter().map(|text| seen(text)).collect();
             let sifted = sift(&gate, &wish(case.versions), found, &existing, &seen, at(case.now));
             assert_eq!(shown(&sifted), case.expected, "{}", case.name);
+        }
+    }
+
+    #[test]
+    fn what_bakes_longer_than_time_lasts_is_never_taken() {
+        let found = Found { name: name("v1"), revision: String::new() };
+        for bake in [Duration::from_hours(99_999_999), Duration::MAX] {
+            let gate = Gate { bake: Some(bake), ..Gate::default() };
+            let withheld = withheld(&gate, &found, &[], at(0)).unwrap();
+            assert_eq!((withheld.reason, withheld.baked), (Reason::Baking, Some(Timestamp::MAX)));
         }
     }
 

@@ -42,6 +42,9 @@ pub struct NodeImageFacts {
     pub trouble: Option<Trouble>,
 }
 
+/// How the line of a log begins that says what a Job's pod waits for.
+pub const WAITING: &str = "waiting: ";
+
 /// The status of a ProviderNodeImageRelease.
 pub fn node_image_status(previous: &Status, facts: &NodeImageFacts, now: Timestamp) -> Status {
     let mut status = previous.clone();
@@ -68,13 +71,19 @@ pub fn node_image_status(previous: &Status, facts: &NodeImageFacts, now: Timesta
     status.discarded_attempt = facts.discarded.unwrap_or(status.discarded_attempt);
     status.log = facts.log.clone().or(status.log);
     status.observed_generation = facts.generation;
-    let findings = findings(&facts.build, facts.trouble.as_ref(), &status.location);
+    let waits = waits(&status.log_tail);
+    let findings = findings(&facts.build, facts.trouble.as_ref(), &status.location, waits);
     status.conditions = condition::set(&previous.conditions, &findings, facts.generation, now);
     status
 }
 
-fn findings(build: &Build, trouble: Option<&Trouble>, location: &str) -> Vec<Finding> {
-    let ready = ready(build, trouble, location);
+/// What a Job's pod waits for to start: the last line that was written of it.
+fn waits(log_tail: &str) -> Option<&str> {
+    log_tail.lines().next_back().filter(|line| line.starts_with(WAITING))
+}
+
+fn findings(build: &Build, trouble: Option<&Trouble>, location: &str, waits: Option<&str>) -> Vec<Finding> {
+    let ready = ready(build, trouble, location, waits);
     let published = match build.phase {
         Phase::Succeeded => Finding::yes(ConditionType::ImagePublished, Reason::Succeeded, location),
         _ => Finding::no(ConditionType::ImagePublished, ready.reason, ""),
@@ -93,7 +102,7 @@ fn findings(build: &Build, trouble: Option<&Trouble>, location: &str) -> Vec<Fin
     findings
 }
 
-fn ready(build: &Build, trouble: Option<&Trouble>, location: &str) -> Finding {
+fn ready(build: &Build, trouble: Option<&Trouble>, location: &str, waits: Option<&str>) -> Finding {
     let no = |reason, message: String| Finding::no(ConditionType::Ready, reason, message);
     if let Some(trouble) = trouble.filter(|_| build.phase != Phase::Succeeded) {
         return no(trouble.reason, trouble.message.clone());
@@ -117,7 +126,10 @@ fn ready(build: &Build, trouble: Option<&Trouble>, location: &str) -> Finding {
             no(Reason::BuildRetried, message)
         }
         Phase::Queued => no(Reason::BuildQueued, "waits for a place to build".to_owned()),
-        Phase::Running => no(Reason::Progressing, step()),
+        Phase::Running => {
+            let waits = waits.map(|waits| format!(": {waits}")).unwrap_or_default();
+            no(Reason::Progressing, step() + &waits)
+        }
         Phase::Failed => no(Reason::BuildFailed, format!("{} failed: {}", step(), build.message)),
         Phase::Cancelled => {
             no(Reason::BuildCancelled, "cancelled; `clusterstack images retry` starts it anew".to_owned())
@@ -178,6 +190,19 @@ mod tests {
             ),
         ] {
             assert_eq!(shown(&facts), expected);
+        }
+    }
+
+    #[test]
+    fn what_a_pod_waits_for_is_said() {
+        for (tail, expected) in [
+            ("one\nwaiting: Unschedulable: no nodes\n", "step download (1 of 2): waiting: Unschedulable: no nodes"),
+            ("waiting: Unschedulable\nstarts", "step download (1 of 2)"),
+            ("", "step download (1 of 2)"),
+        ] {
+            let facts = NodeImageFacts { log_tail: Some(tail.into()), ..facts(Phase::Running) };
+            let status = node_image_status(&Status::default(), &facts, Timestamp::UNIX_EPOCH);
+            assert_eq!(status.conditions[0].message, expected, "{tail:?}");
         }
     }
 

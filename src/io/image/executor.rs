@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::destination::{Claim, Destination, DestinationError, Image};
 use super::task::{Report, StepError, Steps};
 use crate::api::image_template::ProviderClusterStackReleaseTemplateSpec as Template;
-use crate::core::image::build::{Build, Event, Hope, Output, Progress, Recipe};
+use crate::core::image::build::{Build, Event, Hope, Output, Phase, Progress, Recipe};
 use crate::core::image::grant::Grant;
 use crate::core::image::pipeline::Pipeline;
 use crate::io::fence;
@@ -145,7 +145,23 @@ impl Attempt {
     pub async fn drive(&self, build: Build, workshop: &dyn Workshop) {
         let attempt = build.attempt;
         if let Err(StepError { hope, message }) = self.all(build, workshop).await {
-            self.journal.tell(Event::StepFailed { attempt, hope, message, now: Timestamp::now() }).await;
+            let told = self.journal.tell(Event::StepFailed { attempt, hope, message, now: Timestamp::now() }).await;
+            if matches!(told, Told::Written(build) if build.phase == Phase::Failed) {
+                self.abandon(workshop).await;
+            }
+        }
+    }
+
+    /// A build that is given up leaves nothing half-made at the destination. What can't be removed now goes with the object.
+    async fn abandon(&self, workshop: &dyn Workshop) {
+        let cancel = &self.stop.build;
+        let abandoned = match workshop.steps(&self.order).await {
+            Ok(steps) => steps.abandon(cancel).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = abandoned {
+            let image = &self.order.pipeline.image;
+            tracing::warn!(image, %error, "what a build left at its destination can't be removed");
         }
     }
 
@@ -213,10 +229,9 @@ impl Attempt {
             self.journal.tell(Event::OutputLost { step }).await;
             return Ok(false);
         }
-        if !build.finished.is_empty() {
-            return Ok(true);
-        }
-        for (step, output) in steps.recover(&self.stop.build).await?.into_iter().enumerate() {
+        // Also where some are known: a process that was killed may have ended a step that it did not tell of.
+        for output in steps.recover(&build.finished, &self.stop.build).await? {
+            let step = build.step();
             let event = Event::StepFinished { attempt: build.attempt, step, output, now: Timestamp::now() };
             match self.journal.tell(event).await.going(build.attempt) {
                 Some(next) => *build = next,

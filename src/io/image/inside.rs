@@ -62,7 +62,7 @@ pub async fn build(
     let template = Template { destination: settings.destination, build: settings.build, ..Template::default() };
     let assignment = Assignment { root: mounts.work.clone(), claim, inputs, pipeline: pipeline.clone() };
     let task = bench.task(&template, "", assignment).await?;
-    let mut finished: Vec<Output> = task.recover(cancel).await?;
+    let mut finished: Vec<Output> = task.recover(&[], cancel).await?;
     for (number, step) in pipeline.steps.iter().enumerate().skip(finished.len()) {
         let report = Told { step: &step.name, tell, last: Mutex::new(None) };
         finished.push(task.run(number, &finished, &report, cancel).await?);

@@ -24,6 +24,7 @@ use crate::api::{FIELD_MANAGER, IMAGE_ATTEMPT_LABEL, IMAGE_INPUTS};
 use crate::core::image::build::{Hope, Output, Place, Progress};
 use crate::core::image::job::sight::{JobResult, PodProgress, Seen, Sight, progress_in};
 use crate::core::image::job::{self, JobError, JobObjects, JobRequest};
+use crate::core::status::WAITING;
 use crate::io::apply::refusal;
 use crate::io::fence;
 
@@ -255,6 +256,10 @@ impl Steps for JobSteps {
             stopped = self.jobs.stop(&self.request.namespace, &self.request.object.uid, None) => stopped,
         };
         stopped.map_err(|error| self.refused("deleting the Jobs of", &error))?;
+        self.abandon(cancel).await
+    }
+
+    async fn abandon(&self, cancel: &CancellationToken) -> Result<(), StepError> {
         let abandoned = self.destination.abandon(&self.request.image, &self.claim(), cancel).await;
         abandoned.map_err(|error| of_destination(&error))
     }
@@ -433,7 +438,7 @@ impl<'a> Watch<'a> {
             Sight::Gone => Err(again(format!("Job {namespace}/{} was deleted by somebody else", self.name))),
             Sight::Waiting { reason, message } => {
                 let colon = if message.is_empty() { "" } else { ": " };
-                self.tell(&format!("waiting: {reason}{colon}{message}"));
+                self.tell(&format!("{WAITING}{reason}{colon}{message}"));
                 self.sign = Instant::now();
                 Ok(None)
             }

@@ -76,11 +76,21 @@ pub trait Steps: Send + Sync {
     /// What can't be removed.
     async fn discard(&self, cancel: &CancellationToken) -> Result<(), StepError>;
 
-    /// Outputs that are at hand although nobody remembers them, in the order of the steps: a checkpoint that was lost.
+    /// Removes what attempts up to this one left half-made at the destination, and keeps what is at hand here: the build is
+    /// given up, and somebody may have it tried again.
+    ///
+    /// # Errors
+    /// What can't be removed.
+    async fn abandon(&self, _cancel: &CancellationToken) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    /// Outputs behind those that are known to be finished which are at hand too, in the order of the steps: a checkpoint that
+    /// was lost, or was not written any more.
     ///
     /// # Errors
     /// The work directory can't be read, or the destination does not answer.
-    async fn recover(&self, _cancel: &CancellationToken) -> Result<Vec<Output>, StepError> {
+    async fn recover(&self, _finished: &[Output], _cancel: &CancellationToken) -> Result<Vec<Output>, StepError> {
         Ok(Vec::new())
     }
 }
@@ -306,11 +316,12 @@ impl Task {
         }
     }
 
-    /// The number of the first output that is not at hand.
+    /// The number of the first output that is not at hand, of those from `from` on: those before were looked at.
     async fn first_lost(
         &self,
         directory: &mut WorkDir,
         outputs: &[Output],
+        from: usize,
         cancel: &CancellationToken,
     ) -> Result<Option<usize>, StepError> {
         let steps = &self.assignment.pipeline.steps;
@@ -321,7 +332,7 @@ impl Task {
             return Ok(None);
         }
         let mut whole: Option<(usize, &str)> = None;
-        for (at, output) in outputs.iter().enumerate() {
+        for (at, output) in outputs.iter().enumerate().skip(from) {
             let is_at_hand = match (&output.place, steps.get(at).map(|step| &step.work)) {
                 (_, None | Some(Work::Register)) => false,
                 (Place::Destination, _) => {
@@ -439,7 +450,7 @@ impl Steps for Task {
             return Ok(None);
         }
         let mut directory = self.open(cancel).await?;
-        self.first_lost(&mut directory, finished, cancel).await
+        self.first_lost(&mut directory, finished, 0, cancel).await
     }
 
     async fn run(
@@ -496,17 +507,24 @@ impl Steps for Task {
             let directory = self.open(cancel).await?;
             digest::blocking(cancel, move |_| directory.remove()).await?;
         }
+        self.abandon(cancel).await
+    }
+
+    async fn abandon(&self, cancel: &CancellationToken) -> Result<(), StepError> {
         let image = &self.assignment.pipeline.image;
         Ok(self.destination.abandon(image, &self.assignment.claim, cancel).await?)
     }
 
-    async fn recover(&self, cancel: &CancellationToken) -> Result<Vec<Output>, StepError> {
+    async fn recover(&self, finished: &[Output], cancel: &CancellationToken) -> Result<Vec<Output>, StepError> {
         let mut directory = self.open(cancel).await?;
         let mut outputs: Vec<Output> = directory.entries().iter().map(|entry| entry.output.clone()).collect();
         outputs.truncate(self.assignment.pipeline.steps.len());
-        if let Some(lost) = self.first_lost(&mut directory, &outputs, cancel).await? {
+        if outputs.len() <= finished.len() || !outputs.starts_with(finished) {
+            return Ok(Vec::new());
+        }
+        if let Some(lost) = self.first_lost(&mut directory, &outputs, finished.len(), cancel).await? {
             outputs.truncate(lost);
         }
-        Ok(outputs)
+        Ok(outputs.split_off(finished.len().min(outputs.len())))
     }
 }

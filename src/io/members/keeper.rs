@@ -277,6 +277,8 @@ impl Keeper {
             if let Err(Failed::Trouble(error)) = answer(self.api.delete(&name, &params)).await {
                 tracing::debug!(lease = name, error, "the Lease of a member that is over stays");
             }
+            // One a turn: our own Lease is to be renewed meanwhile.
+            return;
         }
     }
 

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::keeper::{Failed, answer};
 use crate::api::{API_VERSION, FIELD_MANAGER, OperatorShard, OperatorShardSpec};
+use crate::io::stored;
 
 /// The traces of those who share a namespace of Leases.
 pub(super) struct Traces {
@@ -25,12 +26,19 @@ impl Traces {
 
     /// Leaves one of this name; those of others that are there. None where the API server has no such kind.
     pub(super) async fn leave(&mut self, name: &str, identity: &str) -> Result<Vec<String>, String> {
-        let listed = match answer(self.api.list(&ListParams::default())).await {
+        let client = self.api.clone().into_client();
+        let params = ListParams::default();
+        let listed = stored::list_cluster_wide::<OperatorShard>(&client, &params);
+        let (listed, left_out) = match answer(listed).await {
             // An installation of before has no such kind, and leaves no traces.
             Err(Failed::Gone) => return Ok(Vec::new()),
             listed => listed.map_err(|failed| failed.text("OperatorShards can't be listed"))?,
         };
-        for shard in listed.items.iter().filter(|shard| self.own.contains(&shard.name_any())) {
+        // No replica wrote such a one: nobody is waited for.
+        for problem in left_out {
+            tracing::warn!("{problem}; delete it");
+        }
+        for shard in listed.iter().filter(|shard| self.own.contains(&shard.name_any())) {
             // What stays is removed by the leader.
             let _ = answer(self.api.delete(&shard.name_any(), &DeleteParams::default())).await;
         }
@@ -41,7 +49,7 @@ impl Traces {
         let params = PatchParams::apply(FIELD_MANAGER).force();
         let left = answer(self.api.patch(name, &params, &Patch::Apply(trace))).await;
         left.map_err(|failed| failed.text("an OperatorShard can't be written"))?;
-        let others = listed.items.into_iter().filter(|shard| shard.spec.lease_namespace == self.namespace);
+        let others = listed.into_iter().filter(|shard| shard.spec.lease_namespace == self.namespace);
         Ok(others.map(|shard| shard.name_any()).filter(|other| !self.own.contains(other)).collect())
     }
 }

@@ -70,6 +70,12 @@ impl Git {
 
     /// Publishes a release, blocking.
     pub fn publish(&self, release: &Release) -> Result<Published, PublishError> {
+        // libgit2 is built without TLS: sources have a transport of ours, which only fetches.
+        if self.url.redacted().starts_with("https:") {
+            let problem =
+                "https can't be pushed to yet: write git+ssh://…, or git+file:///… of a clone, and git push from there";
+            return Err(self.refuse(problem.to_owned()));
+        }
         let files = release.stack()?;
         let tag = format!("refs/tags/{}", release.name.object_name());
         let branch = self.branch.as_ref().map(|branch| format!("refs/heads/{branch}"));

@@ -52,7 +52,9 @@ impl Remote {
         };
         // Who types the command may reach what they can reach.
         let host = repository.split('/').next().unwrap_or_default();
-        let allow = AllowList::parse([host]).map_err(|error| failed(error.to_string()))?;
+        // Who gives out its tokens may listen on another port.
+        let bare = host.rsplit_once(':').map_or(host, |(bare, _)| bare);
+        let allow = AllowList::parse([host, bare]).map_err(|error| failed(error.to_string()))?;
         let registry = Registry::new(repository, &access, &allow, scratch).map_err(|error| failed(problem(error)))?;
         Ok(Self { name, registry })
     }

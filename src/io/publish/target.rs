@@ -31,7 +31,7 @@ impl FromStr for Target {
         if let Some(url) = text.strip_prefix("git+") {
             let url = SourceUrl::parse(url).map_err(|error| bad(&error.to_string()))?;
             if url.scheme() == Scheme::Http {
-                return Err(bad("plain http shows a login to anybody on the way: write git+https://… or git+ssh://…"));
+                return Err(bad("plain http shows a login to anybody on the way: write git+ssh://…"));
             }
             return Ok(Self::Git(Git { url, branch: None, path: None }));
         }
@@ -52,7 +52,7 @@ impl FromStr for Target {
             return Ok(Self::Directory(path(rest.strip_prefix("//").unwrap_or(rest))?));
         }
         if text.contains("://") {
-            return Err(bad("write oci://host/repository, dir:///path, layout:path, git+https://… or a path"));
+            return Err(bad("write oci://host/repository, dir:///path, layout:path, git+ssh://… or a path"));
         }
         Ok(Self::Directory(path(text)?))
     }

@@ -104,7 +104,7 @@ impl fmt::Debug for SshIdentity {
 pub enum CredentialError {
     /// No key of ours is in it.
     #[error(
-        "it has none of the keys username, password, token and identity: add username and password (or token), identity and known_hosts, or githubAppID, githubAppInstallationID and githubAppPrivateKey"
+        "it has no key that is known: add username and password, token or bearerToken; for ssh identity (or ssh-privatekey) and known_hosts; for a GitHub App githubAppID, githubAppInstallationID and githubAppPrivateKey; for a registry .dockerconfigjson"
     )]
     Empty,
     /// A value is no text.

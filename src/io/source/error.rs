@@ -158,7 +158,7 @@ pub enum SourceError {
         problem: String,
     },
     /// The tree holds what a release may not hold.
-    #[error("release {tag} can't be used: {path}: {problem}; publish a new version without it")]
+    #[error("release {tag} can't be used: {path}: {problem}; correct it and publish a new version")]
     Layout {
         /// The tag.
         tag: String,
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(release, "release x is too large: the number of files is over the limit of 7; publish less there");
         let (tag, path, problem) = ("x".to_owned(), "a.tgz".to_owned(), limit().to_string());
         let archive = SourceError::Layout { tag, path, problem }.to_string();
-        assert!(archive.ends_with("over the limit of 7; publish a new version without it"), "{archive}");
+        assert!(archive.ends_with("over the limit of 7; correct it and publish a new version"), "{archive}");
     }
 
     #[test]

@@ -12,11 +12,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, COOKIE, LOCATION, PROXY_AUTHORIZATION, RETRY_AFTER};
-use hyper_util::client::proxy::matcher::Matcher;
+use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use jiff::Timestamp;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Client, ClientBuilder, Request, Response, Url, redirect};
@@ -226,11 +228,21 @@ impl Http {
         let certificate =
             ["certificate", "UnknownIssuer", "CaUsedAsEndEntity"].iter().any(|word| problem.contains(word));
         if certificate && error.is_connect() {
-            let hint = "if its authority is your own, put it into ca.crt of a Secret that certSecretRef names";
+            let hint = if problem.contains("CaUsedAsEndEntity") {
+                "its certificate is an authority's own (CA:TRUE), which TLS does not take from a server: give it one that is signed by the authority, and put the authority into ca.crt"
+            } else {
+                "if its authority is your own, put it into ca.crt of a Secret that certSecretRef names"
+            };
             return SourceError::Untrusted { url, problem: format!("{problem}; {hint}") };
         }
         if problem.contains("InvalidContentType") && error.is_connect() {
             return SourceError::Unreachable { action, url, problem: format!("{problem}; {NO_TLS}") };
+        }
+        let own_proxy = self.proxied.as_ref().is_some_and(|proxied| proxied.only.is_none());
+        if own_proxy && error.is_connect() {
+            let problem =
+                format!("the proxy of proxySecretRef can't be reached, or does not let us through: {problem}");
+            return SourceError::Unreachable { action, url, problem };
         }
         SourceError::Unreachable { action, url, problem }
     }
@@ -293,11 +305,15 @@ impl Proxied {
     /// The proxy that the source names; else those that `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` say.
     fn new(access: &Access, asked: &Asked, silence: Duration, allow: &AllowList) -> Result<Option<Self>, SourceError> {
         let Some(own) = &access.proxy else { return Self::of_environment(access, asked, silence) };
+        // The address may hold a login: it is not quoted.
+        let what = || "address of proxySecretRef".to_owned();
+        if Url::parse(&own.address).ok().is_none_or(|url| !url.has_host()) {
+            let problem = "it is no URL: write http://proxy.example.com:3128".to_owned();
+            return Err(SourceError::Unusable { what: what(), problem });
+        }
         let address = permitted(&own.address, &allow.with_plain_http())?;
-        let proxy = reqwest::Proxy::all(&own.address).map_err(|error| SourceError::Unusable {
-            what: "address of proxySecretRef".to_owned(),
-            problem: words(&error),
-        })?;
+        let proxy = reqwest::Proxy::all(&own.address)
+            .map_err(|error| SourceError::Unusable { what: what(), problem: words(&error) })?;
         let proxy = match &own.login {
             Some((user, password)) => proxy.basic_auth(user, password),
             None => proxy,
@@ -318,8 +334,8 @@ impl Proxied {
         let proxy = reqwest::Proxy::custom(move |url| {
             let found = environment.intercept(&url.as_str().parse().ok()?)?;
             let mut proxy: Url = found.uri().to_string().parse().ok()?;
-            if let Some((user, password)) = found.raw_auth() {
-                let _ = (proxy.set_username(user), proxy.set_password(Some(password)));
+            if let Some((user, password)) = login(&found) {
+                let _ = (proxy.set_username(&user), proxy.set_password(Some(&password)));
             }
             Some(proxy)
         });
@@ -334,6 +350,16 @@ impl Proxied {
         let local = SourceUrl::parse(url.as_str()).is_ok_and(|url| url.is_local_host());
         !local && url.as_str().parse().is_ok_and(|url| matcher.intercept(&url).is_some())
     }
+}
+
+/// User and password of a proxy of the environment: the matcher keeps those of HTTP proxies as the header alone.
+fn login(found: &Intercept) -> Option<(String, String)> {
+    if let Some((user, password)) = found.raw_auth() {
+        return Some((user.to_owned(), password.to_owned()));
+    }
+    let encoded = found.basic_auth()?.to_str().ok()?.strip_prefix("Basic ")?;
+    let text = String::from_utf8(STANDARD.decode(encoded).ok()?).ok()?;
+    text.split_once(':').map(|(user, password)| (user.to_owned(), password.to_owned()))
 }
 
 fn proxy_login(action: &'static str, url: &Url) -> SourceError {
@@ -428,6 +454,17 @@ impl Resolve for Resolver {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_login_of_a_proxy_of_the_environment_is_known() {
+        let login_of = |proxy: &str| {
+            let matcher = Matcher::builder().all(proxy.to_owned()).build();
+            login(&matcher.intercept(&"https://x.example.com/".parse().unwrap()).unwrap())
+        };
+        let expected = Some(("me".to_owned(), "s:word fish".to_owned()));
+        assert_eq!(login_of("http://me:s%3Aword%20fish@proxy.example.com:3128"), expected);
+        assert_eq!(login_of("http://proxy.example.com:3128"), None);
+    }
 
     #[tokio::test]
     async fn a_flag_for_one_port_of_a_name_opens_no_other() {

@@ -24,6 +24,7 @@ use crate::core::limits::Limits;
 use crate::core::retry::ErrorClass;
 use crate::core::source::AllowList;
 use crate::core::status::Trouble;
+use crate::io::apply::refusal;
 
 /// Repositories talked to at once with libgit2, which blocks a thread each.
 const GIT_THREADS: usize = 24;
@@ -196,7 +197,15 @@ pub(crate) async fn secret_data(
             Err(Trouble::new(ErrorClass::Waiting, Reason::SecretInvalid, message))
         }
         Err(error) => {
-            let message = format!("Secret {name} can't be read: {error}");
+            let refused = refusal(&error);
+            if refused.reason == Reason::Forbidden {
+                let message = format!(
+                    "Secret {name} can't be read: {}; bind ClusterRole clusterstack-operator-secrets in that namespace, or correct {field}",
+                    refused.message
+                );
+                return Err(Trouble::new(ErrorClass::Waiting, Reason::SecretInvalid, message));
+            }
+            let message = format!("Secret {name} can't be read: {}", refused.message);
             Err(Trouble::new(ErrorClass::Transient, Reason::SourceUnreachable, message))
         }
     }

@@ -63,9 +63,15 @@ pub fn place(image: &Image) -> Place {
             None => Place::NotYet,
         };
     };
+    let is_name = |name: &str| {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+        !name.is_empty() && name.bytes().all(plain) && !name.contains("..")
+    };
     let Some(port) = log.port else {
         let uid = image.uid().unwrap_or_default();
-        return Place::Job { namespace: image.namespace().unwrap_or_default(), uid, container: log.path };
+        // With the template, which may be shared from another namespace. There it looks for this image's pods alone.
+        let namespace = if is_name(&log.namespace) { log.namespace } else { image.namespace().unwrap_or_default() };
+        return Place::Job { namespace, uid, container: log.path };
     };
     // An identity is a pod's or host's name and a random tail. One that took over may not be that pod.
     let is_other = |identity: &String| identity.rsplit_once('_').is_none_or(|(place, _)| place != log.pod);
@@ -74,10 +80,6 @@ pub fn place(image: &Image) -> Place {
     }
     // Who writes statuses must not send the user's rights elsewhere.
     let own = format!("/images/{}/{}/log?", image.namespace().unwrap_or_default(), image.name_any());
-    let is_name = |name: &str| {
-        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-        !name.is_empty() && name.bytes().all(plain) && !name.contains("..")
-    };
     let is_query = |c: char| c.is_ascii_alphanumeric() || "=&%-_.+*".contains(c);
     let is_plain = log.path.strip_prefix(&own).is_some_and(|query| query.chars().all(is_query));
     if !is_plain || !is_name(&log.namespace) || !is_name(&log.pod) {
@@ -170,13 +172,17 @@ mod tests {
     fn a_log_is_where_who_builds_says() {
         let served =
             Place::Served(Served { namespace: "system".into(), pod: "op-0".into(), port: 9440, path: PATH.into() });
-        let job = Place::Job { namespace: "shop".into(), uid: "u-1".into(), container: "build".into() };
+        let in_namespace =
+            |name: &str| Place::Job { namespace: name.into(), uid: "u-1".into(), container: "build".into() };
+        let (job, elsewhere) = (in_namespace("shop"), in_namespace("images"));
         for (status, expected) in [
             (json!({}), Place::NotYet),
             (json!({"log": log("op-0", PATH), "holder": holder("op-0_12ab")}), served.clone()),
             // It is at its end, or between two holders.
             (json!({"log": log("op-0", PATH)}), served),
             (json!({"log": {"namespace": "shop", "path": "build"}, "holder": holder("laptop_1")}), job),
+            // The template is shared from another namespace.
+            (json!({"log": {"namespace": "images", "path": "build"}}), elsewhere),
         ] {
             assert_eq!(place(&image(&status)), expected, "{status}");
         }

@@ -31,7 +31,7 @@ impl Log {
         let params = ListParams::default().labels(&selector(uid));
         let listed = match self.named.connection.answer(api.list(&params)).await {
             Ok(Ok(listed)) => listed.items,
-            Ok(Err(error)) => return Ok(self.refused("listed", error)),
+            Ok(Err(error)) => return Ok(self.refused(namespace, "listed", error)),
             Err(error) => return Ok(Look::Gone(format!("{error:#}"))),
         };
         let pods = in_turn(listed, &self.pods.pod);
@@ -53,7 +53,7 @@ impl Log {
             };
             let log = match self.named.connection.answer(api.logs(&pod, &params)).await {
                 Ok(Ok(log)) => log,
-                Ok(Err(error)) => return Ok(self.refused("read", error)),
+                Ok(Err(error)) => return Ok(self.refused(namespace, "read", error)),
                 Err(error) => return Ok(Look::Gone(format!("{error:#}"))),
             };
             let (text, mark) = behind(&self.pods.mark, &log);
@@ -63,8 +63,14 @@ impl Log {
         Ok(Look::Drained)
     }
 
-    fn refused(&self, what: &str, error: kube::Error) -> Look {
+    fn refused(&self, namespace: &str, what: &str, error: kube::Error) -> Look {
         match &error {
+            // Its provider's: who uses the image has no business there.
+            kube::Error::Api(status) if status.code == 403 && namespace != self.named.namespace => {
+                Look::Elsewhere(format!(
+                    "its Job runs in namespace {namespace}, whose pods you may not read: these are the last lines in the status"
+                ))
+            }
             // Not started yet, or deleted meanwhile.
             kube::Error::Api(status) if !matches!(status.code, 401 | 403) => Look::Gone(status.message.clone()),
             kube::Error::Api(_) => {

@@ -62,6 +62,7 @@ struct Fake {
     hangs: Option<usize>,
     panics: Option<usize>,
     ran: Arc<Mutex<Vec<usize>>>,
+    abandoned: Arc<Mutex<usize>>,
 }
 
 fn output(step: usize) -> Output {
@@ -102,8 +103,13 @@ impl Steps for Fake {
         Ok(())
     }
 
-    async fn recover(&self, _: &CancellationToken) -> Result<Vec<Output>, StepError> {
-        Ok((0..self.known).map(output).collect())
+    async fn abandon(&self, _: &CancellationToken) -> Result<(), StepError> {
+        *self.abandoned.lock().unwrap() += 1;
+        Ok(())
+    }
+
+    async fn recover(&self, finished: &[Output], _: &CancellationToken) -> Result<Vec<Output>, StepError> {
+        Ok((finished.len()..self.known).map(output).collect())
     }
 }
 
@@ -168,9 +174,29 @@ async fn what_is_lost_is_told_before_anything_runs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_build_that_is_given_up_leaves_nothing_at_its_destination() {
+    for (retries, phase, abandoned) in [(0, Phase::Failed, 1), (3, Phase::Queued, 0)] {
+        let (notes, _) = Notes::claimed(3);
+        notes.build.lock().unwrap().recipe.retries = retries;
+        let build = notes.build.lock().unwrap().clone();
+        let fake = Fake { fails: Some(1), ..Fake::default() };
+        attempt(&notes).drive(build, &fake).await;
+        assert_eq!((notes.phase(), *fake.abandoned.lock().unwrap()), (phase, abandoned), "{retries} retries");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_at_hand_is_not_made_again_though_nobody_wrote_it_down() {
     let (notes, build) = Notes::claimed(3);
     let fake = Fake { known: 2, ..Fake::default() };
+    attempt(&notes).drive(build, &fake).await;
+    assert_eq!((notes.phase(), fake.ran.lock().unwrap().clone()), (Phase::Succeeded, vec![2]));
+
+    // Nor where what came before it was.
+    let (notes, _) = Notes::claimed(3);
+    notes.change(&Event::StepFinished { attempt: 1, step: 0, output: output(0), now: Timestamp::UNIX_EPOCH });
+    let fake = Fake { known: 2, ..Fake::default() };
+    let build = notes.build.lock().unwrap().clone();
     attempt(&notes).drive(build, &fake).await;
     assert_eq!((notes.phase(), fake.ran.lock().unwrap().clone()), (Phase::Succeeded, vec![2]));
 }

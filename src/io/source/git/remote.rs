@@ -308,6 +308,12 @@ fn explain(session: &Session, seen: &Seen, problem: &str, error: &Error) -> Sour
     match error.code() {
         ErrorCode::Auth => SourceError::Unauthorized { action, url, problem },
         ErrorCode::Certificate => SourceError::Untrusted { url, problem },
+        // libssh2's words for a key that it can't open: with another passphrase, or with none.
+        _ if says("Unable to extract public key") || says("Unsupported private key") => {
+            let problem =
+                format!("{problem}: identity is no private key that can be read, or password is not its passphrase");
+            SourceError::Unauthorized { action, url, problem }
+        }
         _ if says("authentication") => SourceError::Unauthorized { action, url, problem },
         _ if says("not found") => SourceError::NoRepository { url, problem },
         ErrorCode::Timeout => {

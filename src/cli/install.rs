@@ -1,0 +1,283 @@
+//! `clusterstack install` and `uninstall`: the operator in a cluster, or the files by which others install it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::connection::{ConnectionArgs, block_on};
+use super::output::{self, Format};
+use super::report::Hinted;
+use super::template::ValuesArgs;
+use crate::core::chart::{Capabilities, Chart, HelmVersion, Release, RenderInput, render};
+use crate::core::files::FileTree;
+use crate::core::install::{self, INSTALLED_IN, MANAGED_BY, NAME, NAMESPACE, Overlay, Waves, waves};
+use crate::io::install::{Change, InstallError, Installer};
+use crate::settings::duration;
+
+/// Examples in the help.
+pub const EXAMPLES: &str = "\
+Examples:
+  clusterstack install                                  # two replicas in clusterstack-system, and wait until they run
+  clusterstack install --set storage.size=50Gi --set flags.allow-cluster-scope=true
+  clusterstack install --dry-run | less                 # what would be applied
+  clusterstack install --dry-run=server                 # what the API server would say to it
+  clusterstack install --kustomize DIR                  # a base with overlays
+  clusterstack install --chart DIR                      # the Helm chart, with its values and their meaning
+
+It is applied again to change or upgrade it: what is of an earlier form is changed or removed, and nothing that runs in
+clusters is touched.";
+
+/// Examples of `uninstall`.
+pub const UNINSTALL_EXAMPLES: &str = "\
+Examples:
+  clusterstack uninstall --dry-run
+  clusterstack uninstall
+
+The CRDs, and with them all ClusterStacks and what they brought, stay; so does the namespace. Objects that are deleted
+while no operator runs wait for one.";
+
+/// Flags of `clusterstack install`.
+#[derive(Args, Clone, Debug)]
+pub struct InstallArgs {
+    #[command(flatten)]
+    connection: ConnectionArgs,
+
+    /// Namespace of the operator; it is made if it is not there
+    #[arg(short, long, value_name = "NAMESPACE", default_value = NAMESPACE)]
+    namespace: String,
+
+    #[command(flatten)]
+    values: ValuesArgs,
+
+    /// Change nothing: print what would be applied, or ask the API server what it would say
+    #[arg(long, value_name = "BY", num_args = 0..=1, require_equals = true, default_missing_value = "client")]
+    dry_run: Option<DryRun>,
+
+    /// Write a base of kustomize with overlays into this directory instead
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["dry_run", "chart"])]
+    kustomize: Option<PathBuf>,
+
+    /// Write the Helm chart into this directory instead
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["dry_run", "namespace", "files", "set", "set_string", "set_json", "set_file"])]
+    chart: Option<PathBuf>,
+
+    /// Do not wait until the operator runs
+    #[arg(long)]
+    no_wait: bool,
+
+    /// How long it may take to run
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    timeout: Duration,
+
+    /// Form of what --dry-run prints
+    #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
+    output: Format,
+}
+
+/// Flags of `clusterstack uninstall`.
+#[derive(Args, Clone, Debug)]
+pub struct UninstallArgs {
+    #[command(flatten)]
+    connection: ConnectionArgs,
+
+    /// Namespace of the operator
+    #[arg(short, long, value_name = "NAMESPACE", default_value = NAMESPACE)]
+    namespace: String,
+
+    /// Change nothing: say what would be removed
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Who is asked in a dry run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DryRun {
+    /// Nobody
+    Client,
+    /// The API server
+    Server,
+}
+
+/// Installs, or writes what would be.
+///
+/// # Errors
+/// Values that the chart refuses, and what the API server says.
+pub fn run(args: &InstallArgs) -> Result<()> {
+    if let Some(dir) = &args.chart {
+        return write_chart(dir);
+    }
+    let values = args.values.read()?;
+    if let Some(dir) = &args.kustomize {
+        return write_kustomize(dir, &args.namespace, &values);
+    }
+    let objects = objects(&args.namespace, values)?;
+    if args.dry_run == Some(DryRun::Client) {
+        return print(&objects, args.output);
+    }
+    block_on(apply(args, waves(objects)))
+}
+
+async fn apply(args: &InstallArgs, waves: Waves) -> Result<()> {
+    let connection = args.connection.connect().await?;
+    let is_dry = args.dry_run.is_some();
+    let installer = Installer::new(&connection.client, &args.namespace, is_dry);
+    let mut tell = |object: &str, change| say(object, change, is_dry);
+    installer.apply(&waves, &mut tell).await.map_err(|error| hinted(&error))?;
+    installer.prune(&waves, &mut tell).await.map_err(|error| hinted(&error))?;
+    if is_dry || args.no_wait {
+        return Ok(());
+    }
+    let mut waiting = |what: &str| anstream::eprintln!("waiting: {what}");
+    installer.wait(&waves, args.timeout, &mut waiting).await.map_err(|error| hinted(&error))?;
+    output::print("the operator runs; `clusterstack shards` shows its replicas\n")
+}
+
+/// Removes the operator.
+///
+/// # Errors
+/// What the API server says.
+pub fn uninstall(args: &UninstallArgs) -> Result<()> {
+    block_on(async {
+        let connection = args.connection.connect().await?;
+        let installer = Installer::new(&connection.client, &args.namespace, args.dry_run);
+        let mut removed = 0;
+        let mut tell = |object: &str, change| {
+            removed += 1;
+            say(object, change, args.dry_run);
+        };
+        installer.remove(&mut tell).await.map_err(|error| hinted(&error))?;
+        if removed == 0 {
+            output::print(&format!("`clusterstack install` made nothing in {}\n", args.namespace))?;
+        }
+        Ok(())
+    })
+}
+
+fn say(object: &str, change: Change, is_dry: bool) {
+    let (word, colour) = match change {
+        Change::Created => ("created", AnsiColor::Green),
+        Change::Configured => ("configured", AnsiColor::Yellow),
+        Change::Unchanged => ("unchanged", AnsiColor::White),
+        Change::Removed => ("removed", AnsiColor::Red),
+    };
+    let style = Style::new().fg_color(Some(colour.into()));
+    let dry = if is_dry { " (server dry run)" } else { "" };
+    anstream::println!("{object} {style}{word}{style:#}{dry}");
+}
+
+fn hinted(error: &InstallError) -> anyhow::Error {
+    let hint = match error {
+        InstallError::Refused { error: cause, .. } if matches!(&**cause, kube::Error::Api(status) if status.code == 403) => {
+            "installing takes the rights of a cluster administrator; --dry-run prints what one has to apply"
+        }
+        InstallError::Refused { .. } => {
+            "check --kubeconfig and --context; what was applied stays, and the same command goes on"
+        }
+        InstallError::NoKind { .. } => "install what serves it, or leave it out: --set metrics.serviceMonitor=false",
+        InstallError::Foreign { .. } => {
+            "upgrade it with the same tool, or remove it there first; the CRDs and ClusterStacks stay"
+        }
+        InstallError::Timeout { .. } => {
+            "kubectl describe pods, and kubectl logs, in its namespace say more; the same command waits on"
+        }
+    };
+    let text = error.to_string();
+    Hinted::new(text, hint).into()
+}
+
+/// All objects of an installation: the namespace, and what the chart renders by our own engine.
+fn objects(namespace: &str, values: Map<String, Value>) -> Result<Vec<Value>> {
+    let chart = Chart::load(&install::chart()).context("the chart of this binary can't be loaded")?;
+    let capabilities = Capabilities::of(HelmVersion::V3);
+    let input = RenderInput {
+        values: Value::Object(values),
+        ..RenderInput::new(Release::new(NAME, namespace), &capabilities, Timestamp::now())
+    };
+    let rendered = render(&chart, &input).map_err(|error| {
+        Hinted::new(
+            "these values make no installation",
+            "clusterstack install --chart DIR writes values.yaml, which says what there is",
+        )
+        .because(error)
+    })?;
+    let mut objects = vec![json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": namespace, "labels": {"app.kubernetes.io/part-of": NAME}},
+    })];
+    for document in rendered.documents {
+        let mut object = document.object;
+        if object.is_null() {
+            continue;
+        }
+        // Not Helm: who looks, and Helm itself, would take it for a release of Helm's.
+        object["metadata"]["labels"]["app.kubernetes.io/managed-by"] = MANAGED_BY.into();
+        object["metadata"]["labels"][INSTALLED_IN] = namespace.into();
+        objects.push(object);
+    }
+    Ok(objects)
+}
+
+fn print(objects: &[Value], format: Format) -> Result<()> {
+    match format {
+        Format::Json => {
+            output::print(&output::format(&json!({"apiVersion": "v1", "kind": "List", "items": objects}), format)?)
+        }
+        Format::Yaml => {
+            let documents: Result<Vec<String>> = objects.iter().map(|object| output::format(object, format)).collect();
+            output::print(&format!("---\n{}", documents?.join("---\n")))
+        }
+    }
+}
+
+/// What the overlays are: name, purpose, values.
+const OVERLAYS: &[(&str, &str, &str)] = &[
+    (
+        "persistent",
+        "A PersistentVolumeClaim for each replica: what builds of node images have made outlives the pod.",
+        r#"{"storage": {"size": "50Gi"}}"#,
+    ),
+    ("one-replica", "One replica, for a cluster on a laptop.", r#"{"replicas": 1}"#),
+    ("prometheus", "A ServiceMonitor, for Prometheus' operator.", r#"{"metrics": {"serviceMonitor": true}}"#),
+];
+
+fn write_kustomize(dir: &Path, namespace: &str, values: &Map<String, Value>) -> Result<()> {
+    let base = objects(namespace, values.clone())?;
+    let mut overlays = Vec::new();
+    for (name, about, changes) in OVERLAYS {
+        let mut merged = Value::Object(values.clone());
+        json_patch::merge(&mut merged, &serde_json::from_str(changes)?);
+        let Value::Object(merged) = merged else { continue };
+        overlays.push(Overlay { name, about, objects: objects(namespace, merged)? });
+    }
+    write(dir, install::kustomize_files(&base, &overlays).into_iter().map(|(path, text)| (path, text.into_bytes())))?;
+    let names: Vec<&str> = OVERLAYS.iter().map(|(name, ..)| *name).collect();
+    let dir = dir.display();
+    output::print(&format!(
+        "{dir}/base written, and {dir}/overlays: {}\nkubectl apply --server-side -k {dir}/base\n",
+        names.join(", ")
+    ))
+}
+
+fn write_chart(dir: &Path) -> Result<()> {
+    let files: FileTree = install::chart();
+    let files: BTreeMap<String, Vec<u8>> = files.into_iter().map(|(path, bytes)| (path, bytes.to_vec())).collect();
+    write(dir, files)?;
+    let dir = dir.display();
+    output::print(&format!("{dir} written\nhelm upgrade --install {NAME} {dir} -n {NAMESPACE} --create-namespace\n"))
+}
+
+fn write(dir: &Path, files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Result<()> {
+    for (path, content) in files {
+        let path = dir.join(path);
+        let parent = path.parent().unwrap_or(dir);
+        std::fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+        std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! Whether a workload runs as it was applied, and what it waits for: as `kubectl rollout status` tells it.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// What a `Deployment` or `StatefulSet` waits for; `None` if every replica is of its last form and ready.
+pub fn waits_for(workload: &Value) -> Option<String> {
+    let (status, spec) = (&workload["status"], &workload["spec"]);
+    let number = |name: &str| status[name].as_i64().unwrap_or_default();
+    if number("observedGeneration") < workload["metadata"]["generation"].as_i64().unwrap_or(1) {
+        return Some("its controller has not seen it yet".to_owned());
+    }
+    let wanted = spec["replicas"].as_i64().unwrap_or(1);
+    let (updated, ready, all) = (number("updatedReplicas"), number("readyReplicas"), number("replicas"));
+    if updated < wanted {
+        return Some(format!("{updated} of {wanted} replicas are of the new form"));
+    }
+    if ready < wanted {
+        return Some(format!("{ready} of {wanted} replicas are ready"));
+    }
+    (all > wanted).then(|| format!("{} replicas of the old form are ending", all - wanted))
+}
+
+/// What is waited for, with the reasons of the pods that are in the way.
+pub fn told(name: &str, waits: &str, pods: &[Value]) -> String {
+    let mut by_reason: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for (name, reason) in pods.iter().filter_map(reason) {
+        by_reason.entry(reason).or_default().push(name);
+    }
+    let reasons: Vec<String> = by_reason
+        .into_iter()
+        .map(|(reason, pods)| match pods[..] {
+            [one] => format!("pod {one}: {reason}"),
+            _ => format!("{} pods: {reason}", pods.len()),
+        })
+        .collect();
+    let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
+    format!("{name}: {waits}{reasons}")
+}
+
+/// Why a pod is not ready, where it says so.
+fn reason(pod: &Value) -> Option<(&str, String)> {
+    if !pod["metadata"]["deletionTimestamp"].is_null() {
+        return None;
+    }
+    let name = pod["metadata"]["name"].as_str()?;
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let waiting = list(&pod["status"]["containerStatuses"]).into_iter().find_map(|one| {
+        let waiting = &one["state"]["waiting"];
+        let reason = waiting["reason"].as_str().filter(|reason| *reason != "ContainerCreating")?;
+        Some((reason.to_owned(), waiting["message"].as_str().unwrap_or_default().to_owned()))
+    });
+    let scheduled = || {
+        list(&pod["status"]["conditions"]).into_iter().find_map(|one| {
+            let is_stuck = one["type"] == "PodScheduled" && one["status"] == "False";
+            is_stuck.then(|| {
+                let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
+                (text("reason"), text("message"))
+            })
+        })
+    };
+    let (reason, message) = waiting.or_else(scheduled)?;
+    Some((name, if message.is_empty() { reason } else { format!("{reason}: {message}") }))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_rollout_is_waited_for_as_kubectl_does() {
+        let workload = |seen: i64, updated: i64, ready: i64, all: i64| {
+            json!({
+                "metadata": {"generation": 2}, "spec": {"replicas": 2},
+                "status": {"observedGeneration": seen, "updatedReplicas": updated, "readyReplicas": ready, "replicas": all},
+            })
+        };
+        for (workload, expected) in [
+            (workload(1, 2, 2, 2), Some("its controller has not seen it yet")),
+            (workload(2, 1, 2, 3), Some("1 of 2 replicas are of the new form")),
+            (workload(2, 2, 1, 2), Some("1 of 2 replicas are ready")),
+            (workload(2, 2, 2, 3), Some("1 replicas of the old form are ending")),
+            (workload(2, 2, 2, 2), None),
+            (json!({}), Some("its controller has not seen it yet")),
+            (
+                json!({"spec": {"replicas": 0}, "metadata": {"generation": 1}, "status": {"observedGeneration": 1}}),
+                None,
+            ),
+        ] {
+            assert_eq!(waits_for(&workload).as_deref(), expected, "{workload}");
+        }
+    }
+
+    #[test]
+    fn pods_say_why_they_are_not_ready() {
+        let pulls = json!({"metadata": {"name": "a"}, "status": {"containerStatuses": [
+            {"state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}},
+        ]}});
+        let nowhere = json!({"metadata": {"name": "b"}, "status": {"conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no nodes"},
+        ]}});
+        let starts = json!({"metadata": {"name": "c"}, "status": {"containerStatuses": [
+            {"state": {"waiting": {"reason": "ContainerCreating"}}},
+        ]}});
+        assert_eq!(
+            told("Deployment x", "0 of 4 replicas are ready", &[starts, nowhere, pulls.clone(), pulls]),
+            "Deployment x: 0 of 4 replicas are ready (2 pods: ErrImagePull: no such image; pod b: Unschedulable: no nodes)"
+        );
+        assert_eq!(told("x", "waits", &[]), "x: waits");
+    }
+}

@@ -1,0 +1,333 @@
+//! Applies an installation of the operator, removes what an earlier one left, and waits until it runs.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
+use kube::{Client, ResourceExt};
+use serde_json::Value;
+use thiserror::Error;
+use tokio::time::{Instant, sleep};
+
+use super::kinds::{Kind, Kinds};
+use crate::api::{MANAGED_BY as OPERATOR, MANAGED_BY_LABEL};
+use crate::core::install::{INSTALLED_IN, MANAGED_BY, Owner, Waves, key, owner, told, waits_for};
+use crate::core::manifest::ObjectKey;
+
+/// Field manager of what is installed.
+pub const MANAGER: &str = "clusterstack-install";
+
+/// How often it is looked at what is waited for.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Kinds that an earlier installation may have left: of other values, or of another version.
+const LEFT: &[(&str, &str)] = &[
+    ("apps/v1", "Deployment"),
+    ("apps/v1", "StatefulSet"),
+    ("policy/v1", "PodDisruptionBudget"),
+    ("monitoring.coreos.com/v1", "ServiceMonitor"),
+    ("v1", "Service"),
+    ("v1", "ConfigMap"),
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"),
+    ("rbac.authorization.k8s.io/v1", "Role"),
+    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
+    ("rbac.authorization.k8s.io/v1", "ClusterRole"),
+    ("v1", "ServiceAccount"),
+];
+
+/// What the operator registers: without it Cluster API would wait for hooks that nobody answers.
+const REGISTERED: &[(&str, &str)] = &[
+    ("runtime.cluster.x-k8s.io", "ExtensionConfig"),
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"),
+];
+
+/// Why it could not be installed.
+#[derive(Debug, Error)]
+pub enum InstallError {
+    /// The API server said no, or nothing.
+    #[error("{object} can't be {what}: {error}")]
+    Refused {
+        /// The object.
+        object: String,
+        /// What was tried: "applied".
+        what: &'static str,
+        /// Its words.
+        error: Box<kube::Error>,
+    },
+    /// The API server does not know the kind.
+    #[error("{object}: the API server does not serve this kind")]
+    NoKind {
+        /// The object.
+        object: String,
+    },
+    /// Somebody else keeps it.
+    #[error("{object} was installed with {by}")]
+    Foreign {
+        /// The object.
+        object: String,
+        /// Who: the value of `app.kubernetes.io/managed-by`.
+        by: String,
+    },
+    /// It does not run in time.
+    #[error("after {} s {waits}", waited.as_secs())]
+    Timeout {
+        /// How long it was waited for.
+        waited: Duration,
+        /// What was waited for last.
+        waits: String,
+    },
+}
+
+/// What became of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It was not there.
+    Created,
+    /// It was changed.
+    Configured,
+    /// It was so already.
+    Unchanged,
+    /// It was of an earlier installation.
+    Removed,
+}
+
+/// A cluster to install in.
+pub struct Installer<'a> {
+    client: &'a Client,
+    namespace: &'a str,
+    kinds: Kinds,
+    is_dry: bool,
+}
+
+impl<'a> Installer<'a> {
+    /// The operator's `namespace`; `is_dry`: the API server is asked, and nothing is stored.
+    pub fn new(client: &'a Client, namespace: &'a str, is_dry: bool) -> Self {
+        Self { client, namespace, kinds: Kinds::default(), is_dry }
+    }
+
+    /// Applies everything in its order; `tell` is told of each object.
+    ///
+    /// # Errors
+    /// The first refusal. What was installed by Helm, say, is left to Helm: then nothing is changed.
+    pub async fn apply(&self, waves: &Waves, tell: &mut impl FnMut(&str, Change)) -> Result<(), InstallError> {
+        self.nobody_elses(waves).await?;
+        for object in waves.objects() {
+            self.apply_one(object, tell).await?;
+            if object["kind"] == "CustomResourceDefinition" && !self.is_dry {
+                self.established(object).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what an earlier installation has that this one has not.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub async fn prune(&self, waves: &Waves, tell: &mut impl FnMut(&str, Change)) -> Result<(), InstallError> {
+        let wanted: Vec<ObjectKey> = waves.objects().map(key).collect();
+        for (api_version, kind) in LEFT {
+            for object in self.ours(api_version, kind).await? {
+                if !wanted.contains(&key(&object)) {
+                    self.delete(&object).await?;
+                    tell(&key(&object).to_string(), Change::Removed);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All that was installed of a kind, without definitions of kinds.
+    async fn ours(&self, api_version: &str, kind: &str) -> Result<Vec<Value>, InstallError> {
+        let labels = format!("{MANAGED_BY_LABEL}={MANAGED_BY},{INSTALLED_IN}={}", self.namespace);
+        self.labelled(api_version, kind, &labels).await
+    }
+
+    async fn labelled(&self, api_version: &str, kind: &str, labels: &str) -> Result<Vec<Value>, InstallError> {
+        let failed = |error| InstallError::Refused { object: kind.to_owned(), what: "listed", error: Box::new(error) };
+        let Some(found) = self.kinds.get(self.client, api_version, kind).await.map_err(failed)? else {
+            return Ok(Vec::new());
+        };
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &found.resource);
+        let list = api.list(&ListParams::default().labels(labels)).await.map_err(failed)?;
+        Ok(list
+            .items
+            .into_iter()
+            // Those on their way out wait for nobody here.
+            .filter(|object| object.metadata.deletion_timestamp.is_none())
+            .map(|mut object| {
+                object.types = Some(kube::api::TypeMeta { api_version: api_version.to_owned(), kind: kind.to_owned() });
+                serde_json::to_value(object).unwrap_or_default()
+            })
+            .collect())
+    }
+
+    async fn nobody_elses(&self, waves: &Waves) -> Result<(), InstallError> {
+        for object in waves.objects() {
+            let Some(live) = self.live(object).await? else { continue };
+            if let Owner::Other(by) = owner(&live) {
+                return Err(InstallError::Foreign { object: key(object).to_string(), by });
+            }
+        }
+        Ok(())
+    }
+
+    /// The object that is there; `None` too where its kind is not.
+    async fn live(&self, object: &Value) -> Result<Option<Value>, InstallError> {
+        let failed = |error| refused(object, "read", error);
+        let Some(kind) = self.kind(object).await? else { return Ok(None) };
+        let live = self.api(&kind, object).get_opt(text(&object["metadata"]["name"])).await.map_err(failed)?;
+        Ok(live.map(|live| serde_json::to_value(live).unwrap_or_default()))
+    }
+
+    async fn apply_one(&self, object: &Value, tell: &mut impl FnMut(&str, Change)) -> Result<(), InstallError> {
+        let before = self.live(object).await?;
+        let Some(kind) = self.kind(object).await? else {
+            return Err(InstallError::NoKind { object: key(object).to_string() });
+        };
+        let mut params = PatchParams::apply(MANAGER).force();
+        params.dry_run = self.is_dry;
+        let name = text(&object["metadata"]["name"]);
+        let applied = self.api(&kind, object).patch(name, &params, &Patch::Apply(object)).await;
+        let applied = match applied {
+            // Its namespace would be made before.
+            Err(kube::Error::Api(status)) if self.is_dry && status.code == 404 && before.is_none() => {
+                tell(&key(object).to_string(), Change::Created);
+                return Ok(());
+            }
+            applied => applied.map_err(|error| refused(object, "applied", error))?,
+        };
+        let change = match before {
+            None => Change::Created,
+            Some(before) if is_same(&before, &applied) => Change::Unchanged,
+            Some(_) => Change::Configured,
+        };
+        tell(&key(object).to_string(), change);
+        Ok(())
+    }
+
+    /// Deletes what was installed, and what the operator registered: everything but definitions of kinds and the namespace.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub async fn remove(&self, tell: &mut impl FnMut(&str, Change)) -> Result<(), InstallError> {
+        self.prune(&Waves::default(), tell).await?;
+        for (group, kind) in REGISTERED {
+            let failed =
+                |error| InstallError::Refused { object: (*kind).to_owned(), what: "listed", error: Box::new(error) };
+            let Some(found) = self.kinds.preferred(self.client, group, kind).await.map_err(failed)? else { continue };
+            let api_version = found.resource.api_version.clone();
+            for object in self.labelled(&api_version, kind, &format!("{MANAGED_BY_LABEL}={OPERATOR}")).await? {
+                self.delete(&object).await?;
+                tell(&key(&object).to_string(), Change::Removed);
+            }
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, object: &Value) -> Result<(), InstallError> {
+        let Some(kind) = self.kind(object).await? else { return Ok(()) };
+        let uid = object["metadata"]["uid"].as_str().map(str::to_owned);
+        let mut params = DeleteParams::foreground();
+        params.dry_run = self.is_dry;
+        params.preconditions = Some(Preconditions { uid, resource_version: None });
+        match self.api(&kind, object).delete(text(&object["metadata"]["name"]), &params).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(error) => Err(refused(object, "deleted", error)),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    async fn kind(&self, object: &Value) -> Result<Option<Kind>, InstallError> {
+        let found = self.kinds.get(self.client, text(&object["apiVersion"]), text(&object["kind"])).await;
+        found.map_err(|error| refused(object, "looked for", error))
+    }
+
+    fn api(&self, kind: &Kind, object: &Value) -> Api<DynamicObject> {
+        match object["metadata"]["namespace"].as_str() {
+            Some(namespace) if kind.namespaced => Api::namespaced_with(self.client.clone(), namespace, &kind.resource),
+            _ => Api::all_with(self.client.clone(), &kind.resource),
+        }
+    }
+
+    async fn established(&self, definition: &Value) -> Result<(), InstallError> {
+        let began = Instant::now();
+        loop {
+            let live = self.live(definition).await?.unwrap_or_default();
+            let conditions = live["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            if conditions.iter().any(|one| one["type"] == "Established" && one["status"] == "True") {
+                return Ok(());
+            }
+            if began.elapsed() > Duration::from_secs(30) {
+                let waits = format!("{} is not established", key(definition));
+                return Err(InstallError::Timeout { waited: began.elapsed(), waits });
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Waits until the operator runs as it was applied; `tell` hears what is waited for.
+    ///
+    /// # Errors
+    /// It does not in time, with the reason of a pod.
+    pub async fn wait(&self, waves: &Waves, limit: Duration, tell: &mut impl FnMut(&str)) -> Result<(), InstallError> {
+        let began = Instant::now();
+        for object in &waves.workloads {
+            let mut said = HashSet::new();
+            loop {
+                let live = self.live(object).await?.unwrap_or_default();
+                let Some(waits) = waits_for(&live) else { break };
+                let pods = self.pods(object).await;
+                let waits = told(&key(object).to_string(), &waits, &pods);
+                if said.insert(waits.clone()) {
+                    tell(&waits);
+                }
+                if began.elapsed() > limit {
+                    return Err(InstallError::Timeout { waited: began.elapsed(), waits });
+                }
+                sleep(LOOK).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// The pods of a workload; none where they can't be read, for they only explain.
+    async fn pods(&self, workload: &Value) -> Vec<Value> {
+        let Ok(Some(kind)) = self.kinds.get(self.client, "v1", "Pod").await else { return Vec::new() };
+        let labels = workload["spec"]["selector"]["matchLabels"].as_object().into_iter().flatten();
+        let labels: Vec<String> = labels.map(|(name, value)| format!("{name}={}", text(value))).collect();
+        let namespace = text(&workload["metadata"]["namespace"]);
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &kind.resource);
+        let pods = api.list(&ListParams::default().labels(&labels.join(","))).await;
+        pods.map(|list| list.items.iter().filter_map(|pod| serde_json::to_value(pod).ok()).collect())
+            .unwrap_or_default()
+    }
+}
+
+/// Compared without what each write changes.
+fn is_same(before: &Value, after: &DynamicObject) -> bool {
+    let plain = |object: &Value| {
+        let mut object = object.clone();
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("managedFields");
+            metadata.remove("resourceVersion");
+            metadata.remove("generation");
+        }
+        if let Some(object) = object.as_object_mut() {
+            object.remove("status");
+            object.remove("apiVersion");
+            object.remove("kind");
+        }
+        object
+    };
+    before["metadata"]["resourceVersion"] == after.resource_version().unwrap_or_default()
+        || serde_json::to_value(after).is_ok_and(|after| plain(&after) == plain(before))
+}
+
+fn refused(object: &Value, what: &'static str, error: kube::Error) -> InstallError {
+    InstallError::Refused { object: key(object).to_string(), what, error: Box::new(error) }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
