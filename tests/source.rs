@@ -12,6 +12,7 @@ mod local;
 mod oci;
 mod oci_lies;
 mod oci_login;
+mod push;
 mod registry;
 mod remote;
 mod repository;

@@ -1,6 +1,6 @@
 //! `clusterstack push`: releases to where they are found.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -18,14 +18,14 @@ pub const EXAMPLES: &str = "\
 Examples:
   clusterstack push .release/docker-hello-1-34-v1 /srv/releases
   clusterstack push .release oci://registry.example.com/platform/cluster-stacks
-  clusterstack push .release git+ssh://git@git.example.com/platform/releases.git --branch main
+  clusterstack push .release git+https://git.example.com/platform/releases.git --branch main
   clusterstack push .release layout:./layout dir:///srv/releases     # several at once
 
 A release that is there with other content stays as it is, and the command fails. Git asks who you are as `git push`
 does: an SSH agent, or your credential helpers.";
 
 /// What a target is.
-const TARGETS: &str = "Where to: oci://host/repository, dir:///path or a path, layout:path (an OCI image layout), git+ssh://…, git+file:///…";
+const TARGETS: &str = "Where to: oci://host/repository, dir:///path or a path, layout:path (an OCI image layout), git+https://…, git+ssh://…, git+file:///…";
 
 /// Flags of `clusterstack push`.
 #[derive(Args, Clone, Debug)]
@@ -92,6 +92,7 @@ fn parsed(args: &PushArgs, text: &str) -> Result<Target> {
     if let Target::Git(git) = &mut target {
         git.branch.clone_from(&args.branch);
         git.path.clone_from(&args.path);
+        git.ca_file = args.registry.ca_file().map(Path::to_owned);
     }
     Ok(target)
 }

@@ -17,7 +17,7 @@ pub struct RegistryArgs {
     #[arg(long, value_name = "FILE")]
     registry_config: Option<PathBuf>,
 
-    /// File with authorities that sign registries' certificates, beside the system's
+    /// File with authorities that sign servers' certificates, beside the system's
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
 
@@ -34,6 +34,11 @@ pub struct Opened {
 }
 
 impl RegistryArgs {
+    /// The file of `--ca-file`.
+    pub fn ca_file(&self) -> Option<&Path> {
+        self.ca_file.as_deref()
+    }
+
     /// Opens a target.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use git2::{
     AutotagOption, Commit, Cred, CredentialType, Direction, Error, ErrorClass, ErrorCode, FetchOptions, FileMode,
@@ -29,6 +29,8 @@ pub struct Git {
     pub branch: Option<String>,
     /// Directory of the stack; `stacks/<provider>/<name>` without it.
     pub path: Option<String>,
+    /// File with authorities of https servers, beside the system's.
+    pub ca_file: Option<PathBuf>,
 }
 
 /// The repository that a commit is made in.
@@ -42,7 +44,10 @@ impl Git {
     fn fail(&self, action: &'static str) -> impl Fn(Error) -> PublishError {
         let (target, secret) = (self.url.redacted(), self.url.secret_str().to_owned());
         move |error| {
-            let problem = error.message().replace(&secret, &target);
+            let mut problem = error.message().replace(&secret, &target);
+            if error.code() == ErrorCode::Certificate {
+                problem.push_str(": --ca-file names a file with the authority that signed its certificate");
+            }
             PublishError::Remote { action, target: target.clone(), problem }
         }
     }
@@ -70,11 +75,8 @@ impl Git {
 
     /// Publishes a release, blocking.
     pub fn publish(&self, release: &Release) -> Result<Published, PublishError> {
-        // libgit2 is built without TLS: sources have a transport of ours, which only fetches.
-        if self.url.redacted().starts_with("https:") {
-            let problem =
-                "https can't be pushed to yet: write git+ssh://…, or git+file:///… of a clone, and git push from there";
-            return Err(self.refuse(problem.to_owned()));
+        if let Some(file) = &self.ca_file {
+            trust(file).map_err(self.fail("trusting --ca-file for"))?;
         }
         let files = release.stack()?;
         let tag = format!("refs/tags/{}", release.name.object_name());
@@ -164,6 +166,14 @@ impl Git {
         pushed?;
         refused.take().map_or(Ok(()), |problem| Err(self.refuse(problem)))
     }
+}
+
+/// Makes the authorities in a file trusted, beside the system's.
+fn trust(file: &Path) -> Result<(), Error> {
+    #[allow(unsafe_code, reason = "libgit2's authorities are a global that git2 marks as unsafe")]
+    // SAFETY: libgit2 adds to a store of OpenSSL, which has a lock of its own.
+    let trusted = unsafe { git2::opts::set_ssl_cert_file(file) };
+    trusted
 }
 
 fn proxy<'a>() -> ProxyOptions<'a> {

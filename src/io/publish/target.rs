@@ -25,15 +25,15 @@ pub enum Target {
 impl FromStr for Target {
     type Err = PublishError;
 
-    /// Reads `dir:///path`, `layout:path`, `oci://host/repository`, `git+https://…`, `git+file:///…` and a plain path.
+    /// Reads `dir:///path`, `layout:path`, `oci://host/repository`, `git+https://…`, `git+ssh://…`, `git+file:///…` and a plain path.
     fn from_str(text: &str) -> Result<Self, PublishError> {
         let bad = |problem: &str| PublishError::Target { target: redacted(text), problem: problem.to_owned() };
         if let Some(url) = text.strip_prefix("git+") {
             let url = SourceUrl::parse(url).map_err(|error| bad(&error.to_string()))?;
             if url.scheme() == Scheme::Http {
-                return Err(bad("plain http shows a login to anybody on the way: write git+ssh://…"));
+                return Err(bad("plain http shows a login to anybody on the way: write git+https://… or git+ssh://…"));
             }
-            return Ok(Self::Git(Git { url, branch: None, path: None }));
+            return Ok(Self::Git(Git { url, branch: None, path: None, ca_file: None }));
         }
         if let Some(repository) = text.strip_prefix("oci://") {
             let repository = repository.trim_end_matches('/');
@@ -52,7 +52,9 @@ impl FromStr for Target {
             return Ok(Self::Directory(path(rest.strip_prefix("//").unwrap_or(rest))?));
         }
         if text.contains("://") {
-            return Err(bad("write oci://host/repository, dir:///path, layout:path, git+ssh://… or a path"));
+            return Err(bad(
+                "write oci://host/repository, dir:///path, layout:path, git+https://…, git+ssh://… or a path",
+            ));
         }
         Ok(Self::Directory(path(text)?))
     }
