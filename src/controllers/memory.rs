@@ -17,6 +17,7 @@ pub struct Memory(Mutex<HashMap<String, Entry>>);
 #[derive(Default)]
 struct Entry {
     failures: u32,
+    early_ends: u32,
     corrections: BTreeMap<ObjectKey, Correction>,
     sent_refused: Option<Instant>,
     definition_changed: bool,
@@ -47,6 +48,21 @@ impl Memory {
     pub fn succeeded(&self, uid: &str) {
         if let Some(entry) = self.lock().get_mut(uid) {
             entry.failures = 0;
+        }
+    }
+
+    /// Counts a pass in a row that ended early, whatever it had found out by then; how many there were before.
+    pub fn ended_early(&self, uid: &str) -> u32 {
+        let mut memory = self.lock();
+        let entry = memory.entry(uid.to_owned()).or_default();
+        entry.early_ends = entry.early_ends.saturating_add(1);
+        entry.early_ends - 1
+    }
+
+    /// Ends a row of passes that ended early.
+    pub fn ended(&self, uid: &str) {
+        if let Some(entry) = self.lock().get_mut(uid) {
+            entry.early_ends = 0;
         }
     }
 
@@ -198,5 +214,11 @@ mod tests {
         assert_eq!((memory.failed("u"), memory.failed("u")), (0, 1));
         memory.succeeded("u");
         assert_eq!(memory.failed("u"), 0);
+        // Its status can't be written: what it found out before is no reason to try again at once.
+        assert_eq!((memory.ended_early("u"), memory.ended_early("u")), (0, 1));
+        memory.succeeded("u");
+        assert_eq!(memory.ended_early("u"), 2);
+        memory.ended("u");
+        assert_eq!(memory.ended_early("u"), 0);
     }
 }

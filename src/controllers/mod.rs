@@ -233,16 +233,18 @@ impl Context {
     /// What is done with an error that ended a pass.
     fn on_error<K: ResourceExt>(&self, object: &K, error: &Error) -> Action {
         let name = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
+        let uid = object.uid().unwrap_or_default();
+        let pause = |class| retry::delay(class, self.memory.ended_early(&uid), rand::random());
         if error.is_not_ours() {
             tracing::debug!(object = name, "another replica has it now");
             return Action::await_change();
         }
         if error.is_overtaken() {
             tracing::debug!(object = name, "it was changed meanwhile; it is looked at again");
-            return Action::requeue(self.after(ErrorClass::Transient, &object.uid().unwrap_or_default()));
+            return Action::requeue(pause(ErrorClass::Transient));
         }
         tracing::warn!(object = name, %error, "pass ended early; it is tried again");
-        Action::requeue(self.after(error.class(), &object.uid().unwrap_or_default()))
+        Action::requeue(pause(error.class()))
     }
 }
 

@@ -108,7 +108,9 @@ pub(super) async fn seated<K: Rooted + Resource<DynamicType = ()> + Send + Sync 
         Seat::Taken(role, fence) => {
             let own = ctx.clients.own();
             let pass = fence::within(fence, async { caught(&**object, &own, pass(role)).await });
-            timed(kind_of::<K>(), &ctx.metrics, pass).await
+            let next = timed(kind_of::<K>(), &ctx.metrics, pass).await?;
+            ctx.memory.ended(&object.meta().uid.clone().unwrap_or_default());
+            Ok(next)
         }
     }
 }

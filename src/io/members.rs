@@ -5,6 +5,7 @@
 
 mod keeper;
 mod lease;
+mod patience;
 mod trace;
 mod word;
 

@@ -13,18 +13,18 @@ use kube::{Api, ResourceExt};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::patience::{Failed, Patience};
 use super::trace::Traces;
 use super::word::{self, Heard};
 use super::{Members, lease};
 use crate::api::{MEMBER_LABEL, TOLD};
 use crate::core::share::Reach;
 use crate::core::share::view::{Sight, View};
-use crate::io::apply::refusal;
 
 /// How often the Lease is renewed, and all are looked at.
 const RENEW: Duration = Duration::from_millis(2500);
-/// How long an answer may take: a Lease has time for several tries.
-const ANSWER: Duration = Duration::from_secs(3);
+/// Shortest pause between two turns.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Pause before another try where the API server does not answer.
 const RETRY: Duration = Duration::from_millis(500);
 /// How long the Lease of a member that is over stays: by then everybody has seen it.
@@ -37,6 +37,9 @@ pub(super) struct Keeper {
     reach: watch::Receiver<Reach>,
     view: View,
     traces: Traces,
+    patience: Patience,
+    /// When what our Lease says was sent last.
+    sent: Duration,
     /// Our Lease as it was written last.
     lease: Option<Lease>,
     /// What it said last, as far as that is known: by which members we act.
@@ -66,14 +69,6 @@ async fn changed(reach: &mut watch::Receiver<Reach>) {
     }
 }
 
-/// Why a request did not do what it should.
-pub(super) enum Failed {
-    /// There is no such Lease any more, or it is another's.
-    Gone,
-    /// No answer, or a refusal.
-    Trouble(String),
-}
-
 impl Keeper {
     pub(super) fn new(api: Api<Lease>, members: Members, identity: &str, reach: watch::Receiver<Reach>) -> Self {
         let identity = identity.to_owned();
@@ -85,6 +80,8 @@ impl Keeper {
             reach,
             view: View::default(),
             traces,
+            patience: Patience::default(),
+            sent: Duration::ZERO,
             lease: None,
             said: String::new(),
             may_say: String::new(),
@@ -109,7 +106,7 @@ impl Keeper {
             self.tell(worked);
             due = tokio::select! {
                 () = end.cancelled() => return self.give_back().await,
-                () = tokio::time::sleep(if worked_well(&self.told) { RENEW } else { RETRY }) => true,
+                () = tokio::time::sleep(self.pause()) => true,
                 () = told(&self.members) => true,
                 () = changed(&mut self.reach) => true,
                 _ = changes.recv() => false,
@@ -120,6 +117,14 @@ impl Keeper {
                 }
             };
         }
+    }
+
+    /// Until the next renewal: counted from when the last one was sent, however long its answer took.
+    fn pause(&self) -> Duration {
+        if !self.told.is_empty() {
+            return RETRY;
+        }
+        RENEW.saturating_sub(self.members.now().saturating_sub(self.sent)).max(PAUSE)
     }
 
     /// Renews where that is due, and looks.
@@ -155,8 +160,9 @@ impl Keeper {
         let name = lease::name_of(&self.identity);
         let traces = self.traces.leave(&name, &self.identity).await?;
         let sent = self.members.now();
+        self.sent = sent;
         let made = lease::made(&name, &self.identity, &self.reach.borrow());
-        let made = answer(self.api.create(&PostParams::default(), &made)).await;
+        let made = self.patience.answer(self.api.create(&PostParams::default(), &made)).await;
         let made = made.map_err(|failed| failed.text("a Lease can't be created"))?;
         self.view.begin(lease::member(&made), sent, traces);
         self.lease = Some(made);
@@ -183,10 +189,11 @@ impl Keeper {
         let says = if self.view.unsaid() == Some(&self.may_say) { self.may_say.clone() } else { self.said.clone() };
         self.view.saying(&says);
         let sent = self.members.now();
+        self.sent = sent;
         let told = word::written(&self.members.0.told.lock().unwrap_or_else(PoisonError::into_inner));
         let reach = self.reach.borrow().clone();
         let renewed = lease::renewed(known, &says, told, &reach);
-        let written = answer(self.api.replace(&name, &PostParams::default(), &renewed)).await;
+        let written = self.patience.answer(self.api.replace(&name, &PostParams::default(), &renewed)).await;
         let now = self.members.now();
         match written {
             Ok(written) => {
@@ -211,7 +218,7 @@ impl Keeper {
 
     /// After a conflict: a renewal of ours may have gone through without an answer.
     async fn reread(&mut self, name: &str) -> Result<(), String> {
-        let read = answer(self.api.get_opt(name)).await;
+        let read = self.patience.answer(self.api.get_opt(name)).await;
         match read.map_err(|failed| failed.text(&format!("Lease {name} can't be read")))? {
             Some(now) if !lease::sight(&now).released => {
                 self.lease = Some(now);
@@ -229,7 +236,7 @@ impl Keeper {
     async fn look(&mut self) -> Result<(), String> {
         let sent = self.members.now();
         let params = ListParams::default().labels(MEMBER_LABEL);
-        let listed = answer(self.api.list(&params)).await;
+        let listed = self.patience.answer(self.api.list(&params)).await;
         let listed = listed.map_err(|failed| failed.text("Leases of members can't be listed"))?.items;
         let now = self.members.now();
         let sights: Vec<Sight> = listed.iter().map(lease::sight).collect();
@@ -274,7 +281,7 @@ impl Keeper {
             }
             let preconditions = Preconditions { uid: lease.uid(), resource_version: lease.resource_version() };
             let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-            if let Err(Failed::Trouble(error)) = answer(self.api.delete(&name, &params)).await {
+            if let Err(Failed::Trouble(error)) = self.patience.answer(self.api.delete(&name, &params)).await {
                 tracing::debug!(lease = name, error, "the Lease of a member that is over stays");
             }
             // One a turn: our own Lease is to be renewed meanwhile.
@@ -286,10 +293,10 @@ impl Keeper {
         for _ in 0..2 {
             let Some(known) = self.lease.take() else { return };
             let name = known.name_any();
-            match answer(self.api.replace(&name, &PostParams::default(), &lease::released(known))).await {
+            match self.patience.answer(self.api.replace(&name, &PostParams::default(), &lease::released(known))).await {
                 Ok(_) => return tracing::info!(lease = name, "the Lease is given back"),
                 Err(Failed::Gone) => {
-                    let read = answer(self.api.get_opt(&name)).await.ok().flatten();
+                    let read = self.patience.answer(self.api.get_opt(&name)).await.ok().flatten();
                     self.lease = read.filter(|now| !lease::sight(now).released);
                 }
                 Err(failed) => {
@@ -314,32 +321,10 @@ impl Keeper {
     }
 }
 
-fn worked_well(told: &str) -> bool {
-    told.is_empty()
-}
-
 async fn next(drained: &mut Option<BoxFuture<'static, String>>) -> String {
     match drained {
         Some(drained) => drained.await,
         None => std::future::pending().await,
-    }
-}
-
-impl Failed {
-    pub(super) fn text(self, what: &str) -> String {
-        match self {
-            Self::Gone => format!("{what}: it was changed meanwhile"),
-            Self::Trouble(why) => format!("{what}: {why}"),
-        }
-    }
-}
-
-pub(super) async fn answer<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Failed> {
-    match tokio::time::timeout(ANSWER, request).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Err(Failed::Gone),
-        Ok(Err(error)) => Err(Failed::Trouble(refusal(&error).message)),
-        Err(_) => Err(Failed::Trouble(format!("no answer within {} s", ANSWER.as_secs()))),
     }
 }
 
