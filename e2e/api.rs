@@ -67,6 +67,9 @@ async fn specs_that_can_never_work_are_refused_with_the_reason() {
         (json!({"source": {"git": null}}), "exactly one source"),
         (json!({"interval": "5 minutes"}), "spec.interval"),
         (json!({"interval": "1s"}), "interval must be at least 10s"),
+        // More than CEL's durations hold.
+        (json!({"interval": "99999999999h"}), "interval must be at least 10s"),
+        (json!({"interval": "1m1h"}), "interval must be at least 10s"),
         (json!({"keep": -1}), "spec.keep"),
         (json!({"driftMode": "ignore"}), "spec.driftMode"),
         (json!({"ignoreDifferences": [{"kind": "ConfigMap", "jsonPointers": ["data"]}]}), "jsonPointers"),
@@ -83,6 +86,7 @@ async fn specs_that_can_never_work_are_refused_with_the_reason() {
         json!({}),
         json!({"noProvider": false, "providerRef": template}),
         json!({"versions": ["v1", "v12"], "keep": 0, "interval": "1h30m", "driftMode": "warn"}),
+        json!({"interval": "1.5h0.5s500ms"}),
         json!({"channel": "custom", "versions": ["v0-sha.abc", "v1-beta.2"], "preReleases": ["beta"]}),
         json!({"source": null}),
         json!({"verify": {"git": {"secretRef": {"name": "k"}}}}),

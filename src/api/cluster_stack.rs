@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::condition::Condition;
 use super::source::{Approval, Pin, Receiver, Source, SourceReference, Verify};
+use super::{INTERVAL_MESSAGE, INTERVAL_RULE};
 
 /// What a ClusterStack should bring: which releases, from where, applied how.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -135,7 +136,7 @@ pub struct ClusterStackSpec {
     /// How often the source is polled: a duration such as `5m` or `1h30m`, at least 10s. Defaults to 5m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
-    #[x_kube(validation = Rule::new("duration(self) >= duration('10s')").message("interval must be at least 10s"))]
+    #[x_kube(validation = Rule::new(INTERVAL_RULE).message(INTERVAL_MESSAGE))]
     pub interval: Option<String>,
 
     /// Lets the operator's receiver be told that the source has something new.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::cluster_stack::{Channel, LastPoll};
 use super::condition::Condition;
 use super::source::{Receiver, Source, Verify};
+use super::{INTERVAL_MESSAGE, INTERVAL_RULE};
 
 /// Where releases come from, how it is polled, and what of it is on offer to whom.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -49,7 +50,7 @@ pub struct ClusterStackSourceSpec {
     /// How often the source is polled: a duration such as `5m` or `1h30m`, at least 10s. Defaults to 5m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
-    #[x_kube(validation = Rule::new("duration(self) >= duration('10s')").message("interval must be at least 10s"))]
+    #[x_kube(validation = Rule::new(INTERVAL_RULE).message(INTERVAL_MESSAGE))]
     pub interval: Option<String>,
 
     /// Lets the operator's receiver be told that the source has something new.

@@ -198,7 +198,7 @@ pub const RIGHTS: &[Right] = &[
         Role::Operator,
         GROUP,
         &["operatorshards"],
-        &["get", "list", "watch", "create", "patch", "delete"],
+        &["list", "create", "patch", "delete"],
         "each replica says in one what it works on; those of replicas that are gone go",
     ),
     right(
@@ -311,7 +311,7 @@ pub const RIGHTS: &[Right] = &[
         Role::Operator,
         "apiextensions.k8s.io",
         &["customresourcedefinitions"],
-        &["get", "list", "watch"],
+        &["list", "watch"],
         "learns when a kind comes",
     ),
     right(
@@ -364,7 +364,7 @@ pub const RIGHTS: &[Right] = &[
         Role::OwnNamespace,
         "coordination.k8s.io",
         &["leases"],
-        &["get", "list", "watch", "create", "update", "patch", "delete"],
+        &["get", "list", "watch", "create", "update", "delete"],
         "replicas share the work, and one leads",
     ),
     right(
