@@ -119,6 +119,10 @@ pub const CSO_STAGE_ANNOTATION: &str = "ClusterAddonStage";
 pub const PAUSED: &str = "cluster.x-k8s.io/paused";
 /// Annotation that `clusterctl move` puts on what it deletes because it is elsewhere now.
 pub const DELETE_FOR_MOVE: &str = "clusterctl.cluster.x-k8s.io/delete-for-move";
+/// Whether `clusterctl move` deletes an object here because it is elsewhere now: what it stands for stays.
+pub fn is_moved<K: kube::ResourceExt>(object: &K) -> bool {
+    object.annotations().contains_key(DELETE_FOR_MOVE)
+}
 /// Cluster API's label that `--watch-filter` matches.
 pub const WATCH_LABEL: &str = "cluster.x-k8s.io/watch-filter";
 /// Label on a Job, its pod and its recipe: UID of the object that stands for the node image.
@@ -151,6 +155,10 @@ pub const TOLD: &str = "clusterstack.x-k8s.io/told";
 pub const SETTINGS_BEFORE: &str = "clusterstack.x-k8s.io/last-good-settings";
 /// Label on a ClusterStack, ClusterStackSource or Cluster: which replicas work on it, by `--shard-class`.
 pub const SHARD_CLASS: &str = "clusterstack.x-k8s.io/shard-class";
+/// What an interval has to be, in CEL: never an error of CEL itself, of which a stored object could not be rid.
+const INTERVAL_RULE: &str = "self != '' && self.matches('^([0-9]{1,5}([.][0-9]{1,6})?h)?([0-9]{1,7}([.][0-9]{1,6})?m)?([0-9]{1,9}([.][0-9]{1,6})?s)?([0-9]{1,9}ms)?$') && duration(self) >= duration('10s')";
+/// What is said of an interval that is none.
+const INTERVAL_MESSAGE: &str = "interval must be at least 10s, in hours, minutes and seconds such as 1h30m";
 /// Cluster API's label: the Cluster an object belongs to.
 pub const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 
@@ -186,13 +194,17 @@ fn finished(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     }
     let labels = crd.metadata.labels.get_or_insert_default();
     labels.insert("app.kubernetes.io/name".into(), "clusterstack".into());
+    // It looks at kinds with the first alone, and takes what the second says with all that it owns.
+    labels.insert("clusterctl.cluster.x-k8s.io".into(), String::new());
     labels.insert("clusterctl.cluster.x-k8s.io/move-hierarchy".into(), String::new());
     crd
 }
 
 /// `clusterctl move` leaves it: it is about the management cluster that it is in.
 fn unmoved(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
-    crd.labels_mut().remove("clusterctl.cluster.x-k8s.io/move-hierarchy");
+    for label in ["clusterctl.cluster.x-k8s.io", "clusterctl.cluster.x-k8s.io/move-hierarchy"] {
+        crd.labels_mut().remove(label);
+    }
     crd
 }
 

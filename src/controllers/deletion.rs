@@ -20,7 +20,7 @@ use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::Reason;
 use crate::api::{
     CLUSTER_STACK_FINALIZER, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
-    ClusterStackReleaseStatus, DELETION_POLICY,
+    ClusterStackReleaseStatus, DELETION_POLICY, is_moved,
 };
 use crate::core::in_use::{self, Usage, User};
 use crate::core::ownership::Owner;
@@ -242,8 +242,9 @@ async fn finish(release: &ClusterStackRelease, ctx: &Context) -> Result<Action, 
     Ok(Action::await_change())
 }
 
+/// Whether what an object applied stays where it is.
 fn is_orphan<K: ResourceExt>(object: &K) -> bool {
-    object.annotations().get(DELETION_POLICY).is_some_and(|policy| policy == "orphan")
+    is_moved(object) || object.annotations().get(DELETION_POLICY).is_some_and(|policy| policy == "orphan")
 }
 
 pub(super) fn has_finalizer<K: ResourceExt>(object: &K, finalizer: &str) -> bool {

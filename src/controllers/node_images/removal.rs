@@ -11,7 +11,7 @@ use super::running::{NodeImages, template_place};
 use super::{elapsed, named, was_granted};
 use crate::api::condition::Reason;
 use crate::api::image_release::ProviderNodeImageRelease as Image;
-use crate::api::{FIELD_MANAGER, NODE_IMAGE_FINALIZER};
+use crate::api::{FIELD_MANAGER, NODE_IMAGE_FINALIZER, is_moved};
 use crate::controllers::deletion::has_finalizer;
 use crate::controllers::{Doing, Error};
 use crate::core::duration::{go_duration, spoken};
@@ -32,6 +32,10 @@ pub(super) async fn end(image: &Image, ctx: &NodeImages) -> Result<Action, Error
     if !has_finalizer(image, NODE_IMAGE_FINALIZER) {
         ctx.memory.forget(&image.uid().unwrap_or_default());
         return Ok(Action::await_change());
+    }
+    if is_moved(image) {
+        // The mark of this management cluster stays at the image, too: it is never removed before somebody takes that away.
+        return release(image, ctx).await;
     }
     let order = match ctx.order(image).await? {
         Ok(order) => order,
