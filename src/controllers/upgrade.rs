@@ -4,6 +4,7 @@ mod addons;
 mod management;
 mod releases;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use kube::{Client, ResourceExt};
@@ -121,7 +122,7 @@ impl Planner<'_> {
         };
         let parts = reading.parts(&cluster, &mut unknown).await;
         let mut plan = decide(&object, (&from, &old), (&to, &new), &parts);
-        plan.unknown.splice(0..0, unknown);
+        plan.unknown = each_once(unknown.into_iter().chain(plan.unknown));
         plan.acceptance = reading.try_cluster(&object, &target, &to).await;
         plan.addons = self.addons(&cluster, &object, (&present, &target), &to).await;
         if let (Some(before), Some(after)) = (&present.fetched, &target.fetched) {
@@ -135,6 +136,25 @@ impl Planner<'_> {
         let found = read.map_err(|error| api(format!("reading Cluster {namespace}/{name}"), error))?;
         found.ok_or_else(|| UpgradeError::NoCluster { namespace: namespace.to_owned(), name: name.to_owned() })
     }
+}
+
+/// What is not known, each said once: both releases may lack the same, and what can't be read is not known.
+fn each_once(notes: impl Iterator<Item = String>) -> Vec<String> {
+    let mut seen: BTreeSet<String> = BTreeSet::new();
+    let mut once: Vec<String> = Vec::new();
+    for note in notes {
+        let unread = note.strip_suffix(" is not known").and_then(|what| what.split_once(' '));
+        let is_told = unread.is_some_and(|(kind, name)| {
+            let known = |told: &String| {
+                told.starts_with(&format!("{kind} ")) && told.contains(&format!("{name} can't be read"))
+            };
+            once.iter().any(known)
+        });
+        if !is_told && seen.insert(note.clone()) {
+            once.push(note);
+        }
+    }
+    once
 }
 
 fn api(doing: String, error: kube::Error) -> UpgradeError {
@@ -200,4 +220,23 @@ fn class_objects(side: &Side) -> ClassObjects {
     };
     let templates = side.objects.iter().map(|object| (key(object), object.object.clone())).collect();
     ClassObjects { class, templates }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_said_once() {
+        let notes = [
+            "KubeadmConfigTemplate default/none can't be read: forbidden",
+            "KubeadmConfigTemplate default/none can't be read: forbidden",
+            "KubeadmConfigTemplate none is not known",
+            "KubeadmConfigTemplate other is not known",
+            "KubeadmConfigTemplate other is not known",
+            "DockerMachineTemplate none is not known",
+        ];
+        let once = each_once(notes.into_iter().map(ToOwned::to_owned));
+        assert_eq!(once, [notes[0], notes[3], notes[5]]);
+    }
 }

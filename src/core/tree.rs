@@ -7,6 +7,7 @@ use crate::api::cluster_stack::ReleaseSummary;
 use crate::api::cluster_stack_release::{Resource, ResourceStatus};
 use crate::api::condition::{self, Condition, ConditionType};
 use crate::api::{ClusterAddon, ClusterStack, ClusterStackRelease};
+use crate::core::addon;
 use crate::core::in_use::{self, ClusterUse};
 use crate::core::plan::key_of;
 use crate::core::status::row_class;
@@ -188,7 +189,10 @@ impl ClusterView {
 
     fn node(&self) -> Node {
         let addon = self.addon.as_ref().map(addon_node);
-        let none = || (None, "NoClusterAddon".to_owned(), "no operator has looked at it yet".to_owned());
+        let none = || match addon::cluster::name_problem(&self.cluster.name) {
+            Some(problem) => (Some(false), "NoClusterAddon".to_owned(), problem),
+            None => (None, "NoClusterAddon".to_owned(), "no operator has looked at it yet".to_owned()),
+        };
         let (ready, reason, message) =
             addon.as_ref().map_or_else(none, |node| (node.ready, node.reason.clone(), node.message.clone()));
         Node {

@@ -116,7 +116,7 @@ pub struct Plan {
 impl Plan {
     /// Whether that nothing changes may be said: all that could is known.
     pub fn is_known(&self) -> bool {
-        self.addons.compared != Compared::Nothing && self.unknown.is_empty()
+        matches!(self.addons.compared, Compared::DryRun | Compared::NoAddons) && self.unknown.is_empty()
     }
 
     /// Whether anything would change but names.

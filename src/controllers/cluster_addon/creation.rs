@@ -15,7 +15,7 @@ use super::super::seats::Seat;
 use super::super::{Context, Doing, Error};
 use super::{cluster_of, release_of, root_of};
 use crate::api::{ClusterAddon, ClusterAddonSpec, FIELD_MANAGER, SHARD_CLASS, WATCH_LABEL};
-use crate::core::addon::cluster::{Cluster, addon_name};
+use crate::core::addon::cluster::{Cluster, addon_name, name_problem};
 use crate::core::manifest::label;
 use crate::core::retry::{self, ErrorClass};
 use crate::core::share::view::Role;
@@ -62,6 +62,10 @@ async fn ensure(namespace: &str, name: &str, ctx: &Arc<Context>) -> Result<bool,
     let is_ours = cluster.class.as_ref().is_some_and(|class| release_of(class, ctx).is_some());
     let addon = addon_of(&cluster, &object);
     if cluster.deleting || !is_ours || !ctx.is_ours(&addon) {
+        return Ok(true);
+    }
+    if let Some(problem) = name_problem(name) {
+        tracing::warn!(cluster = format!("{namespace}/{name}"), "no addons: {problem}");
         return Ok(true);
     }
     let addon = Arc::new(addon);

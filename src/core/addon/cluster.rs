@@ -20,6 +20,17 @@ pub fn addon_name(cluster: &str) -> String {
     format!("cluster-addon-{cluster}")
 }
 
+/// Longest name of a Cluster that can have addons: its ClusterAddon is called after it, and has a name of at most 253
+/// characters (RFC 1123 subdomain). Cluster API itself takes no Cluster of a topology with a name over 63.
+pub const LONGEST_NAME: usize = 253 - "cluster-addon-".len();
+
+/// Why a Cluster of this name gets no addons; `None` where it does.
+pub fn name_problem(cluster: &str) -> Option<String> {
+    (cluster.len() > LONGEST_NAME).then(|| {
+        format!("its name is too long for a ClusterAddon: a Cluster with addons has one of at most {LONGEST_NAME} characters")
+    })
+}
+
 /// An object that a Cluster refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
@@ -131,6 +142,13 @@ fn reference(value: Option<&Value>) -> Option<Reference> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_name_that_is_too_long_for_a_cluster_addon_is_told() {
+        assert_eq!(name_problem(&"x".repeat(LONGEST_NAME)), None);
+        assert_eq!(addon_name(&"x".repeat(LONGEST_NAME)).len(), 253);
+        assert!(name_problem(&"x".repeat(LONGEST_NAME + 1)).is_some_and(|problem| problem.contains("239")));
+    }
 
     #[test]
     fn only_a_change_of_content_counts() {

@@ -7,18 +7,18 @@ use serde_json::{Map, Value};
 
 use super::charts::{self, Wanted};
 use super::{Desk, Rendered, injected, line_in, names, sample_cluster};
-use crate::core::addon::values::{self, ADDON_VALUES, OVERWRITE, Template};
+use crate::core::addon::values::{self, ADDON_VALUES, OVERWRITE, Template, ValuesError};
 use crate::core::addon::{condition, essential};
-use crate::core::addon_config::{AddonConfig, Hook};
+use crate::core::addon_config::{Action, AddonConfig, Hook};
 use crate::core::bundle::CLUSTER_ADDON;
-use crate::core::chart::{Capabilities, Release, RenderInput, Seed, render_text};
+use crate::core::chart::{Capabilities, Release, RenderInput, Seed};
 use crate::core::files::below;
 use crate::core::image::command;
 use crate::core::image::pipeline::{Pipeline, Work};
+use crate::core::manifest::ObjectKey;
 use crate::core::name::ReleaseName;
 use crate::core::node_images::{self, NodeImages};
 use crate::core::package::Identity;
-use crate::core::yaml;
 
 const CONFIG: &str = "clusteraddon.yaml";
 
@@ -79,7 +79,30 @@ pub(super) fn check(desk: &mut Desk<'_>, identity: &Identity, name: &ReleaseName
         }
         all.extend(rendered);
     }
+    shared(desk, &config, &all);
     all
+}
+
+/// Tells what two stages apply: in a cluster, the later one overwrites it.
+fn shared(desk: &mut Desk<'_>, config: &AddonConfig, charts: &[Rendered]) {
+    let mut seen: BTreeMap<&ObjectKey, &str> = BTreeMap::new();
+    for chart in charts {
+        let Some(stage) = chart.chart.rsplit('/').next().filter(|stage| is_applied(config, stage)) else { continue };
+        for (manifest, file) in &chart.objects {
+            let first = *seen.entry(&manifest.key).or_insert(stage);
+            if first != stage {
+                let message = format!(
+                    "{} is applied by the stages {first} and {stage}: the one that comes later overwrites it",
+                    manifest.key
+                );
+                desk.find("object-in-stages", Some(file), None, message);
+            }
+        }
+    }
+}
+
+fn is_applied(config: &AddonConfig, name: &str) -> bool {
+    config.stages.values().flatten().any(|stage| stage.name == name && stage.action == Action::Apply)
 }
 
 /// Looks at the conditions that stages wait for: a cluster would find out only at their turn.
@@ -180,23 +203,27 @@ fn for_cluster(
     if file.ends_with(values::TERA) {
         return of_tera(file, text, cluster, kubernetes);
     }
-    let form = |error: yaml::Error| (error.to_string(), Some(error.line()));
-    let template = match yaml::parse(text).map_err(form)?.get("values") {
-        None | Some(Value::Null) => return Ok(Map::new()),
-        Some(Value::String(template)) => template.clone(),
-        Some(_) => return Err(("its values are no text: write `values: |` with the template below".to_owned(), None)),
-    };
     let capabilities = Capabilities::for_kube_version(kubernetes).unwrap_or_default();
     let release = Release::new("cluster-addon", "kube-system");
     let input = RenderInput { seed: Some(Seed([0; 32])), ..RenderInput::new(release, &capabilities, now) };
     let root = Value::Object(cluster.clone().into_iter().collect());
-    let rendered = render_text(file, &template, &root, &input)
-        .map_err(|error| (format!("its values do not render for a Cluster: {error}"), None))?;
-    match yaml::parse(&rendered).map_err(|error| (format!("its values are no YAML once rendered: {error}"), None))? {
-        Value::Object(map) => Ok(map),
-        Value::Null => Ok(Map::new()),
-        _ => Err(("its values are no map once rendered".to_owned(), None)),
+    let template = Template { file: file.to_owned(), text: text.to_owned() };
+    match values::of_stack(&template, &root, &input) {
+        Ok(Value::Object(map)) if is_wrapped(&map) => {
+            Err(("its values are no text: write `values: |` with the template below".to_owned(), None))
+        }
+        Ok(Value::Object(map)) => Ok(map),
+        Ok(_) => Ok(Map::new()),
+        Err(ValuesError::Template { error, .. }) => {
+            Err((format!("its values do not render for a Cluster: {error}"), None))
+        }
+        Err(error) => Err((format!("once rendered, {error}"), None)),
     }
+}
+
+/// Whether somebody forgot the `|` behind `values:`: a chart would get them one level too deep.
+fn is_wrapped(map: &Map<String, Value>) -> bool {
+    map.len() == 1 && map.get("values").is_some_and(Value::is_object)
 }
 
 /// The values that a Tera template gives for a Cluster; the problem with its line.

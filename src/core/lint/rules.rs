@@ -63,6 +63,7 @@ pub const RULES: &[Rule] = &[
     warning("image-command", "commands of images may run beside the operator, not in a Job of the provider's alone"),
     error("object", "each rendered document is an object with a name"),
     error("object-twice", "no object is rendered twice"),
+    warning("object-in-stages", "no object is applied by two stages"),
     warning("object-namespace", "objects of the class are in the namespace of its ClusterStack"),
     error("kind-version", "custom resources are rendered in a version that is served"),
     warning("kind-unknown", "kinds of the class are Kubernetes' own or known from --crds"),

@@ -21,6 +21,7 @@ spec:
   size: {{ .Values.size }}
 ";
 const STAGES: &str = "addonStages:\n  AfterControlPlaneInitialized:\n    - {name: cni, action: apply}\n";
+const TWO_STAGES: &str = "addonStages:\n  AfterControlPlaneInitialized:\n    - {name: cni, action: apply}\n    - {name: csi, action: apply}\n";
 const ADDON: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  namespace: kube-system\ndata:\n  cluster: {{ .Values.cluster }}\n";
 
 fn stack(changes: &[(&str, Option<&str>)]) -> FileTree {
@@ -372,6 +373,18 @@ fn one_broken_thing_is_one_finding() {
             "two images",
         ),
         (&[(class, Some(&nameless))], "object", Some(class), None, "no metadata.name"),
+        (
+            &[
+                ("clusteraddon.yaml", Some(TWO_STAGES)),
+                ("cluster-addon/csi/Chart.yaml", Some("apiVersion: v2\nname: csi\nversion: v1\n")),
+                ("cluster-addon/csi/values.yaml", Some("cluster: x\n")),
+                ("cluster-addon/csi/templates/a.yaml", Some(ADDON)),
+            ],
+            "object-in-stages",
+            Some("cluster-addon/csi/templates/a.yaml"),
+            None,
+            "ConfigMap kube-system/a is applied by the stages cni and csi",
+        ),
         (&[(class, Some(&second))], "object-twice", Some(class), None, "Thing thing is rendered twice"),
         (&[(class, Some(&elsewhere))], "object-namespace", Some(class), None, "ConfigMap other/a"),
         (&[(class, Some(&newer))], "kind-version", Some(class), None, "but v1"),
@@ -415,6 +428,28 @@ fn values_in_tera_are_taken_as_they_are_in_go() {
     let files = stack(&[
         ("cluster-addon/cni/overwrite.yaml", None),
         ("cluster-addon/cni/overwrite.yaml.tera", Some("values: |\n  cluster: {{ cluster.metadata.name }}\n")),
+    ]);
+    assert_eq!(findings(&files), []);
+}
+
+#[test]
+fn values_may_stand_in_a_plain_map() {
+    let plain = "cluster: {{ .Cluster.metadata.name | quote }}\n";
+    assert_eq!(findings(&stack(&[("cluster-addon/cni/overwrite.yaml", Some(plain))])), []);
+    let wrapped = "values:\n  cluster: x\n";
+    let found = findings(&stack(&[("cluster-addon/cni/overwrite.yaml", Some(wrapped))]));
+    let [only] = found.as_slice() else { panic!("{found:#?}") };
+    assert!(only.rule.id == "addon-values" && only.message.contains("values: |"), "{only:?}");
+}
+
+#[test]
+fn an_object_may_go_over_to_another_stage() {
+    let stages = "addonStages:\n  AfterControlPlaneInitialized:\n    - {name: cni, action: apply}\n    - {name: csi, action: delete}\n";
+    let files = stack(&[
+        ("clusteraddon.yaml", Some(stages)),
+        ("cluster-addon/csi/Chart.yaml", Some("apiVersion: v2\nname: csi\nversion: v1\n")),
+        ("cluster-addon/csi/values.yaml", Some("cluster: x\n")),
+        ("cluster-addon/csi/templates/a.yaml", Some(ADDON)),
     ]);
     assert_eq!(findings(&files), []);
 }
