@@ -6,6 +6,7 @@ pub mod connection;
 pub mod crds;
 pub mod demo;
 pub mod diff;
+pub mod doctor;
 mod functions;
 pub mod image_build;
 pub mod image_tool;
@@ -105,6 +106,10 @@ Examples:
     /// Show what the upgrade of a Cluster to another release would do: classes, machines, addons, variables, images
     #[command(after_help = diff::EXAMPLES)]
     Diff(Box<diff::DiffArgs>),
+
+    /// Look at an installation: what is wrong with it, and what to do about it
+    #[command(after_help = doctor::EXAMPLES)]
+    Doctor(doctor::DoctorArgs),
 
     /// Run the test hooks of a Cluster's addon charts, as `helm test` does
     #[command(after_help = test::EXAMPLES)]
@@ -218,6 +223,7 @@ impl Cli {
             Command::Releases(args) => releases::run(&args)?,
             Command::Approve(args) => approve::run(&args)?,
             Command::Diff(args) => return diff::run(&args),
+            Command::Doctor(args) => return doctor::run(&args),
             Command::Test(args) => return test::run(&args),
             Command::Template(args) => template::run(&args)?,
             Command::Lint(args) => return lint::run(&args),

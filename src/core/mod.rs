@@ -8,6 +8,7 @@ pub mod build_info;
 pub mod bundle;
 pub mod chart;
 pub mod digest;
+pub mod doctor;
 pub mod duration;
 pub mod fields;
 pub mod files;

@@ -1,0 +1,273 @@
+//! The operator and what it stands on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::ResourceExt;
+use serde_json::Value;
+
+use super::{Asked, Finding, Grade, Read, Workload, condition, named, some};
+use crate::api::{self, OperatorShard, OperatorShardStatus};
+use crate::core::build_info::BUILD;
+use crate::core::install::{told, waits_for};
+
+/// How many minors of Kubernetes behind the one of this binary are looked upon as usual: those that its project supports.
+const MINORS: u64 = 3;
+
+fn minor(version: &str) -> Option<u64> {
+    version.trim_start_matches('v').split('.').nth(1)?.parse().ok()
+}
+
+pub(super) fn kubernetes(version: &Read<String>) -> Finding {
+    const CHECK: &str = "kubernetes";
+    let version = match version {
+        Ok(version) => version,
+        Err(why) => {
+            return Finding::new(CHECK, Grade::Bad, why, "look at the kubeconfig and at the API server");
+        }
+    };
+    let (Some(there), Some(ours)) = (minor(version), minor(BUILD.kubernetes)) else {
+        return Finding::new(CHECK, Grade::Unknown, format!("{version} is no version that can be compared"), "");
+    };
+    let message = format!("the API server is {version}; this binary was made for {}", BUILD.kubernetes);
+    match there {
+        newer if newer > ours => {
+            Finding::new(CHECK, Grade::Warning, message, "take a release of clusterstack that was made for it")
+        }
+        old if old + MINORS < ours => {
+            Finding::new(CHECK, Grade::Warning, message, "its Kubernetes is out of support: upgrade it")
+        }
+        _ => Finding::good(CHECK, message),
+    }
+}
+
+/// Whether all that is wanted is there; the API server adds defaults.
+fn holds(there: &Value, wanted: &Value) -> bool {
+    match (there, wanted) {
+        (Value::Object(there), Value::Object(wanted)) => {
+            wanted.iter().all(|(key, wanted)| there.get(key).is_some_and(|there| holds(there, wanted)))
+        }
+        (Value::Array(there), Value::Array(wanted)) => {
+            there.len() == wanted.len() && there.iter().zip(wanted).all(|(there, wanted)| holds(there, wanted))
+        }
+        (there, wanted) => there == wanted || there.as_f64().is_some_and(|number| wanted.as_f64() == Some(number)),
+    }
+}
+
+pub(super) fn definitions(found: &Read<Vec<Value>>) -> Vec<Finding> {
+    const CHECK: &str = "definitions";
+    const REMEDY: &str = "clusterstack install, or clusterstack crds | kubectl apply --server-side -f -";
+    let found = match found {
+        Ok(found) => found,
+        Err(why) => return vec![Finding::unknown(CHECK, why)],
+    };
+    let (mut missing, mut pending, mut other) = (Vec::new(), Vec::new(), Vec::new());
+    let all = api::custom_resource_definitions();
+    for wanted in &all {
+        let name = wanted.name_any();
+        let Some(there) = found.iter().find(|there| there["metadata"]["name"] == name) else {
+            missing.push(name);
+            continue;
+        };
+        // What a definition of ours can't be turned into is told by its own tests.
+        let wanted = serde_json::to_value(&wanted.spec).unwrap_or_default();
+        if condition(there, "Established").is_none_or(|(status, ..)| status != "True") {
+            pending.push(name);
+        } else if !holds(&there["spec"], &wanted) {
+            other.push(name);
+        }
+    }
+    let mut findings = Vec::new();
+    for (names, grade, what) in [
+        (missing, Grade::Bad, "not installed"),
+        (pending, Grade::Bad, "not established"),
+        (other, Grade::Warning, "of another version than this binary"),
+    ] {
+        if !names.is_empty() {
+            let names = some(names.iter().map(String::as_str));
+            findings.push(Finding::new(CHECK, grade, format!("{what}: {names}"), REMEDY));
+        }
+    }
+    if findings.is_empty() {
+        findings.push(Finding::good(CHECK, format!("all {} are installed, as this binary has them", all.len())));
+    }
+    findings
+}
+
+pub(super) fn workloads(found: &Read<Vec<Workload>>) -> Vec<Finding> {
+    const CHECK: &str = "operator";
+    let found = match found {
+        Ok(found) => found,
+        Err(why) => return vec![Finding::unknown(CHECK, why)],
+    };
+    if found.is_empty() {
+        let message = "neither a Deployment nor a StatefulSet of it is here";
+        let remedy = "clusterstack install; one that was started otherwise shows among the replicas";
+        return vec![Finding::new(CHECK, Grade::Warning, message, remedy)];
+    }
+    let mut findings = Vec::new();
+    for workload in found {
+        let kind = workload.object["kind"].as_str().unwrap_or_default();
+        let name = format!("{kind} {}", named(&workload.object));
+        findings.push(match waits_for(&workload.object) {
+            None => Finding::good(CHECK, format!("{name} is as it was rolled out")),
+            Some(waits) => {
+                let message = told(&name, &waits, &workload.pods);
+                let remedy = "look at its pods: kubectl describe, kubectl logs --previous";
+                Finding::new(CHECK, Grade::Bad, message, remedy)
+            }
+        });
+        findings.extend(workload.rights.as_ref().map(|rights| self::rights(&name, rights)));
+    }
+    findings
+}
+
+fn rights(workload: &str, asked: &Read<Vec<Asked>>) -> Finding {
+    const CHECK: &str = "rights";
+    let asked = match asked {
+        Ok(asked) => asked,
+        Err(why) => return Finding::unknown(CHECK, why),
+    };
+    let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for one in asked.iter().filter(|one| !one.is_allowed) {
+        missing.entry(one.role).or_default().push(&one.what);
+    }
+    if missing.is_empty() {
+        return Finding::good(CHECK, format!("{workload} may do all that it has to"));
+    }
+    let told: Vec<String> =
+        missing.iter().map(|(role, what)| format!("{} (role {role})", some(what.iter().copied()))).collect();
+    let message = format!("{workload} may not {}", told.join("; "));
+    Finding::new(CHECK, Grade::Bad, message, "clusterstack install, or apply the roles of deploy/ of its version")
+}
+
+pub(super) fn replicas(found: &Read<Vec<OperatorShard>>) -> Vec<Finding> {
+    const CHECK: &str = "replicas";
+    let found = match found {
+        Ok(found) => found,
+        Err(why) => return vec![Finding::unknown(CHECK, why)],
+    };
+    if found.is_empty() {
+        let message = "no replica says that it works";
+        let remedy = "start the operator; one with --leader-elect=false says nothing here";
+        return vec![Finding::new(CHECK, Grade::Bad, message, remedy)];
+    }
+    let status = |shard: &OperatorShard| -> OperatorShardStatus { shard.status.clone().unwrap_or_default() };
+    let mut findings = Vec::new();
+    let mut tell = |grade, shards: Vec<String>, what: &str, remedy: &str| {
+        if !shards.is_empty() {
+            let message = format!("{what}: {}", some(shards.iter().map(String::as_str)));
+            findings.push(Finding::new(CHECK, grade, message, remedy));
+        }
+    };
+    let with = |is: &dyn Fn(&OperatorShardStatus) -> bool| -> Vec<String> {
+        found.iter().filter(|shard| is(&status(shard))).map(ResourceExt::name_any).collect()
+    };
+    let waits = "within a minute they agree; if not, look at the log of the one that is named and at its Lease";
+    tell(Grade::Bad, with(&|status| !status.ready), "not at work", waits);
+    let refused = |status: &OperatorShardStatus| status.settings.as_ref().is_some_and(|one| !one.refused.is_empty());
+    let reasons = found.iter().filter_map(|shard| Some(status(shard).settings?.refused)).find(|text| !text.is_empty());
+    let what = format!("settings refused ({})", reasons.unwrap_or_default());
+    tell(Grade::Bad, with(&refused), &what, "correct the ConfigMap of --settings");
+    let behind = |status: &OperatorShardStatus| {
+        !refused(status) && status.settings.as_ref().is_some_and(|one| one.running != one.wanted)
+    };
+    tell(Grade::Warning, with(&behind), "settings not taken yet", "wait for the restart of these replicas");
+    let versions: BTreeSet<String> = found.iter().map(|shard| status(shard).version).collect();
+    let versions: Vec<&str> = versions.iter().map(String::as_str).collect();
+    if versions.len() > 1 {
+        let message = format!("versions {} are at work together", versions.join(", "));
+        let remedy = "that is right in a roll-out alone: see whether it has come to its end";
+        findings.push(Finding::new(CHECK, Grade::Warning, message, remedy));
+    } else if versions != [BUILD.version] {
+        let message = format!("they are of version {}, this binary is of {}", versions.join(", "), BUILD.version);
+        findings.push(Finding::new(CHECK, Grade::Warning, message, "use the binary of the operator's version"));
+    }
+    let mut leaders: BTreeMap<&str, usize> = BTreeMap::new();
+    for shard in found {
+        *leaders.entry(&shard.spec.lease_namespace).or_default() += usize::from(status(shard).leader);
+    }
+    for (namespace, leaders) in leaders.iter().filter(|(_, leaders)| **leaders != 1) {
+        let message = format!("{leaders} of those of namespace {namespace} lead");
+        findings.push(Finding::new(CHECK, Grade::Bad, message, waits));
+    }
+    if leaders.len() > 1 {
+        let message = format!("operators of {} namespaces share this cluster", leaders.len());
+        let remedy = "each must have namespaces or a --watch-filter of its own";
+        findings.push(Finding::new(CHECK, Grade::Warning, message, remedy));
+    }
+    if findings.is_empty() {
+        findings.push(Finding::good(CHECK, format!("{} at work, one leads", found.len())));
+    }
+    findings
+}
+
+pub(super) fn cluster_api(versions: &Read<Vec<String>>) -> Finding {
+    const CHECK: &str = "clusterApi";
+    match versions {
+        Err(why) => Finding::unknown(CHECK, why),
+        Ok(versions) if versions.is_empty() => {
+            let remedy = "install it before the first ClusterStack: clusterctl init";
+            Finding::new(CHECK, Grade::Warning, "no Clusters of Cluster API are served", remedy)
+        }
+        Ok(versions) if versions.iter().any(|version| BUILD.cluster_api.split(", ").any(|ours| ours == version)) => {
+            Finding::good(CHECK, format!("Clusters are served as {}", versions.join(", ")))
+        }
+        Ok(versions) => {
+            let message = format!("Clusters are served as {}; {} is read", versions.join(", "), BUILD.cluster_api);
+            Finding::new(CHECK, Grade::Bad, message, "take a release of clusterstack that was made for it")
+        }
+    }
+}
+
+pub(super) fn hooks(found: &Read<Vec<Value>>) -> Vec<Finding> {
+    const CHECK: &str = "hooks";
+    let found = match found {
+        Ok(found) => found,
+        Err(why) => return vec![Finding::unknown(CHECK, why)],
+    };
+    if found.is_empty() {
+        let message = "no runtime hooks are registered: stages run from watching the Clusters";
+        return vec![Finding::good(CHECK, message)];
+    }
+    let one = |config: &Value| {
+        let name = named(config);
+        match condition(config, "Discovered") {
+            Some(("True", ..)) => Finding::good(CHECK, format!("ExtensionConfig {name} is discovered")),
+            Some((_, reason, message)) => {
+                let remedy = "Cluster API can't reach the operator's hooks: look at its Service, --hook-url and the caBundle";
+                let message = format!("ExtensionConfig {name} is not discovered: {reason}: {message}");
+                Finding::new(CHECK, Grade::Bad, message, remedy)
+            }
+            None => {
+                let message = format!("Cluster API has not looked at ExtensionConfig {name}");
+                let remedy = "turn its feature gate RuntimeSDK on, or the operator's hooks off";
+                Finding::new(CHECK, Grade::Warning, message, remedy)
+            }
+        }
+    };
+    found.iter().map(one).collect()
+}
+
+pub(super) fn webhooks(found: &Read<Vec<Value>>) -> Vec<Finding> {
+    const CHECK: &str = "webhook";
+    let found = match found {
+        Ok(found) => found,
+        Err(why) => return vec![Finding::unknown(CHECK, why)],
+    };
+    if found.is_empty() {
+        return vec![Finding::good(CHECK, "no admission webhook is registered: what needs other objects is told by status")];
+    }
+    let one = |configuration: &Value| {
+        let name = named(configuration);
+        let webhooks = configuration["webhooks"].as_array().cloned().unwrap_or_default();
+        let has_bundle = |webhook: &Value| {
+            webhook["clientConfig"]["caBundle"].as_str().is_some_and(|bundle| !bundle.is_empty())
+        };
+        if !webhooks.is_empty() && webhooks.iter().all(has_bundle) {
+            return Finding::good(CHECK, format!("ValidatingWebhookConfiguration {name} is registered"));
+        }
+        let message = format!("ValidatingWebhookConfiguration {name} has no authority");
+        Finding::new(CHECK, Grade::Bad, message, "the replica that leads puts it in: look at its log")
+    };
+    found.iter().map(one).collect()
+}
