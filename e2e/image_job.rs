@@ -287,15 +287,13 @@ async fn what_becomes_of_a_job_is_told_and_the_next_attempt_makes_another() {
 }
 
 #[tokio::test]
-async fn a_pod_that_may_not_be_is_told_while_it_is_waited_for() {
+async fn a_pod_that_may_not_be_ends_the_attempt() {
     let t = World::new("imgjobpsa").await;
     t.kubectl(&["label", "namespace", &t.namespace, "pod-security.kubernetes.io/enforce=restricted"]);
     let build = Build::new(&t).await;
-    let (cancel, run) = build.begin(1);
-    build.told("waiting: FailedCreate: ").await;
-    build.told("violates PodSecurity \"restricted").await;
-    cancel.cancel();
-    run.await.unwrap().unwrap_err();
+    let error = build.begin(1).1.await.unwrap().unwrap_err();
+    assert!(error.hope == Hope::Retry && error.message.contains("violates PodSecurity \"restricted"), "{error:?}");
+    assert!(error.message.contains("pod-security.kubernetes.io/enforce"), "{error:?}");
     assert_eq!(build.names("v1", "Pod").await, [""; 0]);
     build.steps(1, "builder").discard(&CancellationToken::new()).await.unwrap();
 }

@@ -188,7 +188,8 @@ async fn a_namespace_that_goes_takes_its_objects_and_those_outside_are_told_as_o
     namespaces.delete(&t.namespace, &DeleteParams::background()).await.unwrap();
     wait_for("the namespace to be gone", || async {
         let found = namespaces.get_opt(&t.namespace).await.unwrap();
-        check(found.is_none(), found)
+        let status = found.as_ref().and_then(|namespace| namespace.status.clone());
+        check(found.is_none(), status)
     })
     .await;
     let after = cluster_role(&t, &role).await.expect("the ClusterRole was deleted");

@@ -43,6 +43,11 @@ pub(super) fn is_given() -> bool {
     use_kubeconfig() || std::env::var_os("KUBEBUILDER_ASSETS").is_some()
 }
 
+/// Whether nothing of it is seen by anybody else, and later.
+pub(super) fn ends_with_the_tests(plane: &ControlPlane) -> bool {
+    !use_kubeconfig() && PLANE.get().is_some_and(|shared| std::ptr::eq(shared, plane))
+}
+
 async fn start() -> ControlPlane {
     let mut plane = if use_kubeconfig() {
         let kubeconfig = std::env::var_os("KUBECONFIG").expect("CLUSTERSTACK_USE_KUBECONFIG=1 needs KUBECONFIG");

@@ -359,13 +359,15 @@ pub(super) fn debug(value: impl Debug) -> String {
 }
 
 impl Drop for World {
-    /// Removes the namespace, also when nobody is there to see to finalizers.
+    /// Removes what operators of other tests may see, also when nobody is there to see to finalizers, and the namespace. A
+    /// control plane that ends with the tests keeps it: hundreds that go hold up the one whose end a test waits for.
     fn drop(&mut self) {
         let (kubeconfig, namespace) = (self.plane.kubeconfig.clone(), self.namespace.clone());
+        let keeps = control_plane::ends_with_the_tests(self.plane);
         let leftovers = self.leftovers.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default();
         let cleaned = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let clean = clean(&kubeconfig, &namespace, leftovers);
+            let clean = clean(&kubeconfig, &namespace, keeps, leftovers);
             let _ = runtime.block_on(async { tokio::time::timeout(LONG, clean).await });
             Ok::<(), std::io::Error>(())
         });
@@ -373,7 +375,7 @@ impl Drop for World {
     }
 }
 
-async fn clean(kubeconfig: &Path, namespace: &str, leftovers: Vec<(ApiResource, String)>) {
+async fn clean(kubeconfig: &Path, namespace: &str, keeps: bool, leftovers: Vec<(ApiResource, String)>) {
     let client = control_plane::client_of(kubeconfig).await;
     for (resource, name) in leftovers {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
@@ -386,12 +388,15 @@ async fn clean(kubeconfig: &Path, namespace: &str, leftovers: Vec<(ApiResource, 
             let _ = shards.delete(&shard.name_any(), &DeleteParams::default()).await;
         }
     }
-    let _ = Api::<Namespace>::all(client.clone()).delete(namespace, &DeleteParams::background()).await;
-    for (api_version, kind) in [
-        (clusterstack::api::API_VERSION, "ClusterStack"),
-        (clusterstack::api::API_VERSION, "ClusterStackRelease"),
-        (super::stacks::CLUSTER_API, "ClusterClass"),
-    ] {
+    if !keeps {
+        let _ = Api::<Namespace>::all(client.clone()).delete(namespace, &DeleteParams::background()).await;
+    }
+    let of_clusters = ["Cluster", "ClusterClass"].map(|kind| (super::stacks::CLUSTER_API, kind));
+    let ours = ["ClusterStack", "ClusterStackRelease", "ClusterStackSource", "ClusterAddon"];
+    let of_images = ["ProviderClusterStackRelease", "ProviderClusterStackReleaseTemplate", "ProviderNodeImageRelease"];
+    let ours = ours.map(|kind| (clusterstack::api::API_VERSION, kind));
+    let of_images = of_images.map(|kind| (clusterstack::api::INFRASTRUCTURE_API_VERSION, kind));
+    for (api_version, kind) in ours.into_iter().chain(of_images).chain(of_clusters) {
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource(api_version, kind));
         for object in api.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default() {
             let name = object.name_any();
