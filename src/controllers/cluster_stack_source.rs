@@ -1,5 +1,6 @@
 //! `ClusterStackSource`: polls a shared source and shows what of it is on offer. Those who use it read what it found.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +9,13 @@ use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 
-use super::{Context, Doing, Error, pokes, reconcile_at, seats, spread};
-use crate::api::ClusterStackSource;
+use super::{Context, Doing, Error, cluster_stack, origin, pokes, reconcile_at, seats, spread};
 use crate::api::cluster_stack::LastPoll;
 use crate::api::condition::{self, ConditionType, Reason};
+use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource};
 use crate::core::retry::{self, ErrorClass};
-use crate::core::source::{self, offer};
+use crate::core::source;
+use crate::core::source::offer::{self, Catalogue};
 use crate::core::status::{self, SourceFacts, StepState, Trouble};
 use crate::io::report;
 use crate::io::source::flights::Waiter;
@@ -89,7 +91,7 @@ async fn poll(source: &ClusterStackSource, ctx: &Context, facts: &mut SourceFact
                     found: count(catalogue.found),
                     passed_over: count(catalogue.passed_over),
                 };
-                (judged(catalogue.found, listing.tags.len()), Some((poll, catalogue.releases)))
+                (judged(&catalogue, &unusable(source, ctx), listing.tags.len()), Some((poll, catalogue.releases)))
             }
         },
     };
@@ -104,16 +106,38 @@ async fn poll(source: &ClusterStackSource, ctx: &Context, facts: &mut SourceFact
     }
 }
 
-/// What a catalogue says about its source.
-fn judged(offered: usize, tags: usize) -> StepState {
-    match offered {
-        0 => {
-            let message = format!("none of the {tags} tags of the source is a release that is on offer");
-            StepState::Remarked(Reason::NoReleaseFound, message)
-        }
-        1 => StepState::Done("1 release on offer".to_owned()),
-        many => StepState::Done(format!("{many} releases on offer")),
+/// What a catalogue says about its source; `unusable` are releases of it that were taken and can't be used.
+fn judged(catalogue: &Catalogue, unusable: &BTreeSet<String>, tags: usize) -> StepState {
+    if catalogue.found == 0 {
+        let message = format!("none of the {tags} tags of the source is a release that is on offer");
+        return StepState::Remarked(Reason::NoReleaseFound, message);
     }
+    let listed = |name: &&String| catalogue.releases.iter().any(|release| release.name == **name);
+    let unusable = unusable.iter().filter(listed).cloned().collect();
+    StepState::Done(offer::summary(catalogue.found, &unusable, catalogue.passed_over))
+}
+
+/// The releases that ClusterStacks took from the source, and whose files can't be used.
+fn unusable(source: &ClusterStackSource, ctx: &Context) -> BTreeSet<String> {
+    let own = ObjectRef::from_obj(source);
+    let is_of_source = |stack: &ClusterStack| {
+        let reference = stack.spec.source_ref.as_ref();
+        let place = reference.map(|reference| origin::place(reference, &stack.namespace().unwrap_or_default()));
+        place.is_some_and(|place| (&place.name, &place.namespace) == (&own.name, &own.namespace))
+    };
+    let stacks = ctx.stacks.state();
+    let stacks: Vec<_> = stacks.iter().filter(|stack| is_of_source(stack)).collect();
+    let releases = ctx.stack_releases.state();
+    let broken = releases.iter().filter(|release| is_unusable(release));
+    let owned = |release: &ClusterStackRelease| stacks.iter().any(|stack| cluster_stack::is_owned(release, stack));
+    broken.filter(|release| owned(release)).map(|release| release.name_any()).collect()
+}
+
+/// Whether nothing but another release under its name helps.
+fn is_unusable(release: &ClusterStackRelease) -> bool {
+    let conditions = release.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let downloaded = condition::find(conditions, ConditionType::ClusterStackReleaseDownloaded);
+    downloaded.is_some_and(|downloaded| !downloaded.is_true() && downloaded.reason == Reason::ReleaseInvalid.as_str())
 }
 
 /// Writes the status if it says something new, and an event where readiness changed.
@@ -138,4 +162,39 @@ async fn write_status(source: &ClusterStackSource, ctx: &Context, facts: &Source
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::cluster_stack_source::OfferedRelease;
+
+    fn release(name: &str, status: &str, reason: &str) -> ClusterStackRelease {
+        let condition = json!({"type": "ClusterStackReleaseDownloaded", "status": status, "reason": reason, "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": {}, "status": {"conditions": [condition]}}))
+            .unwrap()
+    }
+
+    #[test]
+    fn what_is_known_to_be_unusable_is_told_with_what_is_on_offer() {
+        let releases = [
+            ("docker-x-1-34-v1", "True", "Succeeded"),
+            ("docker-x-1-34-v2", "False", "ReleaseInvalid"),
+            ("docker-x-1-34-v3", "False", "SourceUnreachable"),
+            // Its tag is gone, or not on offer.
+            ("docker-x-1-34-v9", "False", "ReleaseInvalid"),
+        ];
+        let unusable = releases.iter().map(|(name, status, reason)| release(name, status, reason));
+        let unusable: BTreeSet<_> = unusable.filter(is_unusable).map(|release| release.name_any()).collect();
+        assert_eq!(unusable.iter().collect::<Vec<_>>(), ["docker-x-1-34-v2", "docker-x-1-34-v9"]);
+        let listed = |name: &&str| OfferedRelease { name: (*name).to_owned(), revision: String::new() };
+        let names = ["docker-x-1-34-v1", "docker-x-1-34-v2", "docker-x-1-34-v3"];
+        let catalogue = Catalogue { found: 3, releases: names.iter().map(listed).collect(), passed_over: 2 };
+        let said = "3 releases on offer, 1 of which can't be used: docker-x-1-34-v2; 2 tags that can't be taken are passed over";
+        assert_eq!(judged(&catalogue, &unusable, 5), StepState::Done(said.to_owned()));
+        assert!(matches!(judged(&Catalogue::default(), &unusable, 5), StepState::Remarked(Reason::NoReleaseFound, _)));
+    }
 }

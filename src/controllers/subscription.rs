@@ -17,6 +17,7 @@ use crate::core::duration::go_duration;
 use crate::core::name::{PreRelease, ReleaseName, ReleaseVersion};
 use crate::core::retry::ErrorClass;
 use crate::core::selection::{self, Existing, Found, Gate, Offer, Selection, Wish, Withheld};
+use crate::core::source::offer::can_be_taken;
 use crate::core::status::{StackFacts, StepState, Trouble};
 use crate::io::release::Wanted;
 use crate::io::source::flights::Waiter;
@@ -104,6 +105,10 @@ impl Subject<'_> {
         let lags = ctx.pokes.lags(&pokes::of(stack), other.map(String::as_str), origin.least_age);
         let tags = listing.tags.iter().map(|tag| (tag.name.as_str(), tag.revision.as_str()));
         let mut offer = selection::offer(wish, tags);
+        // An object could not be called so.
+        let all = offer.found.len();
+        offer.found.retain(|found| can_be_taken(&found.name));
+        offer.passed_over += all - offer.found.len();
         let newest = offer.found.first().map(|found| found.name.clone());
         offer.found.retain(|found| origin.refusal(&found.name).is_none());
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);

@@ -32,6 +32,16 @@ pub enum MetadataError {
         /// What is wrong.
         error: NameError,
     },
+    /// It is a file of another kind.
+    #[error("{field} is {found:?}: {expected}")]
+    Another {
+        /// Where it stands.
+        field: &'static str,
+        /// What stands there.
+        found: String,
+        /// What is expected.
+        expected: &'static str,
+    },
     /// The Kubernetes version is none.
     #[error("{field} is {found:?}: write the full version, for example v1.30.11")]
     Kubernetes {
@@ -89,6 +99,21 @@ impl fmt::Display for KubernetesVersion {
     }
 }
 
+/// What csctl writes; older releases leave it out.
+const API_VERSION: &str = "metadata.clusterstack.x-k8s.io/v1alpha1";
+const WRITE_IT: &str = "write metadata.clusterstack.x-k8s.io/v1alpha1, the only one that is known, or leave it out";
+const NO_KIND: &str = "a metadata.yaml has no kind: is it another file?";
+
+/// What says of which kind a file is.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawKind {
+    #[serde(default)]
+    api_version: Option<String>,
+    #[serde(default)]
+    kind: Option<String>,
+}
+
 #[derive(Deserialize)]
 struct RawMetadata {
     versions: RawVersions,
@@ -114,8 +139,20 @@ struct RawComponents {
 
 impl Metadata {
     /// Reads the text of a `metadata.yaml`.
+    ///
+    /// # Errors
+    /// It is a file of another kind, says something twice, or holds what is no version.
     pub fn parse(text: &str) -> Result<Self, MetadataError> {
-        let raw: RawMetadata = yaml::from_str(text).map_err(|error| MetadataError::Form(error.to_string()))?;
+        let form = |error: yaml::Error| MetadataError::Form(error.to_string());
+        // First: a file of another kind has other fields.
+        let kind: RawKind = yaml::from_str_once(text).map_err(form)?;
+        let another = |field, found, expected| Err(MetadataError::Another { field, found, expected });
+        match (kind.api_version, kind.kind) {
+            (Some(found), _) if found != API_VERSION => return another("apiVersion", found, WRITE_IT),
+            (_, Some(found)) => return another("kind", found, NO_KIND),
+            _ => {}
+        }
+        let raw: RawMetadata = yaml::from_str(text).map_err(form)?;
         let components = raw.versions.components.unwrap_or_default();
         Ok(Self {
             cluster_stack: version("versions.clusterStack", &raw.versions.cluster_stack)?,
@@ -210,6 +247,18 @@ versions:
             ("nodeImage: v3", "nodeImage: v-3", "versions.components.nodeImage"),
             ("versions:", "version:", "versions"),
             ("  kubernetes: v1.27.7\n", "", "kubernetes"),
+            (
+                "metadata.clusterstack.x-k8s.io/v1alpha1",
+                "metadata.clusterstack.x-k8s.io/v2",
+                "apiVersion is \"metadata.clusterstack.x-k8s.io/v2\": write metadata.clusterstack.x-k8s.io/v1alpha1",
+            ),
+            ("versions:", "kind: ConfigMap\nversions:", "kind is \"ConfigMap\": a metadata.yaml has no kind"),
+            ("  kubernetes: v1.27.7\n", "  kubernetes: v1.27.7\n  kubernetes: v1.28.1\n", "line 5, column 3: the key"),
+            (
+                "    nodeImage: v3\n",
+                "    nodeImage: v3\nversions: {}\n",
+                "line 8, column 1: the key \"versions\" is there twice",
+            ),
         ] {
             let error = Metadata::parse(&METADATA.replace(good, bad)).unwrap_err().to_string();
             assert!(error.contains(expected), "{bad}: {error}");

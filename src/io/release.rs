@@ -31,6 +31,7 @@ use crate::core::status::Trouble;
 use crate::core::verification::Trust;
 use crate::io::source::flights::{Ground, Waiter};
 use crate::io::source::meter::SourceMetrics;
+use crate::io::source::of_default::OfDefault;
 use crate::io::source::open::{BLOBS, Sources};
 use crate::io::source::poller::Poller;
 use crate::io::source::trust::{Demand, asked_of, trust};
@@ -441,10 +442,17 @@ impl Releases {
             artifact = self.downloads.once(ask, is_there, download) => artifact?,
             () = cancel.cancelled() => return Err(cancelled(name)),
         };
-        pin::check(wanted.pin, name, &artifact.digest, &artifact.revision)?;
-        let Some(bundle) = self.shelf.stored(&artifact, name).await? else {
+        // Its signatures held, whatever else is wrong with it.
+        self.taken(artifact, name, wanted.pin).await
+    }
+
+    /// A release that was downloaded, if it has a pinned digest and can be understood.
+    async fn taken(&self, artifact: Artifact, name: &ReleaseName, pin: &[Pin]) -> Result<FetchedRelease, Trouble> {
+        let signed = |trouble: Trouble| trouble.signed_by(&artifact.verified_by);
+        pin::check(pin, name, &artifact.digest, &artifact.revision).map_err(signed)?;
+        let Some(bundle) = self.shelf.stored(&artifact, name).await.map_err(signed)? else {
             let message = format!("release {name} was evicted from the store at once: raise --release-dir-size");
-            return Err(Trouble::new(ErrorClass::Transient, Reason::FetchFailed, message));
+            return Err(signed(Trouble::new(ErrorClass::Transient, Reason::FetchFailed, message)));
         };
         Ok(FetchedRelease { artifact, bundle, upstream: Upstream::Same })
     }
@@ -453,7 +461,9 @@ impl Releases {
         match (spec, &self.default) {
             (Some(spec), _) => self.sources.from_spec(client, namespace, spec).await,
             (None, Some(default)) => {
-                self.sources.open(&default.spec, default.access.clone()).map_err(|error| trouble(&error))
+                let opened = self.sources.open(&default.spec, default.access.clone());
+                let opened = opened.map_err(|error| trouble(&error))?;
+                Ok(Arc::new(OfDefault::new(opened, &default.spec)))
             }
             (None, None) => {
                 let message = "spec.source is missing: say where releases come from, for example spec.source.git.url, \

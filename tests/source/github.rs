@@ -367,7 +367,7 @@ async fn errors_say_what_to_do_and_hold_no_token() {
             200,
             "<html>welcome to the guest network",
             |e| matches!(e, SourceError::Unreachable { .. }),
-            "no list in JSON",
+            "no list in JSON: an HTML page, as a proxy or a login page answers",
         ),
     ];
     for (status, body, is, part) in cases {

@@ -276,7 +276,7 @@ async fn errors_say_what_to_do_and_a_limit_is_obeyed() {
             "private project",
         ),
         (502, "<html>", |e| matches!(e, SourceError::Unreachable { .. }), "502"),
-        (200, "<html>", |e| matches!(e, SourceError::Unreachable { .. }), "no list in JSON"),
+        (200, "<html>", |e| matches!(e, SourceError::Unreachable { .. }), "an HTML page, as a proxy"),
     ];
     for (status, body, is, part) in cases {
         world.api.answers(move |_| (StatusCode::from_u16(status).unwrap(), body).into_response());
@@ -290,7 +290,11 @@ async fn errors_say_what_to_do_and_a_limit_is_obeyed() {
         .answers(|_| (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "60")], "Retry later").into_response());
     world.api.asked();
     for _ in 0..3 {
-        assert!(matches!(list(&source).await, Err(SourceError::RateLimited { .. })));
+        let error = list(&source).await.unwrap_err();
+        assert!(
+            matches!(error, SourceError::RateLimited { .. }) && error.to_string().contains("wait until"),
+            "{error}"
+        );
     }
     assert_eq!(world.api.asked().len(), 1);
 }
@@ -314,4 +318,5 @@ async fn a_page_for_signing_in_is_no_asset() {
     let tag = resolved(&source).await;
     let error = fetch(&source, &tag).await.unwrap_err();
     assert!(matches!(error, SourceError::Unauthorized { .. }), "{error}");
+    assert!(error.to_string().contains("a redirect led to where people sign in"), "{error}");
 }

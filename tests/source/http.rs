@@ -110,3 +110,34 @@ async fn a_server_that_is_down_is_told_without_secrets() {
     assert!(matches!(error, SourceError::Unreachable { .. }) && said.contains("refused"), "{said}");
     assert!(!said.contains("hunter2"), "{said}");
 }
+
+#[tokio::test]
+async fn what_fails_behind_a_redirect_names_what_was_asked() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let down = listener.local_addr().unwrap();
+    drop(listener);
+    let (host, _) = serve(move |_| to(&format!("http://{down}/login?next=hunter2"))).await;
+    let asked = format!("http://{host}/x");
+    let said = get(&http(&["127.0.0.1"]), &asked).await.unwrap_err().to_string();
+    assert!(said.contains(&asked) && said.contains(&format!("a redirect led to http://{down}/login: ")), "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
+}
+
+#[tokio::test]
+async fn silence_is_told_with_its_length() {
+    let (host, _) = serve(|path| match path {
+        // Without an end.
+        "/body" => Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>()).into_response(),
+        _ => "here".into_response(),
+    })
+    .await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mute = listener.local_addr().unwrap();
+    let allow = AllowList::parse(["127.0.0.1"]).unwrap();
+    let http = Http::patient(&Access::default(), &allow, Duration::from_millis(200)).unwrap();
+    let error = get(&http, &format!("http://{mute}/")).await.unwrap_err().to_string();
+    assert!(error.contains("no answer for 200 ms"), "{error}");
+    let response = get(&http, &format!("http://{host}/body")).await.unwrap();
+    let error = http.body("asking", response, 100).await.unwrap_err().to_string();
+    assert!(error.contains("no answer for 200 ms"), "{error}");
+}

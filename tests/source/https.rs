@@ -206,6 +206,26 @@ async fn credentials_in_the_url_are_sent() {
 }
 
 #[tokio::test]
+async fn a_page_for_people_is_no_answer_of_git() {
+    let world = World::new();
+    let (server, other) = (world.server().await, world.server().await);
+    let source = world.source(&server, world.access());
+    for (mode, led) in [
+        (Mode::Text(b"<!DOCTYPE html><title>Welcome".to_vec()), false),
+        (Mode::Page, false),
+        (Mode::To(format!("https://{}", other.host)), true),
+    ] {
+        other.answers(Mode::Page);
+        server.answers(mode.clone());
+        let error = list(&source).await.unwrap_err();
+        assert!(matches!(error, SourceError::Unreachable { .. }) && error.is_transient(), "{mode:?}: {error}");
+        let said = error.to_string();
+        assert!(said.contains("an HTML page, as a proxy or a login page answers"), "{mode:?}: {said}");
+        assert_eq!(said.contains(&format!("a redirect led to https://{}", other.host)), led, "{mode:?}: {said}");
+    }
+}
+
+#[tokio::test]
 async fn a_redirect_to_a_page_is_no_repository() {
     let world = World::new();
     let server = world.server().await;
@@ -220,9 +240,16 @@ async fn a_redirect_to_a_page_is_no_repository() {
 async fn a_server_that_is_busy_is_asked_later() {
     let world = World::new();
     let server = world.server().await;
-    server.answers(Mode::Status(429));
+    for (status, told, seconds) in [(429, None, 60), (429, Some("17"), 17), (503, Some("17"), 17)] {
+        server.answers(told.map_or(Mode::Status(status), |told| Mode::Later(status, told)));
+        let error = list(&world.source(&server, world.access())).await.unwrap_err();
+        let SourceError::RateLimited { after, .. } = &error else { panic!("{status}: {error}") };
+        assert!(after.as_secs() == seconds && error.is_transient(), "{status}: {error}");
+        assert!(error.to_string().contains("; wait until 2"), "{status}: {error}");
+    }
+    server.answers(Mode::Status(503));
     let error = list(&world.source(&server, world.access())).await.unwrap_err();
-    assert!(matches!(error, SourceError::RateLimited { .. }) && error.is_transient(), "{error}");
+    assert!(matches!(error, SourceError::Unreachable { .. }), "{error}");
 }
 
 #[tokio::test]

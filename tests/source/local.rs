@@ -226,6 +226,23 @@ async fn submodules_and_tags_of_something_else_are_refused() {
 }
 
 #[tokio::test]
+async fn a_pointer_of_git_lfs_is_refused_by_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let repository = Repository::new(directory.path().join("r"));
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab\nsize 12345\n";
+    // Elsewhere it does no harm.
+    repository.write_stack("stacks/docker/scs").write("pictures/a.png", pointer).commit();
+    repository.tag(TAG);
+    fetch(&source(&allowed(directory.path()), &repository)).await.unwrap();
+    repository.write("stacks/docker/scs/cluster-addon/charts/cni.tgz", pointer).commit();
+    repository.tag(TAG);
+    let error = fetch(&source(&allowed(directory.path()), &repository)).await.unwrap_err();
+    assert!(matches!(error, SourceError::Layout { .. }), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("cluster-addon/charts/cni.tgz: it is a pointer of Git LFS"), "{said}");
+}
+
+#[tokio::test]
 async fn a_large_stack_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let repository = Repository::new(directory.path().join("r"));

@@ -153,6 +153,11 @@ async fn refusals_have_names() {
     let error = list(429, "retry-after", "17").await;
     let SourceError::RateLimited { after, .. } = &error else { panic!("{error}") };
     assert_eq!(*after, Duration::from_secs(17));
+    assert!(error.to_string().contains("; wait until 2"), "{error}");
+    let error = list(503, "retry-after", "17").await;
+    assert!(matches!(&error, SourceError::RateLimited { after, .. } if after.as_secs() == 17), "{error}");
+    assert!(error.to_string().contains("; wait until 2"), "{error}");
+    assert!(matches!(list(503, "x", "").await, SourceError::Unreachable { .. }));
     assert!(matches!(list(403, "x", "").await, SourceError::Unauthorized { .. }));
     assert!(matches!(list(401, "x", "").await, SourceError::Unauthorized { .. }));
     assert!(matches!(list(404, "x", "").await, SourceError::NoRepository { .. }));
@@ -160,6 +165,19 @@ async fn refusals_have_names() {
     assert!(matches!(list(200, "x", "").await, SourceError::Unreachable { .. }));
     t.liar.set(Lie::Status(429, "retry-after", "3".to_owned()));
     assert!(matches!(t.fetch(&tag).await, Err(SourceError::RateLimited { .. })));
+}
+
+#[tokio::test]
+async fn a_page_for_people_is_no_answer_of_a_registry() {
+    let Some((t, tag)) = world().await else { return };
+    let page = "an HTML page, as a proxy or a login page answers";
+    t.liar.set(Lie::Status(200, "content-type", "text/html".to_owned()));
+    for error in [t.source().list(&CancellationToken::new()).await.unwrap_err(), t.fetch(&tag).await.unwrap_err()] {
+        assert!(matches!(error, SourceError::Unreachable { .. }) && error.to_string().contains(page), "{error}");
+    }
+    t.liar.set(Lie::Page("<html>welcome to the guest network".to_owned(), "<x>; rel=\"last\"".to_owned()));
+    let error = t.source().list(&CancellationToken::new()).await.unwrap_err();
+    assert!(matches!(error, SourceError::Unreachable { .. }) && error.to_string().contains(page), "{error}");
 }
 
 #[tokio::test]

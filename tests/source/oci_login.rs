@@ -62,6 +62,7 @@ async fn a_password_is_asked_for_once_and_then_given() {
     t.access.credentials = credentials(&[(".dockerconfigjson", &config("elsewhere.example.com"))]);
     let error = t.get(TAG).await.unwrap_err();
     assert!(without_secrets(&error).contains("there is no login for 127.0.0.1"), "{error}");
+    assert!(error.to_string().ends_with("name a Secret that holds one in secretRef"), "{error}");
 
     t.access.credentials = credentials(&[("username", "robot"), ("password", "hunter2-wrong")]);
     let error = t.get(TAG).await.unwrap_err();

@@ -168,8 +168,10 @@ async fn credentials_are_asked_for_and_never_shown() {
     world.server.answers(mode);
     let error = world.list().await.unwrap_err();
     assert!(matches!(error, SourceError::Unauthorized { .. }) && error.to_string().contains("secretRef"), "{error}");
+    assert!(error.to_string().ends_with("name a Secret with credentials in secretRef"), "{error}");
     let error = world.source_with(Some(wrong.clone())).list(&world.cancel).await.unwrap_err();
     assert!(matches!(error, SourceError::Unauthorized { .. }), "{error}");
+    assert!(error.to_string().ends_with("check the Secret that secretRef names, and its rights"), "{error}");
     assert!(!error.is_transient() && !format!("{error} {error:?}").contains("hunter"), "{error}");
     let source = world.source_with(Some(right));
     let listing = source.list(&world.cancel).await.unwrap();
@@ -244,6 +246,20 @@ async fn what_a_server_answers_is_classed() {
         world.server.answers(mode.clone());
         let error = world.list().await.expect_err(&format!("{mode:?}"));
         assert!(is_expected(&error) && error.is_transient() == transient, "{mode:?}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_names_no_secret_is_not_sent_to_one() {
+    let world = World::new().await;
+    let (_, credentials) = login("user", "hunter2");
+    world.server.answers(Mode::Status(403));
+    for (credentials, expected) in [
+        (None, "there is no secretRef: name a Secret with credentials in secretRef"),
+        (Some(credentials), "check the Secret that secretRef names, and its rights"),
+    ] {
+        let said = world.source_with(credentials).list(&world.cancel).await.unwrap_err().to_string();
+        assert!(said.ends_with(expected), "{said}");
     }
 }
 

@@ -32,6 +32,10 @@ pub enum Mode {
     Silent,
     /// With this status.
     Status(u16),
+    /// With this status and this `Retry-After`.
+    Later(u16, &'static str),
+    /// With a page for people.
+    Page,
     /// By sending on to another server.
     Elsewhere(String),
     /// By sending on to what begins so.
@@ -131,6 +135,10 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
         }
         Mode::Silent => tokio::time::sleep(Duration::from_secs(3600)).await,
         Mode::Status(code) => return StatusCode::from_u16(code).unwrap().into_response(),
+        Mode::Later(code, told) => {
+            return (StatusCode::from_u16(code).unwrap(), [(header::RETRY_AFTER, told)]).into_response();
+        }
+        Mode::Page => return ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], "Sign in").into_response(),
         Mode::Elsewhere(host) => {
             let location = format!("http://{host}{}", parts.uri);
             return (StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, location)]).into_response();

@@ -84,3 +84,22 @@ async fn signatures_of_tags_are_checked_before_anything_is_read() {
         assert!(matches!(kind, NotVerified::WrongKind(_)), "{url}: {kind}");
     }
 }
+
+#[tokio::test]
+async fn what_is_wrong_with_a_release_that_is_signed_is_said_with_who_signed_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(ours) = key(directory.path(), "ours") else { return };
+    let repository = Repository::new(directory.path().join("repos/r"));
+    repository.write("readme", "no stack").commit();
+    let name = "docker-scs-1-30-v1";
+    sign(&repository, &directory.path().join("ours"), name, "HEAD");
+    let git = git(directory.path(), &[directory.path().to_str().unwrap()]);
+    let keys = Keys([("ours.pub".to_owned(), ours)].into());
+    let trust =
+        Trust { git: Some(GitTrust { keys, now: Timestamp::now(), ..GitTrust::default() }), ..Trust::default() };
+    let source = git.source(&repository.url(), None, Access::default()).unwrap();
+    let error = fetch(&source, name, &trust).await.unwrap_err();
+    let trouble = clusterstack::io::source::trouble(&error);
+    assert_eq!(trouble.reason, clusterstack::api::condition::Reason::ReleaseInvalid, "{error}");
+    assert!(trouble.signer.ends_with("(ours)") && !error.is_transient(), "{trouble:?}");
+}

@@ -13,6 +13,11 @@ use crate::core::version_range::{RangeError, VersionRange};
 
 /// Releases that a status lists.
 pub const LISTED: usize = 200;
+/// Releases that a message names.
+const NAMED: usize = 3;
+/// Longest provider and name of a ClusterStack, and longest name of an object.
+const LONGEST_WORD: usize = 63;
+const LONGEST_OBJECT: usize = 253;
 
 /// The rules of an offer, read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -88,6 +93,7 @@ impl Rules {
         let mut passed_over = 0;
         for (tag, revision) in tags {
             match tag.parse::<ReleaseName>() {
+                Ok(name) if !can_be_taken(&name) => passed_over += 1,
                 Ok(name) if self.refusal(&name).is_none() => {
                     // A tag may hold the dot of a pre-release: it is the same release.
                     all.insert((name.stem(), name.version.clone()), revision.to_owned());
@@ -98,6 +104,39 @@ impl Rules {
         }
         let found = all.len();
         Catalogue { found, releases: newest(all), passed_over }
+    }
+}
+
+/// Whether a ClusterStack can take a release of this name: there can be an object that is called so, and a ClusterStack
+/// with such a provider and name.
+pub fn can_be_taken(release: &ReleaseName) -> bool {
+    let is_name = |text: &str| {
+        let known = text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        known && text.len() <= LONGEST_WORD && !text.is_empty() && !text.starts_with('-') && !text.ends_with('-')
+    };
+    let whole = format!("{}-{}", release.provider, release.stack);
+    // A tag does not tell where its provider ends.
+    let is_of_some_stack = whole.match_indices('-').any(|(at, _)| is_name(&whole[..at]) && is_name(&whole[at + 1..]));
+    let object = release.object_name();
+    is_of_some_stack && object.len() <= LONGEST_OBJECT && !object.bytes().any(|b| b.is_ascii_uppercase())
+}
+
+/// What is said of a source that offers `found` releases. The `unusable` are those of which it is known, by whoever took
+/// them, that their files can't be used; they are on offer nonetheless: their tags may be mended.
+pub fn summary(found: usize, unusable: &BTreeSet<String>, passed_over: usize) -> String {
+    let releases = if found == 1 { "release" } else { "releases" };
+    let mut said = format!("{found} {releases} on offer");
+    if !unusable.is_empty() {
+        let mut names: Vec<&str> = unusable.iter().map(String::as_str).take(NAMED).collect();
+        if unusable.len() > NAMED {
+            names.push("…");
+        }
+        said = format!("{said}, {} of which can't be used: {}", unusable.len(), names.join(", "));
+    }
+    match passed_over {
+        0 => said,
+        1 => format!("{said}; 1 tag that can't be taken is passed over"),
+        many => format!("{said}; {many} tags that can't be taken are passed over"),
     }
 }
 
@@ -129,7 +168,7 @@ pub struct Catalogue {
     pub found: usize,
     /// The ones that a status lists, by stack and Kubernetes version, newest first.
     pub releases: Vec<OfferedRelease>,
-    /// Tags that are no release of anything.
+    /// Tags that are no release of anything, or of nothing that can be taken.
     pub passed_over: usize,
 }
 
@@ -226,6 +265,44 @@ mod tests {
             let offered: Vec<&str> =
                 all.into_iter().filter(|tag| rules.refusal(&tag.parse().unwrap()).is_none()).collect();
             assert_eq!(offered, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_no_cluster_stack_can_take_is_not_on_offer() {
+        let long = format!("{}-scs-1-34-v1", "x".repeat(64));
+        let cases = [
+            ("docker-scs-1-34-v1", true),
+            ("my-cloud-a-b-1-34-v0-sha.abc", true),
+            ("Docker-scs-1-34-v1", false),
+            ("release/docker-scs-1-34-v1", false),
+            ("docker-s_cs-1-34-v1", false),
+            ("docker-scs--1-34-v1", false),
+            ("docker-scs-1-34-v0-sha.ABC", false),
+            (long.as_str(), false),
+        ];
+        for (tag, expected) in cases {
+            assert_eq!(can_be_taken(&tag.parse().unwrap()), expected, "{tag}");
+        }
+        let catalogue = Rules::default().catalogue(cases.map(|(tag, _)| (tag, "r")));
+        assert_eq!((catalogue.found, catalogue.passed_over, catalogue.releases.len()), (2, 6, 2));
+    }
+
+    #[test]
+    fn a_summary_says_what_of_the_offer_can_not_be_used() {
+        for (found, unusable, passed_over, expected) in [
+            (1, &[][..], 0, "1 release on offer"),
+            (3, &[], 1, "3 releases on offer; 1 tag that can't be taken is passed over"),
+            (
+                3,
+                &["a-1-34-v3"],
+                4,
+                "3 releases on offer, 1 of which can't be used: a-1-34-v3; 4 tags that can't be taken are passed over",
+            ),
+            (9, &["a", "b", "c", "d"], 0, "9 releases on offer, 4 of which can't be used: a, b, c, …"),
+        ] {
+            let unusable = unusable.iter().map(|name| (*name).to_owned()).collect();
+            assert_eq!(summary(found, &unusable, passed_over), expected);
         }
     }
 

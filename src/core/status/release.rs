@@ -102,14 +102,21 @@ fn is_verified(facts: &ReleaseFacts) -> bool {
     facts.verify.as_ref().is_none_or(|asked| held(asked) && !refused)
 }
 
+/// False where a signature is missing or not valid, or what is applied was not verified as is asked now; what else is
+/// wrong with a release says nothing of its signatures.
 fn source_verified(facts: &ReleaseFacts) -> Option<Finding> {
     facts.verify.as_ref()?;
     let type_ = ConditionType::SourceVerified;
-    let signer = facts.artifact.as_ref().map(|artifact| artifact.verified_by.as_str()).unwrap_or_default();
+    let signed = |signer: &str| Finding::yes(type_, Reason::Verified, format!("signed by {signer}"));
+    let artifact = facts.artifact.as_ref();
     Some(match facts.downloaded.trouble() {
-        _ if is_verified(facts) => Finding::yes(type_, Reason::Verified, format!("signed by {signer}")),
-        Some(trouble) => Finding::no(type_, Reason::NotVerified, &trouble.message),
-        None => Finding::no(type_, Reason::NotVerified, "its signatures were not looked at yet"),
+        _ if is_verified(facts) => signed(artifact.map_or("", |artifact| &artifact.verified_by)),
+        Some(trouble) if !trouble.signer.is_empty() => signed(&trouble.signer),
+        Some(trouble) if trouble.reason == Reason::NotVerified || artifact.is_some() => {
+            Finding::no(type_, Reason::NotVerified, &trouble.message)
+        }
+        Some(trouble) => Finding::unknown(type_, trouble.reason, &trouble.message),
+        None => Finding::unknown(type_, Reason::Progressing, "its signatures were not looked at yet"),
     })
 }
 

@@ -138,6 +138,11 @@ fn source_verified_is_said_where_signatures_are_asked_for_and_only_what_is_verif
     let refused = || failed(Reason::NotVerified, ErrorClass::Waiting);
     let away = || failed(Reason::SourceUnreachable, ErrorClass::Transient);
     let other = || failed(Reason::SecretInvalid, ErrorClass::Waiting);
+    let broken = || failed(Reason::ReleaseInvalid, ErrorClass::Invalid);
+    let signed_and_broken = || {
+        let trouble = Trouble::new(ErrorClass::Invalid, Reason::ReleaseInvalid, "metadata.yaml can't be used");
+        StepState::Failed(trouble.signed_by("B"))
+    };
     for (case, asked, artifact, downloaded, says, ready) in [
         ("not asked", None, artifact(""), done(), None, true),
         ("verified", Some("v"), artifact("v"), done(), Some(("True", "Verified", "signed by A")), true),
@@ -152,9 +157,26 @@ fn source_verified_is_said_where_signatures_are_asked_for_and_only_what_is_verif
             Some(("False", "NotVerified", "because")),
             false,
         ),
-        ("without keys", Some("v"), None, other(), Some(("False", "NotVerified", "because")), false),
+        ("without keys", Some("v"), None, other(), Some(("Unknown", "SecretInvalid", "because")), false),
+        (
+            "signed, and no release",
+            Some("v"),
+            None,
+            signed_and_broken(),
+            Some(("True", "Verified", "signed by B")),
+            false,
+        ),
+        (
+            "applied unsigned, now signed, and no release",
+            Some("v"),
+            artifact(""),
+            signed_and_broken(),
+            Some(("True", "Verified", "signed by B")),
+            false,
+        ),
+        ("no release, unlooked at", Some("v"), None, broken(), Some(("Unknown", "ReleaseInvalid", "because")), false),
         ("source away", Some("v"), artifact("v"), away(), Some(("True", "Verified", "signed by A")), true),
-        ("first pass", Some("v"), None, StepState::Pending, Some(("False", "NotVerified", "not looked at")), false),
+        ("first pass", Some("v"), None, StepState::Pending, Some(("Unknown", "Progressing", "not looked at")), false),
     ] {
         let verify = asked.map(ToOwned::to_owned);
         let facts = ReleaseFacts { verify, artifact, downloaded, holds: true, ..facts(vec![row("a", None, "")]) };

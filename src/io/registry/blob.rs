@@ -148,7 +148,13 @@ impl Registry {
             StatusCode::NOT_FOUND => {
                 return Err(self.damaged(&format!("blob {digest}"), "the registry has no such blob".to_owned()));
             }
-            status if status.is_server_error() => return Ok(Ended::Broken(self.refusal(ACTION, response).await)),
+            status if status.is_server_error() => {
+                return match self.refusal(ACTION, response).await {
+                    // It says when it may be asked again.
+                    error @ SourceError::RateLimited { .. } => Err(error),
+                    error => Ok(Ended::Broken(error)),
+                };
+            }
             _ => return Err(self.refusal(ACTION, response).await),
         }
         self.receive(part, response, size).await

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use crate::io::source::answers::unreadable;
 use crate::io::source::http::{Http, Redirects, redacted};
 use crate::io::source::{Login, SourceError};
 
@@ -171,10 +172,12 @@ impl Logins {
             problem: problem.to_owned(),
         };
         // The parser's own words may quote the token.
-        let answer: Answer = serde_json::from_slice(&body).map_err(|_| damaged("its answer holds no token"))?;
+        let none = "its answer holds no token";
+        let answer: Answer =
+            serde_json::from_slice(&body).map_err(|_| damaged(&unreadable(&HeaderMap::new(), &body, &none)))?;
         let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty());
         let header = token.and_then(|token| secret(&format!("Bearer {token}")));
-        let header = header.ok_or_else(|| damaged("its answer holds no token"))?;
+        let header = header.ok_or_else(|| damaged(none))?;
         let life = answer.expires_in.map_or(LIFE, Duration::from_secs).min(LONGEST);
         Ok(Known { header, until: Some(Instant::now() + life.saturating_sub(MARGIN)) })
     }

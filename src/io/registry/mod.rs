@@ -29,8 +29,9 @@ use crate::core::artifact::{Descriptor, Document, INDEX, Index};
 use crate::core::digest::hex;
 use crate::core::limits::TooLarge;
 use crate::core::source::AllowList;
+use crate::io::source::answers::{HTML_PAGE, is_page, said_there, unreadable};
 use crate::io::source::http::{Http, Redirects, redacted};
-use crate::io::source::{Access, SourceError};
+use crate::io::source::{Access, NO_REGISTRY_LOGIN, SourceError};
 use crate::io::store::Digest;
 
 pub use login::Right;
@@ -163,8 +164,8 @@ impl Registry {
             let response = self.success(LISTING, response).await?;
             next = self.next(&url, response.headers())?;
             let body = self.http.body(LISTING, response, PAGE_BYTES).await?;
-            let page: Page =
-                serde_json::from_slice(&body).map_err(|error| self.nonsense(LISTING, &error.to_string()))?;
+            let page: Page = serde_json::from_slice(&body)
+                .map_err(|error| self.nonsense(LISTING, &unreadable(&HeaderMap::new(), &body, &error)))?;
             tags.extend(page.tags.unwrap_or_default().into_iter().filter(|tag| is_tag(tag)));
             pages += 1;
             if tags.len() > MAX_TAGS || pages > MAX_PAGES {
@@ -219,6 +220,9 @@ impl Registry {
         let response = self.success(READING, response).await?;
         let told = told(response.headers());
         let body = self.http.body(READING, response, MANIFEST_BYTES).await?;
+        if is_page(&HeaderMap::new(), &body) {
+            return Err(self.nonsense(READING, HTML_PAGE));
+        }
         let digest = Digest::of(&body);
         let damaged = |problem: String| self.damaged(&format!("manifest {reference}"), problem);
         let expected = reference.parse::<Digest>().ok().or(told);
@@ -345,7 +349,13 @@ impl Registry {
     }
 
     async fn success(&self, action: &'static str, response: Response) -> Result<Response, SourceError> {
-        if response.status().is_success() { Ok(response) } else { Err(self.refusal(action, response).await) }
+        if !response.status().is_success() {
+            return Err(self.refusal(action, response).await);
+        }
+        if is_page(response.headers(), &[]) {
+            return Err(self.nonsense(action, &said_there(response.extensions(), HTML_PAGE)));
+        }
+        Ok(response)
     }
 
     async fn refusal(&self, action: &'static str, response: Response) -> SourceError {
@@ -353,7 +363,7 @@ impl Registry {
         let url = self.repository.to_string();
         match answer::refusal(&self.http, action, &url, response, &secrets).await {
             SourceError::Unauthorized { action, url, problem } if !self.logins.has_login() => {
-                let problem = format!("{problem}; there is no login for {}", self.repository.host());
+                let problem = format!("{problem}; {NO_REGISTRY_LOGIN} {}", self.repository.host());
                 SourceError::Unauthorized { action, url, problem }
             }
             other => other,

@@ -57,7 +57,8 @@ impl Shelf {
             return Err(Trouble::new(ErrorClass::Bug, Reason::NotVerified, message));
         }
         let not_stored = |error: String| {
-            Trouble::new(ErrorClass::Transient, Reason::FetchFailed, format!("the release can't be stored: {error}"))
+            let message = format!("the release can't be stored: {error}");
+            Trouble::new(ErrorClass::Transient, Reason::FetchFailed, message).signed_by(&verified_by)
         };
         let packed = unpack::pack_release(&fetched.files, &fetched.component_ids);
         let packed = packed.map_err(|error| not_stored(error.to_string()))?;

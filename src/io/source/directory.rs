@@ -166,10 +166,12 @@ impl DirectorySource {
             files
         } else {
             let names: Vec<String> = files.keys().filter(|path| !path.contains('/')).cloned().collect();
-            let wanted = assets::wanted(tag, release, &names)?;
-            let assets: BTreeMap<String, Bytes> =
-                wanted.into_iter().filter_map(|name| Some((name.clone(), files.get(&name)?.clone()))).collect();
-            assets::stack(tag, release, &assets, &self.limits)?
+            let unpacked = assets::wanted(tag, release, &names).and_then(|wanted| {
+                let content = |name: String| Some((name.clone(), files.get(&name)?.clone()));
+                let assets: BTreeMap<String, Bytes> = wanted.into_iter().filter_map(content).collect();
+                assets::stack(tag, release, &assets, &self.limits)
+            });
+            unpacked.map_err(|error| error.signed_by(signer.as_ref()))?
         };
         let (path, component_ids) = (tag.name.clone(), BTreeMap::new());
         Ok(Fetched { url: self.url(), revision, path, files, component_ids, signer })

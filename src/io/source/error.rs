@@ -9,7 +9,7 @@ use crate::core::limits::TooLarge;
 use crate::core::retry::ErrorClass;
 use crate::core::source::Refused;
 use crate::core::status::Trouble;
-use crate::core::verification::NotVerified;
+use crate::core::verification::{NotVerified, Signer};
 
 /// Why a source could not be listed or a release not be fetched. Holds no secret.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -101,6 +101,22 @@ pub enum SourceError {
         release: String,
         /// What is missing or wrong.
         problem: NotVerified,
+    },
+    /// The signatures that are asked for held, and something else is wrong.
+    #[error("{error}")]
+    Signed {
+        /// Who signed.
+        signer: Signer,
+        /// What is wrong.
+        error: Box<SourceError>,
+    },
+    /// It is the operator's default source, whose login is no Secret.
+    #[error("{}", of_default(.error, .variables))]
+    OfDefault {
+        /// What went wrong.
+        error: Box<SourceError>,
+        /// The environment variables that hold the login.
+        variables: &'static str,
     },
     /// There is no repository.
     #[error("there is no repository at {url}: {problem}; check the URL, and whether it needs a secretRef")]
@@ -205,17 +221,51 @@ pub enum SourceError {
 
 /// What is said where a source asks for credentials and none are given.
 pub const NO_LOGIN: &str = "it asks for credentials, and there is no secretRef";
+/// What is said where a source refuses who shows nothing.
+pub(super) const NO_SECRET: &str = "there is no secretRef";
+/// How it is said that a registry's host is not among the logins.
+pub(in crate::io) const NO_REGISTRY_LOGIN: &str = "there is no login for";
 
-/// What to do about it where `problem` does not say it.
+/// What to do about it where `problem` does not say it. No Secret is blamed that nobody named.
 fn login_hint(problem: &str) -> &'static str {
-    if problem.contains(NO_LOGIN) {
-        ": name a Secret with them in secretRef"
+    if problem.contains(NO_SECRET) {
+        ": name a Secret with credentials in secretRef"
+    } else if problem.contains(NO_REGISTRY_LOGIN) {
+        ": name a Secret that holds one in secretRef"
+    } else if problem.contains("SecretRef") {
+        // It says what to put into the Secret of the proxy, or of the certificate.
+        ""
     } else {
         "; check the Secret that secretRef names, and its rights"
     }
 }
 
+/// What went wrong with the default source. Who runs the operator sets its login; none of the users can.
+fn of_default(error: &SourceError, variables: &str) -> String {
+    match error {
+        SourceError::Unauthorized { action, url, problem } => {
+            let problem = problem.strip_suffix(NO_SECRET).map_or(problem.as_str(), |said| said.trim_end_matches("; "));
+            format!(
+                "{action} {url} is not permitted: {problem}; this is the operator's default source: whoever runs the operator checks its environment variables {variables}, and their rights"
+            )
+        }
+        SourceError::NoRepository { url, problem } => format!(
+            "there is no repository at {url}: {problem}; this is the operator's default source: whoever runs the operator checks the place in its environment variables, and whether it needs {variables}"
+        ),
+        other => other.to_string(),
+    }
+}
+
 impl SourceError {
+    /// The same of a release whose signatures held, if they were asked for.
+    #[must_use]
+    pub(super) fn signed_by(self, signer: Option<&Signer>) -> Self {
+        match signer {
+            Some(signer) => Self::Signed { signer: signer.clone(), error: Box::new(self) },
+            None => self,
+        }
+    }
+
     /// Whether it may go away by itself.
     pub fn is_transient(&self) -> bool {
         match self {
@@ -226,6 +276,7 @@ impl SourceError {
             | Self::Cancelled { .. }
             | Self::UnderWay { .. }
             | Self::TimedOut { .. } => true,
+            Self::Signed { error, .. } | Self::OfDefault { error, .. } => error.is_transient(),
             Self::Refused(_)
             | Self::Led { .. }
             | Self::NoSource
@@ -248,6 +299,10 @@ impl SourceError {
 /// What stands in the way, for a condition.
 pub fn trouble(error: &SourceError) -> Trouble {
     let (class, reason) = match error {
+        SourceError::Signed { signer, error } => return trouble(error).signed_by(&signer.0),
+        SourceError::OfDefault { error: what, .. } => {
+            return Trouble { message: error.to_string(), ..trouble(what) };
+        }
         SourceError::Refused(_) => (ErrorClass::Invalid, Reason::SourceRefused),
         // Where it leads is the source's to mend, without an edit here.
         SourceError::Led { .. } => (ErrorClass::Waiting, Reason::SourceRefused),
@@ -296,9 +351,61 @@ mod tests {
             let (action, url) = ("listing the tags of", "https://x".to_owned());
             SourceError::Unauthorized { action, url, problem: problem.to_owned() }.to_string()
         };
-        let without = error(NO_LOGIN);
-        assert!(without.ends_with("there is no secretRef: name a Secret with them in secretRef"), "{without}");
-        let refused = error("it answers 403");
-        assert!(refused.ends_with("403; check the Secret that secretRef names, and its rights"), "{refused}");
+        for (problem, end) in [
+            (NO_LOGIN, "there is no secretRef: name a Secret with credentials in secretRef"),
+            (
+                "it answers 403; there is no secretRef",
+                "there is no secretRef: name a Secret with credentials in secretRef",
+            ),
+            (
+                "there is no login for r.example.com",
+                "login for r.example.com: name a Secret that holds one in secretRef",
+            ),
+            ("put it into the Secret of proxySecretRef", "put it into the Secret of proxySecretRef"),
+            ("it answers 403", "403; check the Secret that secretRef names, and its rights"),
+        ] {
+            let said = error(problem);
+            assert!(said.ends_with(end), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_signature_that_held_is_told_with_what_went_wrong_behind_it() {
+        let error = SourceError::Layout { tag: "x".into(), path: "a".into(), problem: "it is a submodule".into() };
+        let signer = Signer("SSH key SHA256:abc".to_owned());
+        for (signer, told) in [(Some(&signer), "SSH key SHA256:abc"), (None, "")] {
+            let signed = error.clone().signed_by(signer);
+            let found = trouble(&signed);
+            assert_eq!((found.reason, found.signer.as_str()), (Reason::ReleaseInvalid, told));
+            assert_eq!((found.message, signed.is_transient()), (error.to_string(), false));
+        }
+    }
+
+    #[test]
+    fn the_default_source_blames_the_operators_environment_and_no_secret() {
+        let (action, url) = ("listing the releases of", "https://api.github.com/x".to_owned());
+        for (error, reason) in [
+            (
+                SourceError::Unauthorized { action, url: url.clone(), problem: "HTTP 401: Bad credentials".into() },
+                Reason::SourceUnauthorized,
+            ),
+            (
+                SourceError::Unauthorized {
+                    action,
+                    url: url.clone(),
+                    problem: "HTTP 403; there is no secretRef".into(),
+                },
+                Reason::SourceUnauthorized,
+            ),
+            (SourceError::NoRepository { url: url.clone(), problem: "HTTP 404".into() }, Reason::SourceUnreachable),
+        ] {
+            let found = trouble(&SourceError::OfDefault { error: Box::new(error), variables: "GIT_ACCESS_TOKEN" });
+            assert_eq!(found.reason, reason);
+            assert!(found.message.contains("environment variables") && found.message.contains("GIT_ACCESS_TOKEN"));
+            assert!(!found.message.contains("secretRef") && found.message.contains(&url), "{}", found.message);
+        }
+        let down = SourceError::Unreachable { action, url, problem: "down".into() };
+        let said = SourceError::OfDefault { error: Box::new(down.clone()), variables: "GIT_ACCESS_TOKEN" };
+        assert_eq!((said.to_string(), said.is_transient()), (down.to_string(), true));
     }
 }

@@ -16,14 +16,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use http::HeaderMap;
-use http::header::{AUTHORIZATION, COOKIE, LOCATION, PROXY_AUTHORIZATION, RETRY_AFTER};
+use http::header::{AUTHORIZATION, COOKIE, LOCATION, PROXY_AUTHORIZATION};
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
-use jiff::Timestamp;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Client, ClientBuilder, Request, Response, Url, redirect};
 
 use super::access::Access;
+use super::answers::{Redirected, no_answer};
 use super::error::SourceError;
 use super::tls::{self, Asked};
 use crate::core::limits::TooLarge;
@@ -65,6 +64,8 @@ pub struct Http {
     insecure: bool,
     /// Whether a server wanted a certificate of ours, and there is none.
     asked: Asked,
+    /// How long a server may be silent.
+    silence: Duration,
 }
 
 impl fmt::Debug for Http {
@@ -103,6 +104,7 @@ impl Http {
             secrets: Arc::new(access.secrets().into_iter().map(ToOwned::to_owned).collect()),
             insecure: access.insecure,
             asked,
+            silence,
         })
     }
 
@@ -131,10 +133,15 @@ impl Http {
                 checked => checked?,
             }
             let again = request.try_clone();
+            let redirected = (url != first).then(|| Redirected { from: first.clone(), to: url.clone() });
             let response = self.execute(request, &url).await;
-            let response = response.map_err(|error| self.failed(action, &url, &error))?;
+            let mut response =
+                response.map_err(|error| explained(redirected.as_ref(), self.failed(action, &url, &error)))?;
             if response.status() == http::StatusCode::PROXY_AUTHENTICATION_REQUIRED {
-                return Err(proxy_login(action, &url));
+                return Err(self.proxy_login(action, &url));
+            }
+            if let Some(redirected) = redirected {
+                response.extensions_mut().insert(redirected);
             }
             if !response.status().is_redirection() || response.status() == http::StatusCode::NOT_MODIFIED {
                 return Ok(response);
@@ -145,11 +152,11 @@ impl Http {
             let Some(mut following) = again else { return Ok(response) };
             if url.scheme() == "https" && next.scheme() != "https" {
                 let problem = format!("it sends on from https to {}", redacted(&next));
-                return Err(SourceError::Untrusted { url: redacted(&url), problem });
+                return Err(SourceError::Untrusted { url: redacted(&first), problem });
             }
             if redirects == Redirects::SameHost && next.host_str() != first.host_str() {
                 let problem = format!("it sends on to {}: set the source's URL to where it lies now", redacted(&next));
-                return Err(SourceError::Untrusted { url: redacted(&url), problem });
+                return Err(SourceError::Untrusted { url: redacted(&first), problem });
             }
             let safe = matches!(*following.method(), http::Method::GET | http::Method::HEAD);
             if !safe && !matches!(response.status().as_u16(), 307 | 308) {
@@ -190,6 +197,7 @@ impl Http {
     /// It breaks off, or is larger.
     pub async fn body(&self, action: &'static str, response: Response, limit: u64) -> Result<Bytes, SourceError> {
         let url = response.url().clone();
+        let redirected = response.extensions().get::<Redirected>().cloned();
         let too_large = || SourceError::TooLarge {
             of: redacted(&url),
             limit: TooLarge { what: "an answer in bytes".to_owned(), limit },
@@ -201,7 +209,7 @@ impl Http {
         let mut body = BytesMut::new();
         let mut stream = response.bytes_stream();
         while let Some(chunk) = stream.next().await {
-            let chunk = chunk.map_err(|error| self.failed(action, &url, &error))?;
+            let chunk = chunk.map_err(|error| explained(redirected.as_ref(), self.failed(action, &url, &error)))?;
             if (body.len() + chunk.len()) as u64 > limit {
                 return Err(too_large());
             }
@@ -212,12 +220,13 @@ impl Http {
 
     /// An error of the transport, in words without secrets.
     pub fn failed(&self, action: &'static str, url: &Url, error: &reqwest::Error) -> SourceError {
-        let problem = self.without_secrets(&words(error));
+        let silence = if error.is_connect() { SILENCE } else { self.silence };
+        let problem = if error.is_timeout() { no_answer(silence) } else { self.without_secrets(&words(error)) };
         if let Some(refused) = refusal(error) {
             return SourceError::Led { action, url: redacted(url), refused };
         }
         if problem.contains(PROXY_LOGIN) {
-            return proxy_login(action, url);
+            return self.proxy_login(action, url);
         }
         let url = redacted(url);
         if problem.contains("CertificateRequired") || (problem.contains(NOT_SENT) && self.asked.was()) {
@@ -245,6 +254,22 @@ impl Http {
             return SourceError::Unreachable { action, url, problem };
         }
         SourceError::Unreachable { action, url, problem }
+    }
+
+    /// That a proxy wants a login, and where it is put: the proxy is the source's, or the operator's.
+    fn proxy_login(&self, action: &'static str, url: &Url) -> SourceError {
+        let problem = match &self.proxied {
+            Some(Proxied { only: None, .. }) => {
+                "the proxy on the way wants a login: put username and password into the Secret of proxySecretRef"
+            }
+            Some(_) => {
+                "the proxy on the way wants a login: put it into the operator's HTTPS_PROXY or HTTP_PROXY, as http://user:password@host:port, or name a Secret with address, username and password in proxySecretRef"
+            }
+            None => {
+                "a proxy on the way wants a login: name a Secret with address, username and password in proxySecretRef"
+            }
+        };
+        SourceError::Unauthorized { action, url: redacted(url), problem: problem.to_owned() }
     }
 
     /// `text` without the secrets of this source.
@@ -362,24 +387,16 @@ fn login(found: &Intercept) -> Option<(String, String)> {
     text.split_once(':').map(|(user, password)| (user.to_owned(), password.to_owned()))
 }
 
-fn proxy_login(action: &'static str, url: &Url) -> SourceError {
-    let problem = "the proxy on the way wants a login: put username and password into the Secret of proxySecretRef";
-    SourceError::Unauthorized { action, url: redacted(url), problem: problem.to_owned() }
+fn explained(redirected: Option<&Redirected>, error: SourceError) -> SourceError {
+    match redirected {
+        Some(redirected) => redirected.explain(error),
+        None => error,
+    }
 }
 
 /// What is said where a server does not answer in TLS.
 const NO_TLS: &str =
     "it speaks no TLS there: if plain http is meant, set insecure, or --plain-http on the command line";
-
-/// How long a server wants to be left alone: its `Retry-After`, in seconds or as a date.
-pub fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = text.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let at = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
-    Some(Duration::try_from(at.duration_since(now)).unwrap_or_default())
-}
 
 /// A URL for messages: without user, password and query, which may hold tokens of a store of blobs.
 pub fn redacted(url: &Url) -> String {
@@ -486,20 +503,5 @@ mod tests {
         assert!(resolves(Resolver::of(&AllowList::parse(["localhost:1"]).unwrap())).await);
         assert!(!resolves(Resolver::of(&AllowList::default())).await);
         assert!(resolves(Resolver::anywhere()).await);
-    }
-
-    #[test]
-    fn when_to_come_again_is_read() {
-        let now: Timestamp = "2026-11-21T11:00:00Z".parse().unwrap();
-        for (text, seconds) in [
-            ("17", Some(17)),
-            ("Sat, 21 Nov 2026 11:01:00 GMT", Some(60)),
-            ("Sat, 21 Nov 2026 10:00:00 GMT", Some(0)),
-            ("soon", None),
-            ("-1", None),
-        ] {
-            let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
-            assert_eq!(retry_after(&headers, now), seconds.map(Duration::from_secs), "{text}");
-        }
     }
 }

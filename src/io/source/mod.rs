@@ -1,6 +1,7 @@
 //! Where releases come from: one trait, an implementation per kind of source.
 
 pub mod access;
+pub mod answers;
 pub mod assets;
 mod credentials;
 pub mod directory;
@@ -13,6 +14,7 @@ pub mod gitlab;
 pub mod http;
 pub mod meter;
 pub mod oci;
+pub mod of_default;
 pub mod open;
 pub mod poller;
 pub mod room;
@@ -34,6 +36,7 @@ use crate::core::verification::{Signer, Trust};
 
 pub use access::Access;
 pub use credentials::{CredentialError, Credentials, GithubApp, Login, SshIdentity};
+pub(in crate::io) use error::NO_REGISTRY_LOGIN;
 pub use error::{NO_LOGIN, SourceError, trouble};
 pub use forge::quotas::Quotas;
 

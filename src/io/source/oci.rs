@@ -17,6 +17,7 @@ use super::{Access, Fetched, Listing, Source, SourceError, Tag, Wanted, assets};
 use crate::api::cluster_stack_source::Quota;
 use crate::core::artifact::{Descriptor, Document, Manifest, TITLE};
 use crate::core::bundle::CLUSTER_CLASS;
+use crate::core::files::FileTree;
 use crate::core::limits::{Limits, TooLarge};
 use crate::core::name::ReleaseName;
 use crate::core::source::AllowList;
@@ -135,7 +136,14 @@ impl OciSource {
             return Err(layout(tag, "manifest", "it is an index of several: push one artifact for each release"));
         };
         let signer = self.signed(release, trust, &digest).await?;
-        let layers = layers(tag, release, &manifest)?;
+        let files = self.files(tag, release, &manifest).await.map_err(|error| error.signed_by(signer.as_ref()))?;
+        let (path, component_ids) = (String::new(), BTreeMap::new());
+        Ok(Fetched { url: self.url(), revision: tag.revision.clone(), path, files, component_ids, signer })
+    }
+
+    /// The files of a release, from the layers of its manifest.
+    async fn files(&self, tag: &Tag, release: &ReleaseName, manifest: &Manifest) -> Result<FileTree, SourceError> {
+        let layers = layers(tag, release, manifest)?;
         let size: u64 = layers.values().fold(0, |sum, layer| sum.saturating_add(layer.size));
         if size > self.limits.packed_bytes {
             let limit =
@@ -146,9 +154,7 @@ impl OciSource {
         for (name, layer) in layers {
             files.insert(name, self.blob(layer, self.limits.packed_bytes).await?);
         }
-        let files = assets::stack(tag, release, &files, &self.limits)?;
-        let (path, component_ids) = (String::new(), BTreeMap::new());
-        Ok(Fetched { url: self.url(), revision: tag.revision.clone(), path, files, component_ids, signer })
+        assets::stack(tag, release, &files, &self.limits)
     }
 
     async fn blob(&self, layer: &Descriptor, limit: u64) -> Result<Bytes, SourceError> {

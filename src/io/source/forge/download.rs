@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use url::Url;
 
 use super::super::SourceError;
+use super::super::answers::{HTML_PAGE, is_page};
 use super::super::http::redacted;
 use super::{Ask, Body, cause, too_large};
 use crate::core::digest::hex;
@@ -61,13 +62,17 @@ pub(in super::super) async fn download(asker: &dyn Ask, asset: &Asset, limit: u6
     }
     let content = content.freeze();
     if let Some(size) = asset.size.filter(|size| *size != content.len() as u64) {
-        return Err(damaged(asset, format!("{size} bytes were announced, {} came", content.len())));
+        return Err(other(asset, &content, format!("{size} bytes were announced, {} came", content.len())));
     }
     let found = hex(&Sha256::digest(&content));
-    if let Some(expected) = asset.sha256.as_ref().filter(|expected| **expected != found) {
-        return Err(damaged(asset, format!("its SHA-256 should be {expected}, it is {found}")));
+    match &asset.sha256 {
+        Some(expected) if *expected != found => {
+            Err(other(asset, &content, format!("its SHA-256 should be {expected}, it is {found}")))
+        }
+        // No asset of a release is a page: a proxy says something, or somebody is to sign in.
+        None if is_page(&HeaderMap::new(), &content) => Err(other(asset, &content, String::new())),
+        _ => Ok(content),
     }
-    Ok(content)
 }
 
 /// Why a part did not come whole.
@@ -103,7 +108,10 @@ async fn part(asker: &dyn Ask, asset: &Asset, limit: u64, content: &mut BytesMut
         let most = asset.size.unwrap_or(limit).min(limit);
         if (content.len() + data.len()) as u64 > most {
             return Err(Part::Failed(match asset.size {
-                Some(size) => damaged(asset, format!("{size} bytes were announced, more came")),
+                Some(size) => {
+                    content.extend_from_slice(&data);
+                    other(asset, content, format!("{size} bytes were announced, more came"))
+                }
                 None => too_large(&format!("asset {}", asset.name), "what is downloaded of a release in bytes", limit),
             }));
         }
@@ -119,6 +127,31 @@ fn goes_on_at(response: &Response<Body>, had: u64) -> bool {
         && range.is_some_and(|range| range.starts_with(&format!("bytes {had}-")))
 }
 
+/// Something else came than was announced: a page for people, or damage.
+fn other(asset: &Asset, content: &[u8], problem: String) -> SourceError {
+    if is_page(&HeaderMap::new(), content) {
+        let problem = format!("instead of {} it answers with {HTML_PAGE}", asset.name);
+        return SourceError::Unreachable { action: ACTION, url: redacted(&asset.url), problem };
+    }
+    damaged(asset, problem)
+}
+
 fn damaged(asset: &Asset, problem: String) -> SourceError {
     SourceError::Damaged { what: format!("asset {}", asset.name), url: redacted(&asset.url), problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_instead_of_an_asset_is_no_damage() {
+        let url = "https://example.com/a.tgz".parse().unwrap();
+        let asset = Asset { name: "a.tgz".into(), url, size: None, sha256: None };
+        for (content, page) in [("<!DOCTYPE html><title>Sign in", true), ("\u{1f}garbage", false)] {
+            let error = other(&asset, content.as_bytes(), "its SHA-256 is another".to_owned());
+            assert_eq!(matches!(error, SourceError::Unreachable { .. }), page, "{error}");
+            assert_eq!(error.to_string().contains(HTML_PAGE), page, "{error}");
+        }
+    }
 }

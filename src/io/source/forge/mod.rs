@@ -19,12 +19,14 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt;
 use http_body_util::combinators::BoxBody;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use super::http::{Http, redacted};
+use super::answers::{no_answer, said_there, waiting};
+use super::error::NO_SECRET;
+use super::http::{Http, SILENCE, redacted};
 use super::meter::SourceMetrics;
 use super::{SourceError, Tag};
 use crate::api::cluster_stack_source::Quota;
@@ -58,12 +60,19 @@ pub(super) struct Hints {
     pub(super) rights: &'static str,
 }
 
+/// Whose answers are judged.
+pub(super) struct Subject {
+    pub(super) hints: Hints,
+    /// Whether it shows a token: else no Secret is to blame.
+    pub(super) has_login: bool,
+    /// Host and repository, for metrics.
+    pub(super) source: String,
+}
+
 /// Judges the answers of one source's server.
 pub(super) struct Judge {
     http: Http,
-    hints: Hints,
-    /// Host and repository, for metrics.
-    source: String,
+    subject: Subject,
     metrics: SourceMetrics,
     state: Arc<Mutex<State>>,
 }
@@ -79,14 +88,8 @@ pub(super) struct State {
 }
 
 impl Judge {
-    pub(super) fn new(
-        http: Http,
-        hints: Hints,
-        source: String,
-        metrics: SourceMetrics,
-        state: Arc<Mutex<State>>,
-    ) -> Self {
-        Self { http, hints, source, metrics, state }
+    pub(super) fn new(http: Http, subject: Subject, metrics: SourceMetrics, state: Arc<Mutex<State>>) -> Self {
+        Self { http, subject, metrics, state }
     }
 
     pub(super) fn quota(&self) -> Option<Quota> {
@@ -113,7 +116,7 @@ impl Judge {
     /// Counts an answer that did not come.
     pub(super) fn unanswered(&self, error: &SourceError) {
         if matches!(error, SourceError::Unreachable { .. }) {
-            self.metrics.count(&self.source, "unreachable");
+            self.metrics.count(&self.subject.source, "unreachable");
         }
     }
 
@@ -125,14 +128,14 @@ impl Judge {
         response: Response<Body>,
     ) -> Result<Response<Body>, SourceError> {
         if let Some(quota) = rate::quota(response.headers()) {
-            self.metrics.note(&self.source, &quota);
+            self.metrics.note(&self.subject.source, &quota);
             self.state().quota = Some(quota);
         }
         let status = response.status();
         if status.is_success() || status == StatusCode::NOT_MODIFIED {
             self.state().strikes = 0;
             let outcome = if status == StatusCode::NOT_MODIFIED { "not_modified" } else { "ok" };
-            self.metrics.count(&self.source, outcome);
+            self.metrics.count(&self.subject.source, outcome);
             return Ok(response);
         }
         let (parts, body) = response.into_parts();
@@ -140,7 +143,7 @@ impl Judge {
         let text = whole(body, MESSAGE).await;
         let message = String::from_utf8_lossy(&text.unwrap_or_default()).into_owned();
         let (error, outcome) = self.judge(action, url, &parts, &message);
-        self.metrics.count(&self.source, outcome);
+        self.metrics.count(&self.subject.source, outcome);
         Err(error)
     }
 
@@ -154,24 +157,25 @@ impl Judge {
         let status = answer.status;
         let said = self.http.without_secrets(&said(message));
         let problem = if said.is_empty() { format!("HTTP {status}") } else { format!("HTTP {status}: {said}") };
+        let problem = said_there(&answer.extensions, &problem);
         let url = redacted(url);
         let mut state = self.state();
         let now = Timestamp::now();
         if let Some(after) = rate::pause(status, &answer.headers, message, state.strikes, now) {
             state.strikes = state.strikes.saturating_add(1);
-            let until = SignedDuration::try_from(after).ok().and_then(|after| now.checked_add(after).ok());
-            let until = until.map_or_else(String::new, |until| format!("; wait until {until:.0}"));
-            let problem = format!("{problem}{until}");
+            let problem = waiting(&problem, after, now);
             state.closed = Some((Instant::now() + after, problem.clone()));
             return (SourceError::RateLimited { url, problem, after }, "rate_limited");
         }
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
-                let problem = format!("{problem}; {}", self.hints.rights);
+                let missing = if self.subject.has_login { "" } else { NO_SECRET };
+                let rights = [&*problem, self.subject.hints.rights, missing];
+                let problem = rights.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
                 (SourceError::Unauthorized { action, url, problem }, "unauthorized")
             }
             StatusCode::NOT_FOUND | StatusCode::GONE => {
-                let problem = format!("{problem}; {}", self.hints.missing);
+                let problem = format!("{problem}; {}", self.subject.hints.missing);
                 (SourceError::NoRepository { url, problem }, "not_found")
             }
             _ => (SourceError::Unreachable { action, url, problem }, "failed"),
@@ -203,13 +207,16 @@ fn said(body: &str) -> String {
     line.join(" ").chars().filter(|c| !c.is_control()).take(SHOWN).collect()
 }
 
-/// The last cause of an error: those above it repeat it, or show URLs that hold secrets.
+/// The last cause of an error: those above it repeat it, or show URLs that hold secrets. Of silence, how long it was.
 pub(super) fn cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut last = error;
-    while let Some(next) = last.source() {
+    loop {
+        if last.downcast_ref::<reqwest::Error>().is_some_and(reqwest::Error::is_timeout) {
+            return no_answer(SILENCE);
+        }
+        let Some(next) = last.source() else { return last.to_string() };
         last = next;
     }
-    last.to_string()
 }
 
 /// Runs `work` for at most `limit`, until it is called off.

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use url::Url;
 
 use super::super::SourceError;
+use super::super::answers::{said_there, unreadable};
 use super::super::http::redacted;
 use super::{Ask, Body, same_server, too_large, whole};
 
@@ -90,8 +91,11 @@ async fn page<T: DeserializeOwned>(
     let (parts, body) = response.into_parts();
     let unreachable = |problem: String| SourceError::Unreachable { action, url: redacted(&url), problem };
     let body = whole(body, PAGE).await.map_err(unreachable)?;
-    let items = serde_json::from_slice(&body)
-        .map_err(|error| unreachable(format!("HTTP {}, but no list in JSON: {error}", parts.status)))?;
+    let items = serde_json::from_slice(&body).map_err(|error| {
+        let said = unreadable(&parts.headers, &body, &error);
+        let said = format!("HTTP {}, but no list in JSON: {said}", parts.status);
+        unreachable(said_there(&parts.extensions, &said))
+    })?;
     let next = parts.headers.get_all(LINK).iter().find_map(|value| next(&url, value.to_str().ok()?));
     Ok(Page { etag: parts.headers.get(ETAG).cloned(), next, items, url })
 }

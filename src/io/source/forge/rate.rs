@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::super::http::retry_after;
+use super::super::answers::retry_after;
 use crate::api::cluster_stack_source::Quota;
 
 /// Pause after a limit of which nothing is told, the first time; it doubles from there.

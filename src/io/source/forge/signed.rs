@@ -43,7 +43,8 @@ pub(in super::super) async fn fetch(
         _ => None,
     };
     contents.retain(|name, _| belonging.contains(name));
-    let files = assets::stack(tag, wanted.release, &contents, limits)?;
+    let files =
+        assets::stack(tag, wanted.release, &contents, limits).map_err(|error| error.signed_by(signer.as_ref()))?;
     let (path, component_ids) = (String::new(), BTreeMap::new());
     Ok(Fetched { url, revision: tag.revision.clone(), path, files, component_ids, signer })
 }

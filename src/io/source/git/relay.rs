@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::super::SourceError;
+use super::super::answers::no_answer;
 use super::SILENCE;
 use super::session::Session;
 
@@ -79,7 +80,7 @@ async fn open(addresses: &[SocketAddr]) -> io::Result<(TcpStream, TcpListener, S
     for address in addresses {
         server = match tokio::time::timeout(SILENCE, TcpStream::connect(address)).await {
             Ok(connected) => connected,
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("silent for {} s", SILENCE.as_secs()))),
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, no_answer(SILENCE))),
         };
         if server.is_ok() {
             break;

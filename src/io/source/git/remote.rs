@@ -13,6 +13,8 @@ use git2::{
 };
 use tempfile::TempDir;
 
+use super::super::answers::no_answer;
+use super::super::error::NO_SECRET;
 use super::super::{NO_LOGIN, SourceError};
 use super::SILENCE;
 use super::relay::Relay;
@@ -278,15 +280,26 @@ fn trust(session: &Session, talk: &Talk, certificate: &Cert<'_>, host: &str) -> 
         (Some(credentials), Some(key)) => credentials.known_hosts.check(session.url.host(), session.url.port(), key),
         _ => HostKey::Unknown,
     };
-    match known {
-        HostKey::Known => Ok(CertificateCheckStatus::CertificateOk),
-        HostKey::Unknown => refuse("its host key is not in known_hosts of the Secret: add it there".to_owned()),
-        HostKey::Changed => refuse(
-            "its host key is another than the one in known_hosts of the Secret: somebody may be in between; if the key was changed on purpose, put the new one there"
-                .to_owned(),
-        ),
-        HostKey::Revoked => refuse("its host key is revoked in known_hosts of the Secret".to_owned()),
+    match distrust(known, session.access.credentials.is_some()) {
+        None => Ok(CertificateCheckStatus::CertificateOk),
+        Some(problem) => refuse(problem),
     }
+}
+
+/// Why a host key is not trusted, if so.
+fn distrust(known: HostKey, has_secret: bool) -> Option<String> {
+    let problem = match known {
+        HostKey::Known => return None,
+        HostKey::Unknown if has_secret => "its host key is not in known_hosts of the Secret: add it there".to_owned(),
+        HostKey::Unknown => format!(
+            "its host key is not known, and {NO_SECRET}: name a Secret with known_hosts and identity in secretRef"
+        ),
+        HostKey::Changed => {
+            "its host key is another than the one in known_hosts of the Secret: somebody may be in between; if the key was changed on purpose, put the new one there".to_owned()
+        }
+        HostKey::Revoked => "its host key is revoked in known_hosts of the Secret".to_owned(),
+    };
+    Some(problem)
 }
 
 /// What an error of libgit2 means.
@@ -316,8 +329,9 @@ fn explain(session: &Session, seen: &Seen, problem: &str, error: &Error) -> Sour
         }
         _ if says("authentication") => SourceError::Unauthorized { action, url, problem },
         _ if says("not found") => SourceError::NoRepository { url, problem },
-        ErrorCode::Timeout => {
-            let problem = format!("{problem} (silent for {} s)", SILENCE.as_secs());
+        // The second is libssh2's word for it.
+        code if code == ErrorCode::Timeout || says("Timed out") => {
+            let problem = format!("{}: {problem}", no_answer(SILENCE));
             SourceError::Unreachable { action, url, problem }
         }
         _ => SourceError::Unreachable { action, url, problem },
@@ -342,4 +356,25 @@ fn set_timeouts() {
             tracing::warn!(%error, "libgit2 does not take a timeout");
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_key_is_looked_for_where_there_is_a_secret() {
+        for (known, has_secret, expected) in [
+            (HostKey::Known, true, None),
+            (HostKey::Unknown, true, Some("add it there")),
+            (HostKey::Unknown, false, Some("name a Secret with known_hosts and identity in secretRef")),
+            (HostKey::Changed, true, Some("put the new one there")),
+            (HostKey::Revoked, true, Some("is revoked")),
+        ] {
+            let found = distrust(known, has_secret);
+            assert_eq!(found.is_some(), expected.is_some(), "{known:?}");
+            let is = |found: &String| found.ends_with(expected.unwrap_or_default()) || found.contains("is revoked in");
+            assert!(found.as_ref().is_none_or(is), "{found:?}");
+        }
+    }
 }

@@ -178,15 +178,10 @@ impl Session {
         let signer = signed.transpose()?;
         let tree = commit.tree().map_err(|error| self.local(&error))?;
         let reader = Reader { session: self, repository, tag: &tag.name };
-        let stack = reader.stack(&tree, places)?;
-        Ok(Fetched {
-            url: self.url.redacted(),
-            revision,
-            path: stack.path,
-            files: reader.files(&stack.tree)?,
-            component_ids: stack.component_ids,
-            signer,
-        })
+        let found = reader.stack(&tree, places).and_then(|stack| Ok((reader.files(&stack.tree)?, stack)));
+        let (files, stack) = found.map_err(|error| error.signed_by(signer.as_ref()))?;
+        let (url, component_ids) = (self.url.redacted(), stack.component_ids);
+        Ok(Fetched { url, revision, path: stack.path, files, component_ids, signer })
     }
 
     /// Who signed, before anything is read but the tag and the commit.

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,12 +15,14 @@ use bytes::Bytes;
 use git2::transport::{Service, SmartSubtransport, SmartSubtransportStream, Transport};
 use git2::{Error, ErrorClass, ErrorCode, Remote};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use jiff::Timestamp;
 use reqwest::{Response, Url};
 use tokio::runtime::Handle;
 
-use super::super::http::{Http, Redirects, retry_after};
+use super::super::answers::{HTML_PAGE, is_page, pause, said_there, waiting};
+use super::super::error::NO_SECRET;
+use super::super::http::{Http, Redirects};
 use super::super::{Access, NO_LOGIN, SourceError};
 use super::session::Session;
 use crate::core::limits::TooLarge;
@@ -30,10 +31,6 @@ use crate::core::limits::TooLarge;
 const SCHEME: &str = "clusterstack";
 /// What stands behind a repository's URL when its references are asked for.
 const REFERENCES: &str = "info/refs";
-/// When a server is asked again that wants fewer requests and does not say when.
-const LATER: Duration = Duration::from_mins(1);
-/// Longest time that is waited, whatever it says.
-const LATEST: Duration = Duration::from_hours(6);
 /// Largest list of references in bytes, which libgit2 keeps in memory several times over: enough for half a million.
 pub(super) const LARGEST_LIST: u64 = 64 * 1024 * 1024;
 
@@ -45,6 +42,8 @@ pub(super) struct Conversation {
     http: Http,
     action: &'static str,
     authorization: Option<HeaderValue>,
+    /// Whether a Secret is named for it.
+    has_secret: bool,
     /// The source's URL: its origin alone gets credentials.
     home: Url,
     /// Where the repository lies: where a redirect of the first request led.
@@ -84,6 +83,7 @@ impl Open {
             http: http.clone(),
             action: session.action,
             authorization,
+            has_secret: session.access.credentials.is_some(),
             home: place.clone(),
             place: Mutex::new(place),
             limit: session.limits.packed_bytes,
@@ -161,7 +161,8 @@ impl SmartSubtransport for Subtransport {
             Service::ReceivePackLs | Service::ReceivePack => return Err(net("nothing is ever pushed")),
         };
         let conversation = Arc::clone(&self.0);
-        Ok(Box::new(Exchange { conversation, is_list, request: Vec::new(), response: None, rest: Bytes::new() }))
+        let request = Vec::new();
+        Ok(Box::new(Exchange { conversation, is_list, request, response: None, begun: false, rest: Bytes::new() }))
     }
 
     fn close(&self) -> Result<(), Error> {
@@ -175,6 +176,8 @@ struct Exchange {
     is_list: bool,
     request: Vec<u8>,
     response: Option<Response>,
+    /// Whether some of the answer came.
+    begun: bool,
     rest: Bytes,
 }
 
@@ -199,7 +202,11 @@ impl Read for Exchange {
             }
             let Some(response) = &mut self.response else { break };
             match conversation.next(response, self.is_list)? {
-                Some(bytes) => self.rest = bytes,
+                // What Git says begins with a length.
+                Some(bytes) if !self.begun && is_page(&HeaderMap::new(), &bytes) => {
+                    return Err(conversation.fail(conversation.page(response.extensions())));
+                }
+                Some(bytes) => (self.begun, self.rest) = (true, bytes),
                 None => return Ok(0),
             }
         }
@@ -241,16 +248,29 @@ impl Conversation {
         if is_list {
             self.follow(&place, response.url())?;
         }
-        Ok(response)
+        if is_page(response.headers(), &[]) { Err(self.page(response.extensions())) } else { Ok(response) }
+    }
+
+    /// That a page for people came.
+    fn page(&self, extensions: &http::Extensions) -> SourceError {
+        let problem = said_there(extensions, &format!("it answers with {HTML_PAGE}"));
+        let url = super::super::http::redacted(&self.home);
+        SourceError::Unreachable { action: self.action, url, problem }
     }
 
     /// What the status of an answer means.
     fn judge(&self, response: &Response) -> Result<(), SourceError> {
         let (action, url) = (self.action, super::super::http::redacted(&lock(&self.place)));
         let status = response.status();
-        let problem = format!("it answers {status}");
+        let problem = said_there(response.extensions(), &format!("it answers {status}"));
+        let now = Timestamp::now();
+        if status.is_success() {
+            return Ok(());
+        }
+        if let Some(after) = pause(status, response.headers(), now) {
+            return Err(SourceError::RateLimited { url, problem: waiting(&problem, after, now), after });
+        }
         Err(match status {
-            _ if status.is_success() => return Ok(()),
             StatusCode::UNAUTHORIZED if response.url().origin() != self.home.origin() => {
                 let to = super::super::http::redacted(response.url());
                 let problem = format!(
@@ -259,16 +279,21 @@ impl Conversation {
                 SourceError::Unauthorized { action, url, problem }
             }
             StatusCode::UNAUTHORIZED if self.authorization.is_none() => {
-                SourceError::Unauthorized { action, url, problem: NO_LOGIN.to_owned() }
+                let none = "it asks for credentials, and the Secret holds neither password nor token";
+                let problem = if self.has_secret { none } else { NO_LOGIN };
+                SourceError::Unauthorized { action, url, problem: problem.to_owned() }
             }
-            StatusCode::UNAUTHORIZED => {
+            StatusCode::UNAUTHORIZED if self.has_secret => {
                 SourceError::Unauthorized { action, url, problem: "it does not accept these credentials".to_owned() }
             }
-            StatusCode::TOO_MANY_REQUESTS => {
-                let after = retry_after(response.headers(), Timestamp::now()).unwrap_or(LATER).min(LATEST);
-                SourceError::RateLimited { url, problem, after }
+            StatusCode::UNAUTHORIZED => {
+                let problem = format!("it does not accept the user and password of the URL, and {NO_SECRET}");
+                SourceError::Unauthorized { action, url, problem }
             }
-            StatusCode::FORBIDDEN => SourceError::Unauthorized { action, url, problem },
+            StatusCode::FORBIDDEN if self.has_secret => SourceError::Unauthorized { action, url, problem },
+            StatusCode::FORBIDDEN => {
+                SourceError::Unauthorized { action, url, problem: format!("{problem}; {NO_SECRET}") }
+            }
             StatusCode::NOT_FOUND | StatusCode::GONE => SourceError::NoRepository { url, problem },
             _ => SourceError::Unreachable { action, url, problem },
         })

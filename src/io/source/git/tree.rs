@@ -13,6 +13,9 @@ use crate::core::limits::{BadPath, Budget, TooLarge, check_path};
 
 const LINK: i32 = 0o120_000;
 const SUBMODULE: &str = "it is a submodule, and submodules are not fetched";
+/// How a file begins that stands for one of Git LFS, and how large such a file is at most (its specification).
+const LFS: &[u8] = b"version https://git-lfs.github.com/spec/v1\n";
+const LARGEST_POINTER: usize = 1024;
 /// How many links may be followed one after the other.
 const MAX_HOPS: usize = 8;
 
@@ -136,6 +139,10 @@ impl<'r> Reader<'r> {
             let target =
                 std::str::from_utf8(blob.content()).map_err(|_| self.layout(&path, "its target is not UTF-8"))?;
             found.links.insert(path, target.to_owned());
+        } else if is_lfs_pointer(blob.content()) {
+            return Err(
+                self.layout(&path, "it is a pointer of Git LFS, which is not followed: put the file itself into Git")
+            );
         } else {
             found.files.insert(path, Bytes::copy_from_slice(blob.content()));
         }
@@ -222,5 +229,29 @@ impl<'r> Reader<'r> {
 
     fn layout(&self, path: &str, problem: &str) -> SourceError {
         SourceError::Layout { tag: self.tag.to_owned(), path: path.to_owned(), problem: problem.to_owned() }
+    }
+}
+
+/// Whether a file stands for one that Git LFS holds: taken as it is, a chart would be made of it that is none.
+fn is_lfs_pointer(content: &[u8]) -> bool {
+    content.len() < LARGEST_POINTER && content.starts_with(LFS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pointer_of_git_lfs_is_known() {
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+        for (content, expected) in [
+            (pointer.to_owned(), true),
+            (format!("# {pointer}"), false),
+            (format!("{pointer}{}", "x".repeat(1024)), false),
+            ("version https://git-lfs.github.com/spec/v1-not".to_owned(), false),
+            (String::new(), false),
+        ] {
+            assert_eq!(is_lfs_pointer(content.as_bytes()), expected, "{content}");
+        }
     }
 }

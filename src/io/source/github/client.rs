@@ -16,6 +16,7 @@ use tower::Service;
 use url::Url;
 
 use super::super::SourceError;
+use super::super::answers;
 use super::super::credentials::Credentials;
 use super::super::forge::{Ask, Body, BoxError, Judge, answer, cause, whole};
 use super::super::http::{Http, Redirects, redacted};
@@ -162,7 +163,8 @@ impl Client {
         let unreadable = |problem: String| SourceError::Unreachable { action: LOGIN, url: redacted(&url), problem };
         let body = whole(response.into_body(), TOKEN).await.map_err(unreadable)?;
         // The error of the parser might show the token.
-        serde_json::from_slice(&body).map_err(|_| unreadable("its answer holds no token".to_owned()))
+        let none: &dyn std::fmt::Display = &"its answer holds no token";
+        serde_json::from_slice(&body).map_err(|_| unreadable(answers::unreadable(&HeaderMap::new(), &body, none)))
     }
 
     /// Forgets a token that is not taken any more; whether there was one.

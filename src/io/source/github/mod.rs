@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::forge::pages::Page;
 use super::forge::quotas::Quotas;
-use super::forge::{FETCH, Hints, Judge, LIST, pages, signed, unique, within};
+use super::forge::{FETCH, Hints, Judge, LIST, Subject, pages, signed, unique, within};
 use super::http::Http;
 use super::meter::SourceMetrics;
 use super::{Access, Fetched, Listing, Source, SourceError, Tag, Wanted};
@@ -72,9 +72,10 @@ impl GithubSource {
         access.digest(&mut digest);
         let key = format!("github {} {}", place.name(), &hex(&digest.finalize())[..16]);
         let http = Http::new(access, allow)?;
-        let judge =
-            Judge::new(http.clone(), HINTS, place.name(), metrics, quotas.of(&place.api, access.credentials.as_ref()));
-        let client = Client::new(http, judge, &place, access.credentials.as_ref())?;
+        let credentials = access.credentials.as_ref();
+        let subject = Subject { hints: HINTS, has_login: credentials.is_some(), source: place.name() };
+        let judge = Judge::new(http.clone(), subject, metrics, quotas.of(&place.api, credentials));
+        let client = Client::new(http, judge, &place, credentials)?;
         Ok(Self { place, key, client, limits, pages: Mutex::default() })
     }
 

@@ -7,6 +7,7 @@ use url::Url;
 
 use super::super::SourceError;
 use super::super::credentials::Credentials;
+use super::super::error::NO_SECRET;
 use super::super::forge::{Ask, Body, Judge, answer, same_server};
 use super::super::http::{Http, Redirects, redacted};
 
@@ -76,8 +77,9 @@ impl Ask for Client {
             .inspect_err(|error| self.judge.unanswered(error))?;
         // It sends people whom it does not know to a page for them.
         if same_server(response.url(), &self.server) && response.url().path().ends_with("/users/sign_in") {
-            let problem = "it asks people to sign in: the file is not public, and the token does not count for it";
-            return Err(SourceError::Unauthorized { action, url: redacted(url), problem: problem.to_owned() });
+            let why = if self.has_token() { "and the token does not count for it" } else { NO_SECRET };
+            let problem = format!("a redirect led to where people sign in: the file is not public, {why}");
+            return Err(SourceError::Unauthorized { action, url: redacted(url), problem });
         }
         self.judge.settle(action, url, answer(response)).await
     }

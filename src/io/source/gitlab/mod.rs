@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::forge::download::Asset;
 use super::forge::pages::Page;
 use super::forge::quotas::Quotas;
-use super::forge::{FETCH, Hints, Judge, LIST, pages, signed, unique, within};
+use super::forge::{FETCH, Hints, Judge, LIST, Subject, pages, signed, unique, within};
 use super::http::Http;
 use super::meter::SourceMetrics;
 use super::{Access, Fetched, Listing, Source, SourceError, Tag, Wanted};
@@ -77,14 +77,10 @@ impl GitlabSource {
         access.digest(&mut digest);
         let key = format!("gitlab {} {}", place.name(), &hex(&digest.finalize())[..16]);
         let http = Http::new(access, allow)?;
-        let judge = Judge::new(
-            http.clone(),
-            HINTS,
-            place.name(),
-            metrics,
-            quotas.of(&place.server, access.credentials.as_ref()),
-        );
-        let client = Client::new(http, judge, place.server.clone(), access.credentials.as_ref())?;
+        let credentials = access.credentials.as_ref();
+        let subject = Subject { hints: HINTS, has_login: credentials.is_some(), source: place.name() };
+        let judge = Judge::new(http.clone(), subject, metrics, quotas.of(&place.server, credentials));
+        let client = Client::new(http, judge, place.server.clone(), credentials)?;
         let (releases, packages) = Default::default();
         Ok(Self { place, key, client, limits, releases, packages })
     }
