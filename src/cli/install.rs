@@ -127,15 +127,51 @@ async fn apply(args: &InstallArgs, waves: Waves) -> Result<()> {
     let connection = args.connection.connect().await?;
     let is_dry = args.dry_run.is_some();
     let installer = Installer::new(&connection.client, &args.namespace, is_dry);
+    install_with(&installer, &waves, is_dry, args.timeout, !is_dry && !args.no_wait).await
+}
+
+async fn install_with(
+    installer: &Installer<'_>,
+    waves: &Waves,
+    is_dry: bool,
+    timeout: Duration,
+    waits: bool,
+) -> Result<()> {
     let mut tell = |object: &str, change| say(object, change, is_dry);
-    installer.apply(&waves, &mut tell).await.map_err(|error| hinted(&error))?;
-    installer.prune(&waves, &mut tell).await.map_err(|error| hinted(&error))?;
-    if is_dry || args.no_wait {
+    installer.apply(waves, &mut tell).await.map_err(|error| hinted(&error))?;
+    installer.prune(waves, &mut tell).await.map_err(|error| hinted(&error))?;
+    if !waits {
         return Ok(());
     }
     let mut waiting = |what: &str| anstream::eprintln!("waiting: {what}");
-    installer.wait(&waves, args.timeout, &mut waiting).await.map_err(|error| hinted(&error))?;
+    installer.wait(waves, timeout, &mut waiting).await.map_err(|error| hinted(&error))?;
     output::print("the operator runs; `clusterstack shards` shows its replicas\n")
+}
+
+/// Installs these objects and waits until the operator runs.
+///
+/// # Errors
+/// What the API server says, or it does not run in time.
+pub async fn all(client: &kube::Client, namespace: &str, objects: Vec<Value>, timeout: Duration) -> Result<()> {
+    install_with(&Installer::new(client, namespace, false), &waves(objects), false, timeout, true).await
+}
+
+/// Makes the operator's namespace, for what has to be there before it.
+///
+/// # Errors
+/// What the API server says.
+pub async fn make_namespace(client: &kube::Client, namespace: &str) -> Result<()> {
+    let first = Waves { definitions: vec![namespace_object(namespace)], ..Waves::default() };
+    let installer = Installer::new(client, namespace, false);
+    let mut tell = |_: &str, _| {};
+    installer.apply(&first, &mut tell).await.map_err(|error| hinted(&error))
+}
+
+fn namespace_object(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": namespace, "labels": {"app.kubernetes.io/part-of": NAME}},
+    })
 }
 
 /// Removes the operator.
@@ -192,7 +228,10 @@ fn hinted(error: &InstallError) -> anyhow::Error {
 }
 
 /// All objects of an installation: the namespace, and what the chart renders by our own engine.
-fn objects(namespace: &str, values: Map<String, Value>) -> Result<Vec<Value>> {
+///
+/// # Errors
+/// Values that the chart refuses.
+pub fn objects(namespace: &str, values: Map<String, Value>) -> Result<Vec<Value>> {
     let chart = Chart::load(&install::chart()).context("the chart of this binary can't be loaded")?;
     let capabilities = Capabilities::of(HelmVersion::V3);
     let input = RenderInput {
@@ -206,10 +245,7 @@ fn objects(namespace: &str, values: Map<String, Value>) -> Result<Vec<Value>> {
         )
         .because(error)
     })?;
-    let mut objects = vec![json!({
-        "apiVersion": "v1", "kind": "Namespace",
-        "metadata": {"name": namespace, "labels": {"app.kubernetes.io/part-of": NAME}},
-    })];
+    let mut objects = vec![namespace_object(namespace)];
     for document in rendered.documents {
         let mut object = document.object;
         if object.is_null() {

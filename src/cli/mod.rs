@@ -13,6 +13,7 @@ pub mod image_tool;
 pub mod images;
 pub mod install;
 pub mod lint;
+pub mod migrate_from_cso;
 pub mod operator;
 pub mod output;
 pub mod package;
@@ -79,6 +80,10 @@ SIGTERM or SIGINT takes in nothing new and finishes what is under way; a second 
     /// Install the operator in a cluster, or write a Helm chart or kustomize base that does
     #[command(after_help = install::EXAMPLES)]
     Install(Box<install::InstallArgs>),
+
+    /// Check an installation of the Go operator (CSO), and put this one in its place
+    #[command(after_help = migrate_from_cso::EXAMPLES)]
+    MigrateFromCso(migrate_from_cso::MigrateArgs),
 
     /// Remove the operator; CRDs, ClusterStacks and what they brought stay
     #[command(after_help = install::UNINSTALL_EXAMPLES)]
@@ -224,6 +229,7 @@ impl Cli {
             Command::Approve(args) => approve::run(&args)?,
             Command::Diff(args) => return diff::run(&args),
             Command::Doctor(args) => return doctor::run(&args),
+            Command::MigrateFromCso(args) => return migrate_from_cso::run(&args),
             Command::Test(args) => return test::run(&args),
             Command::Template(args) => template::run(&args)?,
             Command::Lint(args) => return lint::run(&args),

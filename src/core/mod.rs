@@ -7,6 +7,7 @@ pub mod artifact;
 pub mod build_info;
 pub mod bundle;
 pub mod chart;
+pub mod cso;
 pub mod digest;
 pub mod doctor;
 pub mod duration;

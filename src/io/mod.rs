@@ -4,6 +4,7 @@ pub mod apply;
 pub mod client;
 pub mod condition;
 pub mod drift;
+pub mod cso;
 pub mod doctor;
 pub mod dry_run;
 pub mod extension_config;

@@ -1,0 +1,146 @@
+//! `clusterstack migrate-from-cso`: checks an installation of the Go operator, and puts ours in its place.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use anyhow::{Context, Result};
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::connection::{self, ConnectionArgs};
+use super::install;
+use super::output::{self, Format};
+use super::report::Hinted;
+use crate::core::cso::{self, Facts, Note};
+use crate::core::install::NAMESPACE;
+use crate::core::yaml;
+use crate::io::cso::Cso;
+use crate::settings::duration;
+
+/// Examples in the help.
+pub const EXAMPLES: &str = "\
+Examples:
+  clusterstack migrate-from-cso                      # what is there, and what would be done; changes nothing
+  clusterstack migrate-from-cso -o json | jq '.[] | select(.blocks)'
+  clusterstack migrate-from-cso --yes                # CSO's webhooks and hooks go, it is stopped, the operator is installed
+
+ClusterStacks, releases, Clusters and their addons stay as they are and are taken over. To go back: `clusterstack uninstall`,
+then `kubectl apply` the file of --backup and CSO's own manifest.";
+
+/// Flags of `clusterstack migrate-from-cso`.
+#[derive(Args, Clone, Debug)]
+pub struct MigrateArgs {
+    /// Do it
+    #[arg(long, conflicts_with = "output")]
+    yes: bool,
+
+    /// Where CSO's webhooks, hooks and Deployment are written to before they are touched
+    #[arg(long, value_name = "FILE", default_value = "cso-backup.yaml")]
+    backup: PathBuf,
+
+    /// Namespace of our operator
+    #[arg(short, long, value_name = "NAMESPACE", default_value = NAMESPACE)]
+    namespace: String,
+
+    /// How long CSO may take to stop, and the operator to run
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    timeout: Duration,
+
+    /// Form of what is found, for a script
+    #[arg(short, long, value_name = "FORMAT")]
+    output: Option<Format>,
+
+    #[command(flatten)]
+    connection: ConnectionArgs,
+}
+
+/// Tells what is there; with `--yes` does it.
+///
+/// # Errors
+/// Something blocks it, or the API server says no.
+pub fn run(args: &MigrateArgs) -> Result<ExitCode> {
+    let facts = connection::block_on(async {
+        let connection = args.connection.connect().await?;
+        Cso::new(&connection.client).facts().await.map_err(anyhow::Error::from)
+    })?;
+    let notes = cso::notes(&facts);
+    let blocked = notes.iter().any(|note| note.blocks);
+    match args.output {
+        Some(format) => output::print(&output::format(&notes, format)?)?,
+        None => output::print(&text(&facts, &notes, args))?,
+    }
+    if args.yes && blocked {
+        return Err(Hinted::new("nothing was changed", "solve what blocks it, then run it again").into());
+    }
+    if args.yes {
+        migrate(args, &facts)?;
+    }
+    Ok(if blocked { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn migrate(args: &MigrateArgs, facts: &Facts) -> Result<()> {
+    let backup = backup(facts);
+    fs::write(&args.backup, backup).with_context(|| format!("cannot write {}", args.backup.display()))?;
+    let values = cso::values(facts);
+    let objects = install::objects(&args.namespace, values)?;
+    connection::block_on(async {
+        let connection = args.connection.connect().await?;
+        let old = Cso::new(&connection.client);
+        old.stop(facts, args.timeout, &mut |step| anstream::println!("{step}")).await?;
+        let from = facts.deployments.first().and_then(|object| object["metadata"]["namespace"].as_str());
+        install::make_namespace(&connection.client, &args.namespace).await?;
+        for secret in cso::secrets(facts) {
+            if old.copy_secret(&secret, from.unwrap_or_default(), &args.namespace).await? {
+                anstream::println!("Secret {}/{secret} copied", args.namespace);
+            }
+        }
+        install::all(&connection.client, &args.namespace, objects, args.timeout).await
+    })
+}
+
+/// What is touched, as it was, for `kubectl apply`.
+fn backup(facts: &Facts) -> String {
+    let all = facts.webhooks.iter().chain(&facts.extensions).chain(&facts.deployments);
+    let plain = |object: &Value| {
+        let mut object = object.clone();
+        if let Some(map) = object.as_object_mut() {
+            map.remove("status");
+        }
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.retain(|field, _| ["name", "namespace", "labels", "annotations"].contains(&field.as_str()));
+        }
+        object
+    };
+    yaml::to_string(&json!({"apiVersion": "v1", "kind": "List", "items": all.map(plain).collect::<Vec<_>>()}))
+}
+
+fn text(facts: &Facts, notes: &[Note], args: &MigrateArgs) -> String {
+    let mut text = format!(
+        "{} ClusterStacks, {} ClusterAddons, {} webhook configurations and {} ExtensionConfigs of CSO\n",
+        facts.stacks.len(),
+        facts.addons.len(),
+        facts.webhooks.len(),
+        facts.extensions.len()
+    );
+    for note in notes {
+        let (word, colour) = if note.blocks { ("blocks", AnsiColor::Red) } else { ("note", AnsiColor::Yellow) };
+        let style = Style::new().fg_color(Some(colour.into()));
+        text.push_str(&format!("{style}{word}{style:#} {}: {}\n       → {}\n", note.object, note.message, note.remedy));
+    }
+    if !args.yes && notes.iter().all(|note| !note.blocks) {
+        text.push_str("--yes does it:\n");
+        let mut step = |what: String| text.push_str(&format!("  {what}\n"));
+        step(format!("{} is written with what is touched", args.backup.display()));
+        for (kind, objects) in [("ValidatingWebhookConfiguration", &facts.webhooks), ("ExtensionConfig", &facts.extensions)] {
+            objects.iter().for_each(|object| step(format!("{} is removed", cso::named(kind, object))));
+        }
+        facts.deployments.iter().for_each(|object| step(format!("{} is stopped", cso::named("Deployment", object))));
+        cso::secrets(facts).iter().for_each(|name| step(format!("Secret {name} is copied to {}", args.namespace)));
+        let values = serde_json::to_string(&cso::values(facts)).unwrap_or_default();
+        step(format!("the operator is installed in {} with {values}", args.namespace));
+    }
+    text
+}

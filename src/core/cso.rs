@@ -1,0 +1,219 @@
+//! What an installation of the Go operator (cluster-stack-operator, CSO) means for ours, decided from what was read of it.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::api::{AGGREGATE_LABEL, ClusterStack, INFRASTRUCTURE_GROUP};
+use crate::core::manifest::split_api_version;
+
+/// Label of all that CSO's manifest installs, and its value.
+pub const LABEL: (&str, &str) = ("cluster.x-k8s.io/provider", "cluster-stack-operator");
+
+/// Variables of CSO's container that name its one source, and that our operator reads, too.
+const SOURCE: &[&str] = &["GIT_PROVIDER", "OCI_REGISTRY"];
+
+/// Flags that mean the same here.
+const FLAGS: &[&str] = &["watch-filter", "namespace", "log-level", "source"];
+
+/// What was read.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Deployments with CSO's label, and its Secrets of variables by name and namespace.
+    pub deployments: Vec<Value>,
+    /// ValidatingWebhookConfigurations with its label.
+    pub webhooks: Vec<Value>,
+    /// ExtensionConfigs with its label.
+    pub extensions: Vec<Value>,
+    /// ClusterStacks.
+    pub stacks: Vec<Value>,
+    /// ClusterAddons.
+    pub addons: Vec<Value>,
+}
+
+/// Something that a migration has to know. The field names are API of `-o json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Note {
+    /// Of which object.
+    pub object: String,
+    /// Whether nothing is migrated before it is solved.
+    pub blocks: bool,
+    /// What is so.
+    pub message: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl Note {
+    fn new(object: String, blocks: bool, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { object, blocks, message: message.into(), remedy: remedy.into() }
+    }
+}
+
+/// `Kind namespace/name` of an object.
+pub fn named(kind: &str, object: &Value) -> String {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+    let (namespace, name) = (text("namespace"), text("name"));
+    if namespace.is_empty() { format!("{kind} {name}") } else { format!("{kind} {namespace}/{name}") }
+}
+
+/// What has to be known before a migration; what blocks it comes first.
+pub fn notes(facts: &Facts) -> Vec<Note> {
+    let mut notes = Vec::new();
+    if facts.deployments.is_empty() {
+        let remedy = "nothing has to be migrated where it never ran; where it was renamed, stop it and remove its webhooks by hand";
+        notes.push(Note::new("Deployment".into(), true, "no CSO is found by its label", remedy));
+    }
+    if facts.deployments.len() > 1 {
+        let message = format!("{} Deployments have CSO's label", facts.deployments.len());
+        notes.push(Note::new("Deployment".into(), true, message, "remove the one that does nothing"));
+    }
+    let has_default = environment(facts).iter().any(|variable| SOURCE.iter().any(|name| variable["name"] == *name));
+    let mut kinds = BTreeSet::new();
+    for stack in &facts.stacks {
+        let name = named("ClusterStack", stack);
+        if let Err(error) = serde_json::from_value::<ClusterStack>(stack.clone()) {
+            notes.push(Note::new(name, true, format!("it can't be read: {error}"), "correct it"));
+            continue;
+        }
+        let has_source = ["source", "sourceRef"].iter().any(|field| !stack["spec"][*field].is_null());
+        if !has_source && !has_default {
+            let message = "it names no source, and CSO's environment names none";
+            notes.push(Note::new(name, true, message, "give it spec.source or spec.sourceRef, which CSO passes over"));
+        }
+        let provider = &stack["spec"]["providerRef"];
+        let (group, _) = split_api_version(provider["apiVersion"].as_str().unwrap_or_default());
+        if !provider.is_null() && group != INFRASTRUCTURE_GROUP {
+            kinds.insert(format!("{}.{group}", provider["kind"].as_str().unwrap_or_default()));
+        }
+    }
+    for kind in kinds {
+        let message = "a provider of others: the operator needs rights on its kinds";
+        let remedy = format!("a ClusterRole with the label {AGGREGATE_LABEL}=true: docs/provider-contract.md");
+        notes.push(Note::new(kind, false, message, remedy));
+    }
+    for addon in facts.addons.iter().filter(|addon| addon["status"]["ready"] != true) {
+        let message = "its addons are not ready: an upgrade may be under way";
+        let remedy = "let it come to its end where it can; our operator goes on where CSO is stuck";
+        notes.push(Note::new(named("ClusterAddon", addon), false, message, remedy));
+    }
+    notes.sort_by_key(|note| !note.blocks);
+    notes
+}
+
+fn container(facts: &Facts) -> Option<&Value> {
+    let containers = facts.deployments.first()?.pointer("/spec/template/spec/containers")?.as_array()?;
+    containers.iter().find(|container| container["name"] == "manager").or_else(|| containers.first())
+}
+
+/// The variables that CSO's container has.
+fn environment(facts: &Facts) -> Vec<Value> {
+    container(facts).and_then(|container| container["env"].as_array()).cloned().unwrap_or_default()
+}
+
+/// The Secrets that its variables are read from.
+pub fn secrets(facts: &Facts) -> BTreeSet<String> {
+    let names = environment(facts);
+    let names = names.iter().filter_map(|variable| variable.pointer("/valueFrom/secretKeyRef/name")?.as_str());
+    names.map(ToOwned::to_owned).collect()
+}
+
+/// Values of our chart that make our operator work as CSO did: its source, and the flags that mean the same.
+pub fn values(facts: &Facts) -> Map<String, Value> {
+    let mut env = environment(facts);
+    for variable in &mut env {
+        // CSO's manifest fills what was not given with nothing.
+        if let Some(key) = variable.pointer_mut("/valueFrom/secretKeyRef") {
+            key["optional"] = true.into();
+        }
+    }
+    let arguments = container(facts).and_then(|container| container["args"].as_array()).cloned().unwrap_or_default();
+    let mut flags = Map::new();
+    for argument in arguments.iter().filter_map(Value::as_str) {
+        let Some((name, value)) = argument.trim_start_matches('-').split_once('=') else { continue };
+        if FLAGS.contains(&name) && !value.is_empty() {
+            flags.insert(name.to_owned(), value.into());
+        }
+    }
+    let mut values = Map::new();
+    if !env.is_empty() {
+        values.insert("env".to_owned(), env.into());
+    }
+    // Settings of all replicas go to their ConfigMap.
+    if let Some(level) = flags.remove("log-level") {
+        values.insert("settings".to_owned(), json!({"log-level": level}));
+    }
+    if !flags.is_empty() {
+        values.insert("flags".to_owned(), flags.into());
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> Facts {
+        let variable = |name: &str, key: &str| json!({"name": name, "valueFrom": {"secretKeyRef": {"name": "cso-cluster-stack-variables", "key": key}}});
+        Facts {
+            deployments: vec![json!({
+                "metadata": {"name": "cso-controller-manager", "namespace": "cso-system"},
+                "spec": {"template": {"spec": {"containers": [{
+                    "name": "manager",
+                    "args": ["--leader-elect=true", "--log-level=info", "--watch-filter=blue", "--source=github", "--qps=50"],
+                    "env": [variable("GIT_PROVIDER", "git-provider"), variable("GIT_ACCESS_TOKEN", "git-access-token")],
+                }]}}},
+            })],
+            stacks: vec![json!({
+                "apiVersion": "clusterstack.x-k8s.io/v1alpha1", "kind": "ClusterStack",
+                "metadata": {"name": "x", "namespace": "team"},
+                "spec": {"provider": "docker", "name": "x", "kubernetesVersion": "1.34", "channel": "stable", "autoSubscribe": true},
+            })],
+            addons: vec![json!({"metadata": {"name": "cluster-addon-c", "namespace": "team"}, "status": {"ready": true}})],
+            ..Facts::default()
+        }
+    }
+
+    #[test]
+    fn a_usual_installation_is_taken_over_with_its_source_and_flags() {
+        let facts = facts();
+        assert_eq!(notes(&facts), []);
+        assert_eq!(secrets(&facts), BTreeSet::from(["cso-cluster-stack-variables".to_owned()]));
+        let key = |key: &str| json!({"secretKeyRef": {"name": "cso-cluster-stack-variables", "key": key, "optional": true}});
+        let expected = json!({
+            "env": [
+                {"name": "GIT_PROVIDER", "valueFrom": key("git-provider")},
+                {"name": "GIT_ACCESS_TOKEN", "valueFrom": key("git-access-token")},
+            ],
+            "settings": {"log-level": "info"},
+            "flags": {"watch-filter": "blue", "source": "github"},
+        });
+        assert_eq!(Value::Object(values(&facts)), expected);
+    }
+
+    #[test]
+    fn what_stands_in_the_way_is_told_first() {
+        type Break = fn(&mut Facts);
+        let cases: &[(Break, bool, &str)] = &[
+            (|f| f.deployments.clear(), true, "no CSO is found"),
+            (|f| f.deployments.push(json!({})), true, "2 Deployments"),
+            (|f| f.stacks[0]["spec"]["autoSubscribe"] = json!("often"), true, "can't be read"),
+            (|f| f.deployments[0]["spec"]["template"]["spec"]["containers"][0]["env"] = json!([]), true, "names no source"),
+            (
+                |f| f.stacks[0]["spec"]["providerRef"] = json!({"apiVersion": "infra.example.com/v1", "kind": "Maker", "name": "m"}),
+                false,
+                "a provider of others",
+            ),
+            (|f| f.addons[0]["status"]["ready"] = json!(false), false, "not ready"),
+        ];
+        for (break_it, blocks, part) in cases {
+            let mut facts = facts();
+            break_it(&mut facts);
+            let notes = notes(&facts);
+            assert!(notes[0].blocks == *blocks && notes[0].message.contains(part), "{part}: {notes:#?}");
+            assert!(!notes[0].remedy.is_empty());
+        }
+    }
+}
