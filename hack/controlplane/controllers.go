@@ -32,6 +32,7 @@ var controllers = []string{
 	names.DeploymentController,
 	names.EndpointSliceController,
 	names.EndpointsController,
+	names.HorizontalPodAutoscalerController,
 	names.JobController,
 	names.NamespaceController,
 	names.ReplicaSetController,
@@ -62,6 +63,7 @@ func runControllerManager(ctx context.Context, p paths) error {
 		"--root-ca-file=" + p.pki(caCert),
 		"--kube-api-qps=500",
 		"--kube-api-burst=1000",
+		"--horizontal-pod-autoscaler-sync-period=3s",
 	})
 	if err != nil {
 		return err

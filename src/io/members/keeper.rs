@@ -109,7 +109,8 @@ impl Keeper {
                 () = tokio::time::sleep(self.pause()) => true,
                 () = told(&self.members) => true,
                 () = changed(&mut self.reach) => true,
-                _ = changes.recv() => false,
+                // Looking again takes as long as an answer: what is due by then is not put off.
+                _ = changes.recv() => self.pause() <= PAUSE,
                 may_say = next(&mut self.drained) => {
                     self.drained = None;
                     self.may_say = may_say;
