@@ -79,7 +79,7 @@ async fn carry_out(args: &ImageBuildArgs) -> Result<ExitCode> {
         }
         Err(error) => {
             tell(&error.message);
-            Ok(ExitCode::from(if error.hope == Hope::Retry { TRANSIENT } else { HOPELESS }))
+            Ok(ExitCode::from(if error.hope == Hope::None { HOPELESS } else { TRANSIENT }))
         }
     }
 }

@@ -357,7 +357,10 @@ async fn start(change: Change, mut order: Order, ctx: &Arc<NodeImages>) -> Resul
             return Ok(None);
         }
     }
-    if !ctx.queue_for(&me, &order) {
+    if let Some(wait) = ctx.head_start(&image, &build) {
+        return Ok(Some(wait));
+    }
+    if !ctx.queue_for(&me, &order, build.step()) {
         return Ok(Some(spread(WAITING)));
     }
     let identity = ctx.identity.clone();

@@ -11,6 +11,8 @@ use crate::api::image_release::ImagePhase;
 
 /// Columns of a bar.
 const BAR: usize = 16;
+/// Columns of a name that stay, however narrow the terminal is: it begins as the image, and ends as no other does.
+const NAME: usize = 16;
 
 const PLAIN: Style = Style::new();
 const HEADER: Style = Style::new().bold();
@@ -42,15 +44,23 @@ impl Cell {
     }
 }
 
-/// The whole table. On a terminal no line is wider than that, and what is said of an image stands below it.
+/// The whole table. On a terminal no line is wider than that, names leave room for bars, and what is said of an image stands
+/// below it.
 pub fn table(rows: &[Row], canvas: Canvas) -> String {
     let head = titles(canvas).into_iter().map(|title| Cell(title.to_owned(), HEADER)).collect();
-    let cells: Vec<Vec<Cell>> = std::iter::once(head).chain(rows.iter().map(|row| cells(row, canvas))).collect();
-    let columns = cells.iter().map(Vec::len).max().unwrap_or_default();
-    let widest = |at: usize| cells.iter().filter_map(|line| line.get(at)).map(|cell| cell.0.width()).max();
-    let widths: Vec<usize> = (0..columns).map(|at| widest(at).unwrap_or_default()).collect();
-    let mut text = String::new();
+    let mut cells: Vec<Vec<Cell>> = std::iter::once(head).chain(rows.iter().map(|row| cells(row, canvas))).collect();
+    let mut widths = widths(&cells);
     let width = canvas.size.map(|(width, _)| width);
+    let has_bars = rows.iter().any(|row| row.phase == ImagePhase::Running);
+    if let Some(width) = width.filter(|_| has_bars) {
+        let name = usize::from(canvas.namespaces);
+        let room = name_room(&widths, name, width);
+        for cell in cells.iter_mut().filter_map(|line| line.get_mut(name)) {
+            cell.0 = shortened(&cell.0, room);
+        }
+        widths = self::widths(&cells);
+    }
+    let mut text = String::new();
     for (at, line) in cells.iter().enumerate() {
         write_line(&mut text, line, &widths, width);
         let message = rows.get(at.wrapping_sub(1)).map(|row| one_line(&row.message)).unwrap_or_default();
@@ -175,6 +185,38 @@ fn write_line(text: &mut String, cells: &[Cell], widths: &[usize], width: Option
     text.push('\n');
 }
 
+fn widths(cells: &[Vec<Cell>]) -> Vec<usize> {
+    let columns = cells.iter().map(Vec::len).max().unwrap_or_default();
+    let widest = |at: usize| cells.iter().filter_map(|line| line.get(at)).map(|cell| cell.0.width()).max();
+    (0..columns).map(|at| widest(at).unwrap_or_default()).collect()
+}
+
+/// Columns for names, of which the column is `name`: so many that bars, three columns on, are seen whole.
+fn name_room(widths: &[usize], name: usize, width: usize) -> usize {
+    let others = widths.iter().enumerate().take(name + 4).filter(|(at, _)| *at != name);
+    let others: usize = others.map(|(_, column)| column + 2).sum();
+    width.saturating_sub(others).max(NAME)
+}
+
+/// A text without its middle, where it has no room.
+fn shortened(text: &str, room: usize) -> String {
+    if text.width() <= room {
+        return text.to_owned();
+    }
+    let part = |room: usize, letters: &mut dyn Iterator<Item = char>| {
+        let mut used = 0;
+        let fits = |c: &char| {
+            used += c.width().unwrap_or_default();
+            used <= room
+        };
+        letters.take_while(fits).collect::<Vec<char>>()
+    };
+    let tail = room.saturating_sub(1) / 2;
+    let head = part(room.saturating_sub(1 + tail), &mut text.chars());
+    let tail = part(tail, &mut text.chars().rev());
+    head.into_iter().chain(['…']).chain(tail.into_iter().rev()).collect()
+}
+
 /// As much of a text as fits, with a sign where it was cut.
 fn cut(text: &str, room: usize) -> String {
     if text.width() <= room {
@@ -293,6 +335,43 @@ mod tests {
         assert_eq!(changes(&rows, canvas, &mut said), "");
         rows[2].phase = ImagePhase::Running;
         insta::assert_snapshot!(plain(&changes(&rows, canvas, &mut said)), @"sles-9c     Running    download");
+    }
+
+    #[test]
+    fn a_long_name_leaves_room_for_a_bar() {
+        let name = format!("{}-5f0c3b2a9d8e7f61", "u".repeat(47));
+        let progress = json!({"done": 41, "total": 100, "percent": 41});
+        let rows = [
+            row(&name, &[], &json!({"phase": "Running", "step": "download", "progress": progress})),
+            row("old-1a", &[], &json!({"phase": "Succeeded", "step": "register"})),
+        ];
+        for (namespaces, size, seen) in
+            [(false, Some((80, 24)), 16), (true, Some((80, 24)), 16), (false, Some((200, 24)), 16), (false, None, 0)]
+        {
+            let text = plain(&table(&rows, Canvas { namespaces, size }));
+            let line = text.lines().nth(1).unwrap();
+            let bar = line.chars().filter(|c| "█▏▎▍▌▋▊▉░".contains(*c)).count();
+            let is_short = size.is_some_and(|(width, _)| width == 80);
+            assert!(bar == seen && line.contains("f61  ") && line.contains("41%"), "{text}");
+            assert_eq!(line.contains(&name), !is_short, "{text}");
+        }
+        // Where nothing runs there is no bar to make room for.
+        let done = [row(&name, &[], &json!({"phase": "Succeeded", "step": "register"}))];
+        assert!(plain(&table(&done, Canvas { namespaces: false, size: Some((80, 24)) })).contains(&name));
+    }
+
+    #[test]
+    fn names_lose_their_middle() {
+        for (text, room, expected) in [
+            ("ubuntu-5f", 9, "ubuntu-5f"),
+            ("ubuntu-5f", 8, "ubun…-5f"),
+            ("ubuntu-5f", 3, "u…f"),
+            ("ubuntu-5f", 2, "u…"),
+            ("ubuntu-5f", 1, "…"),
+            ("漢字漢字", 5, "漢…字"),
+        ] {
+            assert_eq!(shortened(text, room), expected, "{text} {room}");
+        }
     }
 
     #[test]

@@ -111,11 +111,11 @@ async fn discard(image: &Image, order: &Order, ctx: &NodeImages) -> Option<Durat
     let note = format!("what the build left half-made can't be removed: {error}");
     ctx.books.events.say(image, Reason::ImageRemovalFailed, &note).await;
     // What can't ever be removed does not hold the object.
-    (error.hope == Hope::Retry).then(|| pause(image, &error, ctx))
+    (error.hope != Hope::None).then(|| pause(image, &error, ctx))
 }
 
 fn pause(image: &Image, error: &StepError, ctx: &NodeImages) -> Duration {
-    let class = if error.hope == Hope::Retry { ErrorClass::Transient } else { ErrorClass::Waiting };
+    let class = if error.hope == Hope::None { ErrorClass::Waiting } else { ErrorClass::Transient };
     retry::delay(class, ctx.memory.failed(&image.uid().unwrap_or_default()), rand::random())
 }
 

@@ -3,10 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender};
 use futures::future::ready;
 use futures::{StreamExt, TryStreamExt};
+use jiff::Timestamp;
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -26,8 +28,10 @@ use crate::api::image_release::{ProviderNodeImageRelease as Image, TemplateRefer
 use crate::api::image_template::ProviderClusterStackReleaseTemplate as Template;
 use crate::api::provider_release::ProviderClusterStackRelease as Release;
 use crate::core::image::bounds::CONCURRENCY;
+use crate::core::image::build::{Build, Phase};
 use crate::core::image::grant::{Grant, Granted, Grants};
-use crate::core::image::queue::Queue;
+use crate::core::image::queue::{Queue, head_start};
+use crate::core::image::record::build_of;
 use crate::core::retry;
 use crate::core::share::view::Role;
 use crate::io::fence;
@@ -50,7 +54,7 @@ pub struct NodeImages {
     /// Who this process is.
     pub identity: String,
     /// Since when it is at work.
-    pub began: jiff::Timestamp,
+    pub began: Timestamp,
     /// Whether no other process may be at work: this one holds the lease.
     pub alone: bool,
     /// Which images are ours.
@@ -131,12 +135,27 @@ impl NodeImages {
         let _ = self.waker.unbounded_send(image);
     }
 
-    /// Asks for a place to build.
-    pub(super) fn queue_for(&self, image: &ObjectRef<Image>, order: &Order) -> bool {
+    /// How long a build lets others of its line ask for a place first: after a restart all ask at once.
+    pub(super) fn head_start(&self, image: &Image, build: &Build) -> Option<Duration> {
+        let (place, now) = (template_place(image), Timestamp::now());
+        let began = Duration::try_from(now.duration_since(self.began)).unwrap_or_default();
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = std::iter::once_with(|| self.images.state()).flatten();
+        let others =
+            others.filter(|other| template_place(other) == place && !queue.holds(&ObjectRef::from_obj(&**other)));
+        let finished = others.filter_map(|other| {
+            let other = build_of(other.status.as_ref()?);
+            (other.phase == Phase::Running || other.is_due(now)).then(|| other.step())
+        });
+        head_start(began, build.step(), finished)
+    }
+
+    /// Asks for a place to build, with so many steps that are finished.
+    pub(super) fn queue_for(&self, image: &ObjectRef<Image>, order: &Order, finished: usize) -> bool {
         let places = order.template.build.concurrency.unwrap_or(CONCURRENCY);
         let line = (order.template_namespace.clone(), order.template_name.clone());
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let has_place = queue.ask(&line, image, usize::from(places));
+        let has_place = queue.ask(&line, image, usize::from(places), finished);
         self.books.metrics.set(queue.counts());
         has_place
     }

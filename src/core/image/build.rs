@@ -25,6 +25,8 @@ pub const SILENCE: SignedDuration = SignedDuration::from_secs(60);
 pub const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(10);
 /// Longest pause after a failed attempt.
 pub const LONGEST_PAUSE: SignedDuration = SignedDuration::from_mins(10);
+/// Pause before an attempt that found another process at its work is made again.
+pub const OTHERS_PAUSE: SignedDuration = SignedDuration::from_mins(1);
 
 /// How messages of failures end that pass: of the last attempt it is not true.
 const TRIED_AGAIN: &str = "; it is tried again";
@@ -123,6 +125,8 @@ pub enum Hope {
     Retry,
     /// It can't before somebody changes something: a wrong digest, a tool that is not allowed.
     None,
+    /// Nothing was tried: another process is at work there. It ends, so this is waited for and counts as no failure.
+    Later,
 }
 
 /// What happened.
@@ -371,9 +375,16 @@ impl Build {
 
     fn step_failed(&mut self, hope: Hope, message: &str, now: Timestamp) -> Vec<Command> {
         let attempt = self.attempt;
-        self.failures = self.failures.saturating_add(1);
         message.clone_into(&mut self.message);
         let mut commands = vec![Command::Stop { attempt }];
+        if hope == Hope::Later {
+            // Its place is another's meanwhile.
+            self.queue();
+            self.not_before = now.checked_add(OTHERS_PAUSE).ok();
+            commands.push(Command::Enqueue);
+            return commands;
+        }
+        self.failures = self.failures.saturating_add(1);
         if hope == Hope::Retry && self.failures <= self.recipe.retries {
             self.queue();
             self.not_before = now.checked_add(pause(self.failures)).ok();

@@ -1,7 +1,22 @@
-//! Who builds next: first come, first served, in a line per template.
+//! Who builds next, in a line per template: who has more steps behind it, and of these who came first.
+//!
+//! Between lines it is first come, first served: a line has the turns of those who asked in it, whoever of them takes them.
+//! Those that only begin are not starved: a build has so many steps and so many retries, and nobody who comes new is ahead.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
+use std::time::Duration;
+
+/// How long after its begin a process lets builds ask first that are further: they were all there before it was.
+const HEAD_START: Duration = Duration::from_secs(5);
+
+/// How long a build with so many steps behind it lets others of its line ask for a place first, which did not ask yet and have
+/// so many behind them; the process began so long ago.
+pub fn head_start(began: Duration, finished: usize, others: impl IntoIterator<Item = usize>) -> Option<Duration> {
+    let left = HEAD_START.checked_sub(began).filter(|left| !left.is_zero())?;
+    others.into_iter().any(|other| other > finished).then_some(left)
+}
 
 /// Lines of those who wait for a place, and who has one. `L` names a line, `B` a build.
 #[derive(Debug)]
@@ -17,16 +32,40 @@ pub struct Queue<L, B> {
 
 #[derive(Debug)]
 struct Line<B> {
-    /// In the order in which they asked, with its number.
-    waiting: VecDeque<(u64, B)>,
+    /// In the order in which they asked.
+    waiting: Vec<Waiting<B>>,
     running: HashSet<B>,
     places: usize,
 }
 
+#[derive(Debug)]
+struct Waiting<B> {
+    asked: u64,
+    /// Steps that are behind it.
+    finished: usize,
+    build: B,
+}
+
 impl<B> Line<B> {
-    /// Those whose turn it is in this line.
-    fn next(&self) -> impl Iterator<Item = &(u64, B)> {
-        self.waiting.iter().take(self.places.saturating_sub(self.running.len()))
+    /// Those whose turn it is in this line, each with the number of its turn.
+    fn next(&self) -> impl Iterator<Item = (u64, &B)> {
+        let mut order: Vec<&Waiting<B>> = self.waiting.iter().collect();
+        order.sort_by_key(|one| (Reverse(one.finished), one.asked));
+        let turns = self.waiting.iter().map(|one| one.asked).zip(order);
+        let free = self.places.saturating_sub(self.running.len());
+        turns.map(|(turn, one)| (turn, &one.build)).take(free)
+    }
+}
+
+impl<B: PartialEq> Line<B> {
+    /// Takes a build off that got a place. The turns of the others stay as they were but for the first, which it used up.
+    fn served(&mut self, build: &B) {
+        let Some(at) = self.waiting.iter().position(|one| one.build == *build) else { return };
+        let turns: Vec<u64> = self.waiting.iter().map(|one| one.asked).skip(1).collect();
+        self.waiting.remove(at);
+        for (one, turn) in self.waiting.iter_mut().zip(turns) {
+            one.asked = turn;
+        }
     }
 }
 
@@ -49,16 +88,16 @@ impl<L, B> Queue<L, B> {
 }
 
 impl<L: Clone + Eq + Hash, B: Clone + Eq + Hash> Queue<L, B> {
-    /// Asks for a place in a line that has so many `places`. `true` if there is one: it is held until [`Queue::leave`].
-    /// Otherwise the build waits, behind those who asked before.
-    pub fn ask(&mut self, line: &L, build: &B, places: usize) -> bool {
+    /// Asks for a place in a line that has so many `places`, for a build with so many steps behind it. `true` if there is one:
+    /// it is held until [`Queue::leave`]. Otherwise the build waits, behind those who are further or asked before.
+    pub fn ask(&mut self, line: &L, build: &B, places: usize, finished: usize) -> bool {
         if self.of.get(build).is_some_and(|other| other != line) {
             // The template is another one now.
             self.leave(build);
         }
         self.of.insert(build.clone(), line.clone());
         let of = self.lines.entry(line.clone()).or_insert_with(|| Line {
-            waiting: VecDeque::new(),
+            waiting: Vec::new(),
             running: HashSet::new(),
             places,
         });
@@ -66,13 +105,16 @@ impl<L: Clone + Eq + Hash, B: Clone + Eq + Hash> Queue<L, B> {
         if of.running.contains(build) {
             return true;
         }
-        if !of.waiting.iter().any(|(_, other)| other == build) {
-            of.waiting.push_back((self.asked, build.clone()));
-            self.asked += 1;
+        match of.waiting.iter_mut().find(|one| one.build == *build) {
+            Some(known) => known.finished = finished,
+            None => {
+                of.waiting.push(Waiting { asked: self.asked, finished, build: build.clone() });
+                self.asked += 1;
+            }
         }
         let is_its_turn = self.next().contains(build);
         if is_its_turn && let Some(of) = self.lines.get_mut(line) {
-            of.waiting.retain(|(_, other)| other != build);
+            of.served(build);
             of.running.insert(build.clone());
         }
         is_its_turn
@@ -80,8 +122,8 @@ impl<L: Clone + Eq + Hash, B: Clone + Eq + Hash> Queue<L, B> {
 
     /// Those whose turn it is.
     fn next(&self) -> Vec<B> {
-        let mut next: Vec<&(u64, B)> = self.lines.values().flat_map(Line::next).collect();
-        next.sort_by_key(|(asked, _)| *asked);
+        let mut next: Vec<(u64, &B)> = self.lines.values().flat_map(Line::next).collect();
+        next.sort_by_key(|(turn, _)| *turn);
         let free = self.limit.saturating_sub(self.counts().1);
         next.into_iter().take(free).map(|(_, build)| build.clone()).collect()
     }
@@ -91,11 +133,16 @@ impl<L: Clone + Eq + Hash, B: Clone + Eq + Hash> Queue<L, B> {
         let Some(name) = self.of.remove(build) else { return Vec::new() };
         let Some(line) = self.lines.get_mut(&name) else { return Vec::new() };
         line.running.remove(build);
-        line.waiting.retain(|(_, other)| other != build);
+        line.waiting.retain(|one| one.build != *build);
         if line.waiting.is_empty() && line.running.is_empty() {
             self.lines.remove(&name);
         }
         self.next()
+    }
+
+    /// Whether the build has a place or waits for one.
+    pub fn holds(&self, build: &B) -> bool {
+        self.of.contains_key(build)
     }
 
     /// Whether the build has a place.
@@ -117,50 +164,103 @@ mod tests {
     #[test]
     fn who_came_first_is_next() {
         let mut queue = Queue::default();
-        let asked: Vec<bool> = (0..5).map(|build| queue.ask(&"t", &build, 2)).collect();
+        let asked: Vec<bool> = (0..5).map(|build| queue.ask(&"t", &build, 2, 0)).collect();
         assert_eq!(asked, [true, true, false, false, false]);
         // Asking again changes nothing.
-        assert!(queue.ask(&"t", &0, 2) && !queue.ask(&"t", &4, 2));
+        assert!(queue.ask(&"t", &0, 2, 0) && !queue.ask(&"t", &4, 2, 0));
         assert_eq!(queue.counts(), (3, 2));
         assert_eq!(queue.leave(&0), [2]);
         // One that is not next gets nothing, though a place is free.
-        assert!(!queue.ask(&"t", &3, 2));
-        assert!(queue.ask(&"t", &2, 2));
+        assert!(!queue.ask(&"t", &3, 2, 0));
+        assert!(queue.ask(&"t", &2, 2, 0));
         assert_eq!(queue.leave(&3), Vec::<i32>::new());
         assert_eq!(queue.leave(&1), [4]);
-        assert!(queue.ask(&"t", &4, 2) && queue.has_place(&4) && !queue.has_place(&1));
+        assert!(queue.ask(&"t", &4, 2, 0) && queue.has_place(&4) && !queue.has_place(&1));
     }
 
     #[test]
     fn all_lines_together_have_a_limit() {
         let mut queue = Queue::limited(2);
-        assert!(queue.ask(&"a", &1, 4) && queue.ask(&"b", &2, 1));
-        assert!(!queue.ask(&"b", &3, 1) && !queue.ask(&"c", &4, 1) && !queue.ask(&"a", &5, 4));
+        assert!(queue.ask(&"a", &1, 4, 0) && queue.ask(&"b", &2, 1, 0));
+        assert!(!queue.ask(&"b", &3, 1, 0) && !queue.ask(&"c", &4, 1, 0) && !queue.ask(&"a", &5, 4, 0));
         assert_eq!(queue.counts(), (3, 2));
         // Who asked first among those whose line has a place.
         assert_eq!(queue.leave(&1), [4]);
-        assert!(!queue.ask(&"a", &5, 4) && queue.ask(&"c", &4, 1));
+        assert!(!queue.ask(&"a", &5, 4, 0) && queue.ask(&"c", &4, 1, 0));
         assert_eq!(queue.leave(&2), [3]);
-        assert!(queue.ask(&"b", &3, 1));
+        assert!(queue.ask(&"b", &3, 1, 0));
         assert_eq!(queue.leave(&4), [5]);
+    }
+
+    #[test]
+    fn who_is_further_is_next_in_its_line() {
+        let mut queue = Queue::default();
+        assert!(queue.ask(&"t", &0, 1, 0));
+        for (build, finished) in [(1, 0), (2, 3), (3, 1), (4, 3)] {
+            assert!(!queue.ask(&"t", &build, 1, finished));
+        }
+        // One that went further since it asked last is told so.
+        assert!(!queue.ask(&"t", &3, 1, 4));
+        for (before, next, finished) in [(0, 3, 4), (3, 2, 3), (2, 4, 3), (4, 1, 0)] {
+            assert_eq!(queue.leave(&before), [next]);
+            assert!(queue.ask(&"t", &next, 1, finished));
+        }
+        // Who has a place keeps it.
+        assert!(!queue.ask(&"t", &5, 1, 9) && queue.has_place(&1));
+    }
+
+    #[test]
+    fn who_is_further_takes_no_turn_of_another_line() {
+        let mut queue = Queue::limited(1);
+        assert!(queue.ask(&"a", &0, 4, 0));
+        for (line, build, finished) in [("a", 1, 0), ("b", 2, 0), ("a", 3, 5), ("b", 4, 0), ("a", 5, 5)] {
+            assert!(!queue.ask(&line, &build, 4, finished));
+        }
+        // The turns are those of a, b, a, b, a.
+        let mut order = Vec::new();
+        let mut ended = 0;
+        while let [next] = queue.leave(&ended)[..] {
+            let (line, finished) = if matches!(next, 2 | 4) { ("b", 0) } else { ("a", if next == 1 { 0 } else { 5 }) };
+            assert!(queue.ask(&line, &next, 4, finished));
+            order.push(next);
+            ended = next;
+        }
+        assert_eq!(order, [3, 2, 5, 4, 1]);
+    }
+
+    #[test]
+    fn after_a_restart_those_that_are_further_ask_first() {
+        let secs = Duration::from_secs;
+        for (began, finished, others, expected) in [
+            (0, 0, vec![], None),
+            (0, 0, vec![0, 0], None),
+            (0, 0, vec![0, 1], Some(5)),
+            (4, 1, vec![1, 3], Some(1)),
+            (4, 3, vec![1, 3], None),
+            (5, 0, vec![3], None),
+            (600, 0, vec![3], None),
+        ] {
+            let said = format!("{began} {finished} {others:?}");
+            assert_eq!(head_start(secs(began), finished, others), expected.map(secs), "{said}");
+        }
     }
 
     #[test]
     fn lines_don_t_wait_for_each_other() {
         let mut queue = Queue::default();
-        assert!(queue.ask(&"a", &1, 1) && queue.ask(&"b", &2, 1));
-        assert!(!queue.ask(&"a", &3, 1));
+        assert!(queue.ask(&"a", &1, 1, 0) && queue.ask(&"b", &2, 1, 0));
+        assert!(!queue.ask(&"a", &3, 1, 0));
         // One that changes lines leaves the other one.
-        assert!(!queue.ask(&"b", &1, 1));
-        assert!(queue.ask(&"a", &3, 1));
+        assert!(!queue.ask(&"b", &1, 1, 0));
+        assert!(queue.ask(&"a", &3, 1, 0));
     }
 
     #[test]
     fn more_places_are_taken_when_somebody_asks() {
         let mut queue = Queue::default();
-        assert!(queue.ask(&"a", &1, 1) && !queue.ask(&"a", &2, 1));
-        assert!(queue.ask(&"a", &2, 2));
-        assert!(!queue.ask(&"a", &3, 1));
+        assert!(queue.ask(&"a", &1, 1, 0) && !queue.ask(&"a", &2, 1, 0));
+        assert!(queue.ask(&"a", &2, 2, 0));
+        assert!(!queue.ask(&"a", &3, 1, 0));
         assert_eq!(queue.leave(&1), Vec::<i32>::new());
         assert_eq!(queue.leave(&2), [3]);
         assert_eq!((queue.leave(&3), queue.counts()), (Vec::new(), (0, 0)));
@@ -169,13 +269,13 @@ mod tests {
     #[test]
     fn two_hundred_builds_over_four_places_start_in_their_order() {
         let mut queue = Queue::default();
-        let mut started: Vec<u32> = (0..200).filter(|build| queue.ask(&(), build, 4)).collect();
+        let mut started: Vec<u32> = (0..200).filter(|build| queue.ask(&(), build, 4, 0)).collect();
         let mut at = 0;
         while let Some(build) = started.get(at).copied() {
             at += 1;
             assert!(queue.counts().1 <= 4);
             for next in queue.leave(&build) {
-                assert!(queue.ask(&(), &next, 4));
+                assert!(queue.ask(&(), &next, 4, 0));
                 started.push(next);
             }
         }

@@ -121,6 +121,10 @@ fn ready(build: &Build, trouble: Option<&Trouble>, location: &str, waits: Option
             };
             Finding::yes(ConditionType::Ready, Reason::ImageReady, message)
         }
+        // Another process is at work.
+        Phase::Queued if build.not_before.is_some() && build.failures == 0 => {
+            no(Reason::BuildRetried, format!("{} waits: {}", step(), build.message))
+        }
         Phase::Queued if build.not_before.is_some() => {
             let message = format!("{} failed {} times, and is tried again: {}", step(), build.failures, build.message);
             no(Reason::BuildRetried, message)
@@ -203,6 +207,20 @@ mod tests {
             let facts = NodeImageFacts { log_tail: Some(tail.into()), ..facts(Phase::Running) };
             let status = node_image_status(&Status::default(), &facts, Timestamp::UNIX_EPOCH);
             assert_eq!(status.conditions[0].message, expected, "{tail:?}");
+        }
+    }
+
+    #[test]
+    fn why_a_build_pauses_is_said() {
+        for (failures, expected) in [
+            (0, "step download (1 of 2) waits: why"),
+            (2, "step download (1 of 2) failed 2 times, and is tried again: why"),
+        ] {
+            let mut facts = facts(Phase::Queued);
+            (facts.build.failures, facts.build.message) = (failures, "why".into());
+            facts.build.not_before = Some(Timestamp::from_second(9).unwrap());
+            let status = node_image_status(&Status::default(), &facts, Timestamp::UNIX_EPOCH);
+            assert_eq!(status.conditions[0].message, expected);
         }
     }
 

@@ -434,18 +434,26 @@ impl<'a> Watch<'a> {
         self.blind = None;
         let pod =
             seen.pod().and_then(|pod| pod.pointer("/metadata/name")).and_then(Value::as_str).map(ToOwned::to_owned);
-        match seen.judge() {
+        let sight = seen.judge();
+        let may_come = sight.may_come();
+        match sight {
             Sight::Gone => Err(again(format!("Job {namespace}/{} was deleted by somebody else", self.name))),
             Sight::Waiting { reason, message } => {
                 let colon = if message.is_empty() { "" } else { ": " };
-                self.tell(&format!("{WAITING}{reason}{colon}{message}"));
-                self.sign = Instant::now();
+                let what = format!("{reason}{colon}{message}");
+                self.tell(&format!("{WAITING}{what}"));
+                if may_come {
+                    self.sign = Instant::now();
+                }
+                self.check_signs(|| format!("has no pod: {}; correct what it says", (self.steps.mask)(&what)))?;
                 Ok(None)
             }
             Sight::Running(progress) => {
                 self.follow(pod.as_deref()).await;
                 self.progressed(progress);
-                self.check_signs()?;
+                self.check_signs(|| {
+                    "showed no progress: neither by its annotation nor by a line of its log".to_owned()
+                })?;
                 Ok(None)
             }
             Sight::Succeeded(result) => {
@@ -490,16 +498,14 @@ impl<'a> Watch<'a> {
         self.progress = now;
     }
 
-    fn check_signs(&self) -> Result<(), StepError> {
+    /// Gives up where nothing showed for too long; `what` is said then.
+    fn check_signs(&self, what: impl FnOnce() -> String) -> Result<(), StepError> {
         let silent = self.sign.elapsed();
         if silent < self.steps.no_progress {
             return Ok(());
         }
-        let (name, seconds) = (&self.name, silent.as_secs());
-        Err(again(format!(
-            "Job {}/{name} showed no progress for {seconds} s: neither by its annotation nor by a line of its log",
-            self.steps.request.namespace
-        )))
+        let (namespace, name) = (&self.steps.request.namespace, &self.name);
+        Err(again(format!("since {} s Job {namespace}/{name} {}", silent.as_secs(), what())))
     }
 
     /// Says something once.

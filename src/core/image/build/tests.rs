@@ -100,6 +100,21 @@ fn each_event_does_what_the_diagram_says() {
             (Phase::Failed, 0, 3, 3, vec![Stop { attempt: 3 }, Tell(Note::GaveUp)]),
         ),
         (
+            "another process at work is waited for, however often it is met",
+            [1, 99, 299, 499]
+                .into_iter()
+                .zip(1..)
+                .flat_map(|(now, attempt)| [claimed(now), failed(attempt, Hope::Later)])
+                .collect(),
+            (Phase::Queued, 0, 4, 0, vec![Stop { attempt: 4 }, Enqueue]),
+        ),
+        ("though not at once", vec![claimed(1), failed(1, Hope::Later), claimed(61)], (Phase::Queued, 0, 1, 0, vec![])),
+        (
+            "and what failed before still counts",
+            vec![claimed(1), failed(1, Hope::Retry), claimed(99), failed(2, Hope::Later), claimed(199)],
+            (Phase::Running, 0, 3, 1, vec![Run { attempt: 3, step: 0 }, Tell(Note::StepStarted(0))]),
+        ),
+        (
             "who asks for another try gets all retries",
             vec![claimed(1), failed(1, Hope::None), Event::Retry],
             (Phase::Queued, 0, 1, 0, vec![Enqueue]),

@@ -12,6 +12,8 @@ use crate::api::IMAGE_PROGRESS;
 const HOPELESS: [i64; 3] = [64, 65, 78];
 /// What a line of a log begins with that says how far the build is.
 const PROGRESS_LINE: &str = "clusterstack-progress ";
+/// Reason of the event of a Job for which no pod can be made.
+const NOT_MADE: &str = "FailedCreate";
 /// Longest part of a termination message that is told.
 const TOLD: usize = 1024;
 
@@ -62,6 +64,14 @@ pub enum Sight {
     },
 }
 
+impl Sight {
+    /// Whether what it waits for may come by itself, however long that takes: a node, an image, room in a quota. A pod that
+    /// is refused for anything else waits for somebody who mends it.
+    pub fn may_come(&self) -> bool {
+        !matches!(self, Self::Waiting { reason, message } if reason == NOT_MADE && !message.contains("exceeded quota"))
+    }
+}
+
 /// A Job, its pods, and the warnings of their events.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
@@ -107,7 +117,18 @@ impl Seen {
         if condition(job, "Suspended").is_some() {
             return waiting("Suspended", "the Job is suspended");
         }
-        self.warning().unwrap_or_else(|| waiting("Pending", "the Job has no pod yet"))
+        match self.warning() {
+            // The level of the namespace does not change by itself.
+            Some(Sight::Waiting { reason, message })
+                if reason == NOT_MADE && message.contains("violates PodSecurity") =>
+            {
+                retry(format!(
+                    "no pod is made for the Job: {message}; correct spec.build.job.template, or ask for another level of the \
+                     namespace (its label pod-security.kubernetes.io/enforce)"
+                ))
+            }
+            warning => warning.unwrap_or_else(|| waiting("Pending", "the Job has no pod yet")),
+        }
     }
 
     /// Why a pod does not run yet.

@@ -321,6 +321,36 @@ fn what_runs_or_waits_is_told() {
 }
 
 #[test]
+fn a_pod_that_is_refused_is_not_waited_for_as_one_that_may_come() {
+    let seen = |reason: &str, message: &str, pods: Vec<Value>| {
+        let event = json!({"type": "Warning", "reason": reason, "message": message, "lastTimestamp": "1"});
+        Seen { job: Some(job(json!([]))), pods, events: vec![event] }
+    };
+    let level =
+        "Error creating: pods \"j-1\" is forbidden: violates PodSecurity \"restricted:latest\": hostNetwork=true";
+    let Sight::Failed { hope, message } = seen("FailedCreate", level, vec![]).judge() else {
+        panic!("it is waited for");
+    };
+    assert!(hope == Hope::Retry && message.contains(level), "{message}");
+    assert!(message.contains("pod-security.kubernetes.io/enforce") && message.contains("template"), "{message}");
+    // One that was made nevertheless is looked at itself.
+    let runs = seen("FailedCreate", level, vec![pod("Running", json!({"running": {}}))]);
+    assert_eq!(runs.judge(), Sight::Running(None));
+    for (reason, message, may_come) in [
+        ("FailedCreate", "Error creating: pods \"j-1\" is forbidden: exceeded quota: q, requested: pods=1", true),
+        ("FailedCreate", "Error creating: pods \"j-1\" is forbidden: maximum cpu usage per Container is 2", false),
+        ("FailedCreate", "Error creating: admission webhook \"w\" denied the request: no", false),
+        ("FailedScheduling", "0/3 nodes are available", true),
+        ("FailedMount", "forbidden", true),
+    ] {
+        let sight = seen(reason, message, vec![]).judge();
+        assert!(matches!(sight, Sight::Waiting { .. }), "{sight:?}");
+        assert_eq!(sight.may_come(), may_come, "{message}");
+    }
+    assert!(Sight::Running(None).may_come() && Sight::Gone.may_come());
+}
+
+#[test]
 fn what_ended_is_judged_by_container_build() {
     let fine = || Some(job(json!([])));
     let result = format!(r#"{{"digest": "{DIGEST}", "size": 5, "location": "s3://x/y", "more": 1}}"#);

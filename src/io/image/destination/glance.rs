@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::reader::Reader;
 use super::shelf::{attempt_of, staged, until};
-use super::web::{PATIENCE, Web, endpoint};
+use super::web::{Fields, PATIENCE, Web, endpoint};
 use super::{Claim, Destination, DestinationError, Image, Meter, Published, Removal};
 use crate::api::image_destination::GlanceDestination;
 use crate::core::source::AllowList;
@@ -39,6 +39,17 @@ const TURNS: u32 = 8;
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// What an image is called while it is removed.
 const REMOVING_NAME: &str = ".removing";
+/// It has no `certSecretRef`: authorities are beside `clouds.yaml`, and a certificate of ours has no place.
+pub(super) const FIELDS: Fields = &[
+    (
+        "put it into ca.crt of a Secret that certSecretRef names",
+        "put it into cacert of the Secret that secretRef names",
+    ),
+    ("put the authority into ca.crt", "put the authority into cacert of the Secret that secretRef names"),
+    ("put tls.crt and tls.key into a Secret that certSecretRef names", "there is no field for one here"),
+    ("ca.crt of certSecretRef", "cacert of the Secret of secretRef"),
+    ("certSecretRef or proxySecretRef", "cacert of the Secret of secretRef"),
+];
 const TOKEN: &str = "x-auth-token";
 const UPLOADING: &str = "uploading to";
 const PUBLISHING: &str = "publishing in";
@@ -79,7 +90,7 @@ impl Glance {
             Some(Visibility::Community) => "community",
             Some(Visibility::Shared) => "shared",
         };
-        let web = Web::new(access, allow)?;
+        let web = Web::new(access, allow, FIELDS)?;
         let place = login.place();
         let (protected, web_download) = (spec.protected, spec.web_download);
         Ok(Self { web, login, session: Mutex::default(), visibility, protected, web_download, place })

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::reader::Reader;
 use super::record::{Record, SUFFIX};
 use super::shelf::{Placed, Shelf, Version, staged};
-use super::web::{PATIENCE, Web, endpoint};
+use super::web::{FIELDS, PATIENCE, Web, endpoint};
 use super::{Claim, DestinationError, Image, Meter};
 use crate::api::image_destination::HttpDestination;
 use crate::core::source::AllowList;
@@ -56,7 +56,7 @@ impl HttpPut {
                 problem: "it is no https URL of a directory".to_owned(),
             });
         }
-        Ok(Self { web: Web::new(access, allow)?, base, authorization })
+        Ok(Self { web: Web::new(access, allow, FIELDS)?, base, authorization })
     }
 
     fn url(&self, file: &str) -> Result<Url, DestinationError> {

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::reader::Reader;
 use super::shelf::until;
-use super::web::{PATIENCE, of_source};
+use super::web::{FIELDS, PATIENCE, of_source};
 use super::{Claim, Destination, DestinationError, Image, Meter, Published, Removal};
 use crate::api::image_destination::OciDestination;
 use crate::core::artifact::{Descriptor, Document, MANIFEST, Manifest, TITLE};
@@ -88,7 +88,7 @@ impl Oci {
         let registry = Registry::new(&spec.repository, access, allow, Path::new(""))
             .and_then(|registry| registry.patient(access, allow, PATIENCE));
         let location = crate::core::source::redact(&spec.repository);
-        let registry = registry.map_err(|error| of_source("using repository", &location, &error))?;
+        let registry = registry.map_err(|error| of_source("using repository", &location, &error, FIELDS))?;
         Ok(Self { registry, uploads: Mutex::default() })
     }
 
@@ -103,7 +103,7 @@ impl Oci {
             SourceError::NoRepository { problem, .. } => {
                 DestinationError::Refused { action, location: location.clone(), problem }
             }
-            other => of_source(action, &location, &other),
+            other => of_source(action, &location, &other, FIELDS),
         }
     }
 

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::reader::Reader;
 use super::record::{Record, SUFFIX};
 use super::shelf::{Placed, Shelf, Version, attempt_of, staged, staged_by, until};
-use super::web::{PATIENCE, PIECE_PATIENCE, Web, endpoint};
+use super::web::{FIELDS, PATIENCE, Web, endpoint};
 use super::{Claim, DestinationError, Image, Meter};
 use crate::api::image_destination::S3Destination;
 use crate::core::source::AllowList;
@@ -84,7 +84,7 @@ impl S3 {
         let bucket = Bucket::new(endpoint, UrlStyle::Path, spec.bucket.clone(), region).map_err(|error| {
             DestinationError::Refused { action: "using bucket", location, problem: error.to_string() }
         })?;
-        Ok(Self { web: Web::new(access, allow)?, bucket, credentials, prefix: spec.prefix.clone() })
+        Ok(Self { web: Web::new(access, allow, FIELDS)?, bucket, credentials, prefix: spec.prefix.clone() })
     }
 
     fn key(&self, name: &str) -> String {
@@ -248,7 +248,7 @@ impl S3 {
         for attempt in 1.. {
             let action = self.bucket.upload_part(self.credentials.as_ref(), key, number, &note.upload_id);
             let request = self.request(&action, &[]).body(piece.clone());
-            let sent = match self.web.send_within(UPLOADING, request, PIECE_PATIENCE).await {
+            let sent = match self.web.send_within(UPLOADING, request, PATIENCE).await {
                 Ok(response) => self.success(UPLOADING, response).await.map(drop),
                 Err(error) => Err(error),
             };

@@ -20,16 +20,34 @@ use crate::io::source::{Access, SourceError};
 
 /// How long a server may put together what it took, or copy it.
 pub(super) const PATIENCE: Duration = Duration::from_mins(10);
-/// How long a body of a few megabytes may take.
+/// How long a server may take nothing of a file, and how long a login may take. What lies in buffers on the way counts as
+/// taken, and they are filled anew only when much of them is empty: a slow server needs a while for that.
 pub(super) const PIECE_PATIENCE: Duration = Duration::from_mins(2);
+/// How long the client itself waits for an answer, which it does from the first byte of a body on. All that is sent here has
+/// a shorter time of its own, and a step has one too.
+const LONGEST: Duration = Duration::from_hours(24);
 /// Bytes of an answer that is read.
 const ANSWER: u64 = 8 << 20;
 /// Bytes of an error's body that are read.
 const BODY: u64 = 64 << 10;
 /// Characters of it that are shown.
 const SHOWN: usize = 300;
-/// Bytes that are handed over at once.
+/// Bytes that are read at once.
 const PIECE: usize = 256 << 10;
+/// Bytes that are handed over at once: the client takes some of these together, and no more before all of them are gone.
+const SLICE: usize = 16 << 10;
+
+/// Words of the client that name a field, and what is said instead: it knows those of sources.
+pub(super) type Fields = &'static [(&'static str, &'static str)];
+
+/// Those of destinations with `certSecretRef`.
+pub(super) const FIELDS: Fields = &[];
+
+/// No destination has a proxy of its own.
+const PROXY: Fields = &[
+    (", or name a Secret with address, username and password in proxySecretRef", ""),
+    ("name a Secret with address, username and password in proxySecretRef", "set the operator's HTTPS_PROXY with it"),
+];
 
 /// The server that a spec names, if it may be used.
 ///
@@ -51,16 +69,21 @@ pub(super) fn endpoint(
 /// A client for one destination.
 pub(super) struct Web {
     http: Http,
+    fields: Fields,
 }
 
 impl Web {
-    /// A client that reaches servers as `access` says, within what `allow` permits.
+    /// A client that reaches servers as `access` says, within what `allow` permits; `fields` are the destination's.
     ///
     /// # Errors
     /// A certificate can't be used.
-    pub fn new(access: &Access, allow: &AllowList) -> Result<Self, DestinationError> {
-        let http = Http::patient(access, allow, PATIENCE).map_err(|error| of_source("using", "", &error))?;
-        Ok(Self { http })
+    pub fn new(access: &Access, allow: &AllowList, fields: Fields) -> Result<Self, DestinationError> {
+        let http = Http::patient(access, allow, LONGEST).map_err(|error| of_source("using", "", &error, fields))?;
+        Ok(Self { http, fields })
+    }
+
+    fn failed(&self, action: &'static str, url: &Url, error: &SourceError) -> DestinationError {
+        of_source(action, &redacted(url), error, self.fields)
     }
 
     pub fn request(&self, method: Method, url: Url) -> RequestBuilder {
@@ -82,12 +105,13 @@ impl Web {
         let request = request.build().map_err(|error| unbuilt(action, &error))?;
         let url = request.url().clone();
         match timeout(time, self.http.send(action, request, Redirects::SameHost)).await {
-            Ok(answer) => answer.map_err(|error| of_source(action, &redacted(&url), &error)),
+            Ok(answer) => answer.map_err(|error| self.failed(action, &url, &error)),
             Err(_) => Err(silent(action, &url, time)),
         }
     }
 
-    /// Sends a file as the body of a request; it counts as silence if the server takes nothing of it.
+    /// Sends a file as the body of a request, however long that takes; it counts as silence if the server takes nothing of
+    /// it.
     pub async fn send_file(
         &self,
         action: &'static str,
@@ -102,7 +126,11 @@ impl Web {
         let request = request.build().map_err(|error| unbuilt(action, &error))?;
         let url = request.url().clone();
         let answer = self.http.send(action, request, Redirects::SameHost);
-        let feed = feed(sender, file, meter, || silent(action, &url, SILENCE));
+        let feed = feed(sender, file, meter, |problem| DestinationError::Unreachable {
+            action,
+            location: redacted(&url),
+            problem,
+        });
         tokio::pin!(answer, feed);
         let answer = tokio::select! {
             biased;
@@ -121,14 +149,14 @@ impl Web {
                 }
             }
         };
-        answer.map_err(|error| of_source(action, &redacted(&url), &error))
+        answer.map_err(|error| self.failed(action, &url, &error))
     }
 
     /// The body of an answer.
     pub async fn body(&self, action: &'static str, response: Response) -> Result<Bytes, DestinationError> {
         let url = response.url().clone();
         match timeout(PATIENCE, self.http.body(action, response, ANSWER)).await {
-            Ok(body) => body.map_err(|error| of_source(action, &redacted(&url), &error)),
+            Ok(body) => body.map_err(|error| self.failed(action, &url, &error)),
             Err(_) => Err(silent(action, &url, PATIENCE)),
         }
     }
@@ -181,26 +209,32 @@ fn is_passing(status: StatusCode) -> bool {
         )
 }
 
-/// Hands a file over, piece by piece.
+/// Hands a file over, piece by piece; `failed` makes an error of what went wrong.
 async fn feed(
     sender: mpsc::Sender<io::Result<Bytes>>,
     file: &mut Reader,
     meter: &dyn Meter,
-    silent: impl Fn() -> DestinationError,
+    failed: impl Fn(String) -> DestinationError,
 ) -> Result<(), DestinationError> {
     let mut done = 0;
     loop {
         // Without its end the server does not take it for whole: the request ends with this error.
-        let Some(piece) = file.next(PIECE).await? else { return Ok(()) };
-        let length = piece.len() as u64;
-        match timeout(SILENCE, sender.send(Ok(piece))).await {
-            Err(_) => return Err(silent()),
-            // The answer is there, or the connection is gone.
-            Ok(Err(_)) => return std::future::pending().await,
-            Ok(Ok(())) => {}
+        let Some(mut piece) = file.next(PIECE).await? else { return Ok(()) };
+        while !piece.is_empty() {
+            let slice = piece.split_to(SLICE.min(piece.len()));
+            let length = slice.len() as u64;
+            match timeout(PIECE_PATIENCE, sender.send(Ok(slice))).await {
+                Err(_) => return Err(failed(format!("it took nothing for {} s", PIECE_PATIENCE.as_secs()))),
+                // The answer is there, or the connection is gone.
+                Ok(Err(_)) => {
+                    tokio::time::sleep(PATIENCE).await;
+                    return Err(failed(format!("it took no more, and gave no answer in {} s", PATIENCE.as_secs())));
+                }
+                Ok(Ok(())) => {}
+            }
+            done += length;
+            meter.done(done);
         }
-        done += length;
-        meter.done(done);
     }
 }
 
@@ -215,19 +249,24 @@ fn silent(action: &'static str, url: &Url, time: Duration) -> DestinationError {
     DestinationError::Unreachable { action, location: redacted(url), problem }
 }
 
-/// Our error for one of the client.
-pub(super) fn of_source(action: &'static str, location: &str, error: &SourceError) -> DestinationError {
+/// Our error for one of the client, with the destination's own fields in it.
+pub(super) fn of_source(action: &'static str, location: &str, error: &SourceError, fields: Fields) -> DestinationError {
+    // A connection that the kernel gave up is a timeout too, of which the client tells its own.
+    let late = (format!("no answer for {} s", LONGEST.as_secs()), "no answer any more");
+    let own = |text: &str| {
+        let text = text.replace(&late.0, late.1);
+        fields.iter().chain(PROXY).fold(text, |text, (theirs, ours)| text.replace(theirs, ours))
+    };
     match error {
         SourceError::Unreachable { url, problem, .. } | SourceError::RateLimited { url, problem, .. } => {
-            DestinationError::Unreachable { action, location: url.clone(), problem: problem.clone() }
+            DestinationError::Unreachable { action, location: url.clone(), problem: own(problem) }
         }
         SourceError::Unauthorized { url, problem, .. } | SourceError::Untrusted { url, problem } => {
-            DestinationError::Refused { action, location: url.clone(), problem: problem.clone() }
+            DestinationError::Refused { action, location: url.clone(), problem: own(problem) }
         }
-        SourceError::Refused(refused) => {
-            let problem = refused.to_string();
-            DestinationError::Refused { action, location: location.to_owned(), problem }
-        }
-        other => DestinationError::Refused { action, location: location.to_owned(), problem: other.to_string() },
+        other => DestinationError::Refused { action, location: location.to_owned(), problem: own(&other.to_string()) },
     }
 }
+
+#[cfg(test)]
+mod tests;

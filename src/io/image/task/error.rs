@@ -31,6 +31,11 @@ impl StepError {
         Self { hope: Hope::None, message: message.into() }
     }
 
+    /// Another process is at work there, and is waited for.
+    pub fn later(message: impl Into<String>) -> Self {
+        Self { hope: Hope::Later, message: message.into() }
+    }
+
     /// It was called off.
     pub fn cancelled() -> Self {
         Self::transient("cancelled")

@@ -295,7 +295,7 @@ async fn lock(path: &Path, cancel: &CancellationToken) -> Result<File, StepError
         }
         if tokio::time::Instant::now() > until {
             let path = path.display();
-            return Err(StepError::transient(format!("another process works in {path}: it is tried again later")));
+            return Err(StepError::later(format!("another process works in {path}, and is waited for")));
         }
         tokio::select! {
             () = cancel.cancelled() => return Err(StepError::cancelled()),
@@ -343,8 +343,8 @@ async fn end_tools(path: &Path, grace: Duration) -> Result<(), StepError> {
         return Ok(());
     }
     let path = path.display();
-    Err(StepError::transient(format!(
-        "a tool that an earlier process started still works in {path}, and can't be ended from here: it is tried again later"
+    Err(StepError::later(format!(
+        "a tool that an earlier process started still works in {path}, and can't be ended from here: it is waited for"
     )))
 }
 
@@ -380,6 +380,19 @@ fn clear(path: &Path) -> Result<(), StepError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::image::build::Hope;
+
+    #[tokio::test(start_paused = true)]
+    async fn another_process_is_waited_for_and_is_no_failure() {
+        let (root, cancel) = (tempfile::tempdir().unwrap(), CancellationToken::new());
+        let path = root.path().join("build");
+        let held = WorkDir::open(&path, "sha256:in", Duration::ZERO, &cancel).await.unwrap();
+        let error = WorkDir::open(&path, "sha256:in", Duration::ZERO, &cancel).await.err().unwrap();
+        assert_eq!(error.hope, Hope::Later, "{error}");
+        assert!(error.message.contains(path.to_str().unwrap()), "{error}");
+        drop(held);
+        WorkDir::open(&path, "sha256:in", Duration::ZERO, &cancel).await.unwrap();
+    }
 
     #[tokio::test]
     async fn only_directories_of_builds_that_nobody_works_in_are_swept() {
