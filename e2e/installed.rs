@@ -85,7 +85,18 @@ async fn one_command_installs_it_and_it_is_scaled_upgraded_and_taken_away() {
     share_by(&t, 1).await;
     // As an autoscaler does, to which their number is left.
     install(&t, &["--set", "replicas=null"]).await;
-    t.kubectl(&["autoscale", "-n", NAMESPACE, "deployment/clusterstack", "--min", "3", "--max", "4", "--cpu-percent", "80"]);
+    t.kubectl(&[
+        "autoscale",
+        "-n",
+        NAMESPACE,
+        "deployment/clusterstack",
+        "--min",
+        "3",
+        "--max",
+        "4",
+        "--cpu-percent",
+        "80",
+    ]);
     share_by(&t, 3).await;
     let said = install(&t, &["--set", "replicas=null"]).await;
     assert!(!said.contains("Deployment clusterstack-system/clusterstack configured"), "{said}");

@@ -134,7 +134,9 @@ fn text(facts: &Facts, notes: &[Note], args: &MigrateArgs) -> String {
         text.push_str("--yes does it:\n");
         let mut step = |what: String| text.push_str(&format!("  {what}\n"));
         step(format!("{} is written with what is touched", args.backup.display()));
-        for (kind, objects) in [("ValidatingWebhookConfiguration", &facts.webhooks), ("ExtensionConfig", &facts.extensions)] {
+        for (kind, objects) in
+            [("ValidatingWebhookConfiguration", &facts.webhooks), ("ExtensionConfig", &facts.extensions)]
+        {
             objects.iter().for_each(|object| step(format!("{} is removed", cso::named(kind, object))));
         }
         facts.deployments.iter().for_each(|object| step(format!("{} is stopped", cso::named("Deployment", object))));

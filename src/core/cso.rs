@@ -171,7 +171,9 @@ mod tests {
                 "metadata": {"name": "x", "namespace": "team"},
                 "spec": {"provider": "docker", "name": "x", "kubernetesVersion": "1.34", "channel": "stable", "autoSubscribe": true},
             })],
-            addons: vec![json!({"metadata": {"name": "cluster-addon-c", "namespace": "team"}, "status": {"ready": true}})],
+            addons: vec![
+                json!({"metadata": {"name": "cluster-addon-c", "namespace": "team"}, "status": {"ready": true}}),
+            ],
             ..Facts::default()
         }
     }
@@ -181,7 +183,8 @@ mod tests {
         let facts = facts();
         assert_eq!(notes(&facts), []);
         assert_eq!(secrets(&facts), BTreeSet::from(["cso-cluster-stack-variables".to_owned()]));
-        let key = |key: &str| json!({"secretKeyRef": {"name": "cso-cluster-stack-variables", "key": key, "optional": true}});
+        let key =
+            |key: &str| json!({"secretKeyRef": {"name": "cso-cluster-stack-variables", "key": key, "optional": true}});
         let expected = json!({
             "env": [
                 {"name": "GIT_PROVIDER", "valueFrom": key("git-provider")},
@@ -200,9 +203,16 @@ mod tests {
             (|f| f.deployments.clear(), true, "no CSO is found"),
             (|f| f.deployments.push(json!({})), true, "2 Deployments"),
             (|f| f.stacks[0]["spec"]["autoSubscribe"] = json!("often"), true, "can't be read"),
-            (|f| f.deployments[0]["spec"]["template"]["spec"]["containers"][0]["env"] = json!([]), true, "names no source"),
             (
-                |f| f.stacks[0]["spec"]["providerRef"] = json!({"apiVersion": "infra.example.com/v1", "kind": "Maker", "name": "m"}),
+                |f| f.deployments[0]["spec"]["template"]["spec"]["containers"][0]["env"] = json!([]),
+                true,
+                "names no source",
+            ),
+            (
+                |f| {
+                    f.stacks[0]["spec"]["providerRef"] =
+                        json!({"apiVersion": "infra.example.com/v1", "kind": "Maker", "name": "m"})
+                },
                 false,
                 "a provider of others",
             ),

@@ -131,7 +131,11 @@ fn condition<'a>(object: &'a Value, type_: &str) -> Option<(&'a str, &'a str, &'
 /// `namespace/name` of an object.
 fn named(object: &Value) -> String {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-    if text("namespace").is_empty() { text("name").to_owned() } else { format!("{}/{}", text("namespace"), text("name")) }
+    if text("namespace").is_empty() {
+        text("name").to_owned()
+    } else {
+        format!("{}/{}", text("namespace"), text("name"))
+    }
 }
 
 /// The first of some names, and how many more there are.

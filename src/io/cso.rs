@@ -86,10 +86,8 @@ impl<'a> Cso<'a> {
         let list = api.list(&ListParams::default().labels(labels)).await.map_err(failed())?;
         let plain = |mut object: DynamicObject| {
             object.metadata.managed_fields = None;
-            object.types = Some(kube::api::TypeMeta {
-                api_version: found.resource.api_version.clone(),
-                kind: kind.to_owned(),
-            });
+            object.types =
+                Some(kube::api::TypeMeta { api_version: found.resource.api_version.clone(), kind: kind.to_owned() });
             serde_json::to_value(object).unwrap_or_default()
         };
         Ok(list.items.into_iter().map(plain).collect())

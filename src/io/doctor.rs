@@ -1,19 +1,15 @@
 //! Reads what tells how an installation is. Whatever can't be read is said, and stops nothing else.
 
 use futures::{StreamExt, stream};
-use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
-};
-use kube::api::{Api, DynamicObject, ListParams, PostParams};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::Client;
+use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use serde_json::Value;
 
 use super::apply::refusal;
 use super::kinds::{Kind, Kinds};
 use super::stored;
-use crate::api::{
-    GROUP, INFRASTRUCTURE_GROUP, MANAGED_BY as OPERATOR, MANAGED_BY_LABEL, OperatorShard,
-};
+use crate::api::{GROUP, INFRASTRUCTURE_GROUP, MANAGED_BY as OPERATOR, MANAGED_BY_LABEL, OperatorShard};
 use crate::core::doctor::{Asked, Facts, Read, Workload};
 use crate::core::install::INSTALLED_IN;
 use crate::core::rights::{Right, Role};

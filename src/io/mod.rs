@@ -3,9 +3,9 @@
 pub mod apply;
 pub mod client;
 pub mod condition;
-pub mod drift;
 pub mod cso;
 pub mod doctor;
+pub mod drift;
 pub mod dry_run;
 pub mod extension_config;
 pub mod fence;

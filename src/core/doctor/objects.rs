@@ -38,7 +38,11 @@ pub(super) fn check(kind: &'static str, found: &Read<Vec<Value>>) -> Vec<Finding
     }
     if by_reason.is_empty() {
         // A cluster without any is no news.
-        return if found.is_empty() { Vec::new() } else { vec![Finding::good(kind, format!("all {} are as they should be", found.len()))] };
+        return if found.is_empty() {
+            Vec::new()
+        } else {
+            vec![Finding::good(kind, format!("all {} are as they should be", found.len()))]
+        };
     }
     let of_reason = |((grade, reason), objects): (&(std::cmp::Reverse<Grade>, String), &Vec<&Value>)| {
         let names: Vec<String> = objects.iter().map(|object| named(object)).collect();
@@ -46,7 +50,12 @@ pub(super) fn check(kind: &'static str, found: &Read<Vec<Value>>) -> Vec<Finding
         let names = some(names.iter().map(String::as_str));
         let told = if message.is_empty() { String::new() } else { format!(": {message}") };
         let message = format!("{} of {} {reason}: {names}{told}", objects.len(), found.len());
-        Finding::new(kind, grade.0, message, format!("docs/operations.md tells what {reason} means; clusterstack tree shows more"))
+        Finding::new(
+            kind,
+            grade.0,
+            message,
+            format!("docs/operations.md tells what {reason} means; clusterstack tree shows more"),
+        )
     };
     by_reason.iter().map(of_reason).collect()
 }

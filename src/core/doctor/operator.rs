@@ -234,7 +234,8 @@ pub(super) fn hooks(found: &Read<Vec<Value>>) -> Vec<Finding> {
         match condition(config, "Discovered") {
             Some(("True", ..)) => Finding::good(CHECK, format!("ExtensionConfig {name} is discovered")),
             Some((_, reason, message)) => {
-                let remedy = "Cluster API can't reach the operator's hooks: look at its Service, --hook-url and the caBundle";
+                let remedy =
+                    "Cluster API can't reach the operator's hooks: look at its Service, --hook-url and the caBundle";
                 let message = format!("ExtensionConfig {name} is not discovered: {reason}: {message}");
                 Finding::new(CHECK, Grade::Bad, message, remedy)
             }
@@ -255,14 +256,16 @@ pub(super) fn webhooks(found: &Read<Vec<Value>>) -> Vec<Finding> {
         Err(why) => return vec![Finding::unknown(CHECK, why)],
     };
     if found.is_empty() {
-        return vec![Finding::good(CHECK, "no admission webhook is registered: what needs other objects is told by status")];
+        return vec![Finding::good(
+            CHECK,
+            "no admission webhook is registered: what needs other objects is told by status",
+        )];
     }
     let one = |configuration: &Value| {
         let name = named(configuration);
         let webhooks = configuration["webhooks"].as_array().cloned().unwrap_or_default();
-        let has_bundle = |webhook: &Value| {
-            webhook["clientConfig"]["caBundle"].as_str().is_some_and(|bundle| !bundle.is_empty())
-        };
+        let has_bundle =
+            |webhook: &Value| webhook["clientConfig"]["caBundle"].as_str().is_some_and(|bundle| !bundle.is_empty());
         if !webhooks.is_empty() && webhooks.iter().all(has_bundle) {
             return Finding::good(CHECK, format!("ValidatingWebhookConfiguration {name} is registered"));
         }

@@ -46,7 +46,9 @@ fn healthy() -> Facts {
         workloads: Ok(vec![deployment(2)]),
         shards: Ok(vec![shard("a", &json!({"leader": true})), shard("b", &json!({}))]),
         cluster_api: Ok(vec!["v1beta2".into()]),
-        hooks: Ok(vec![json!({"metadata": {"name": "h"}, "status": {"conditions": [{"type": "Discovered", "status": "True"}]}})]),
+        hooks: Ok(vec![
+            json!({"metadata": {"name": "h"}, "status": {"conditions": [{"type": "Discovered", "status": "True"}]}}),
+        ]),
         webhooks: Ok(vec![json!({"metadata": {"name": "w"}, "webhooks": [{"clientConfig": {"caBundle": "x"}}]})]),
         objects: vec![("ClusterStack", Ok(vec![stack]))],
     }
@@ -72,7 +74,12 @@ fn each_fault_is_found_alone_and_told_what_to_do() {
         (|f| f.kubernetes = Err("no answer".into()), "kubernetes", Grade::Bad, "no answer"),
         (|f| f.kubernetes = Ok("v1.99.0".into()), "kubernetes", Grade::Warning, "v1.99.0"),
         (|f| f.kubernetes = Ok("v1.20.0".into()), "kubernetes", Grade::Warning, "v1.20.0"),
-        (|f| drop(f.definitions.as_mut().unwrap().remove(0)), "definitions", Grade::Bad, "not installed: clusterstacks."),
+        (
+            |f| drop(f.definitions.as_mut().unwrap().remove(0)),
+            "definitions",
+            Grade::Bad,
+            "not installed: clusterstacks.",
+        ),
         (
             |f| f.definitions.as_mut().unwrap()[0]["status"] = json!({}),
             "definitions",
@@ -97,8 +104,18 @@ fn each_fault_is_found_alone_and_told_what_to_do() {
             "may not list nodes (role r)",
         ),
         (|f| f.shards = Ok(vec![]), "replicas", Grade::Bad, "no replica"),
-        (|f| f.shards.as_mut().unwrap()[1] = shard("b", &json!({"ready": false})), "replicas", Grade::Bad, "not at work: b"),
-        (|f| f.shards.as_mut().unwrap()[1] = shard("b", &json!({"leader": true})), "replicas", Grade::Bad, "2 of those"),
+        (
+            |f| f.shards.as_mut().unwrap()[1] = shard("b", &json!({"ready": false})),
+            "replicas",
+            Grade::Bad,
+            "not at work: b",
+        ),
+        (
+            |f| f.shards.as_mut().unwrap()[1] = shard("b", &json!({"leader": true})),
+            "replicas",
+            Grade::Bad,
+            "2 of those",
+        ),
         (
             |f| f.shards.as_mut().unwrap()[1] = shard("b", &json!({"version": "0.0.9"})),
             "replicas",
@@ -144,7 +161,11 @@ fn each_fault_is_found_alone_and_told_what_to_do() {
         assert!(!only.remedy.is_empty(), "{only:#?}");
     }
     for (ready, grade, part) in [
-        (json!([{"type": "Ready", "status": "False", "reason": "SourceUnreachable", "message": "m"}]), Grade::Warning, "1 of 1 SourceUnreachable: t/a: m"),
+        (
+            json!([{"type": "Ready", "status": "False", "reason": "SourceUnreachable", "message": "m"}]),
+            Grade::Warning,
+            "1 of 1 SourceUnreachable: t/a: m",
+        ),
         (
             json!([{"type": "Ready", "status": "False", "reason": "SpecInvalid"}, {"type": "Stalled", "status": "True", "reason": "SpecInvalid"}]),
             Grade::Bad,
