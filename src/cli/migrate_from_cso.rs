@@ -1,5 +1,6 @@
 //! `clusterstack migrate-from-cso`: checks an installation of the Go operator, and puts ours in its place.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,12 +9,13 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result};
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::connection::{self, ConnectionArgs};
 use super::install;
 use super::output::{self, Format};
 use super::report::Hinted;
+use super::template::ValuesArgs;
 use crate::core::cso::{self, Facts, Note};
 use crate::core::install::NAMESPACE;
 use crate::core::yaml;
@@ -25,7 +27,7 @@ pub const EXAMPLES: &str = "\
 Examples:
   clusterstack migrate-from-cso                      # what is there, and what would be done; changes nothing
   clusterstack migrate-from-cso -o json | jq '.[] | select(.blocks)'
-  clusterstack migrate-from-cso --yes                # CSO's webhooks and hooks go, it is stopped, the operator is installed
+  clusterstack migrate-from-cso --set storage.size=50Gi --yes   # CSO's webhooks and hooks go, it is stopped, the operator is installed
 
 ClusterStacks, releases, Clusters and their addons stay as they are and are taken over. To go back: `clusterstack uninstall`,
 then `kubectl apply` the file of --backup and CSO's own manifest.";
@@ -44,6 +46,9 @@ pub struct MigrateArgs {
     /// Namespace of our operator
     #[arg(short, long, value_name = "NAMESPACE", default_value = NAMESPACE)]
     namespace: String,
+
+    #[command(flatten)]
+    values: ValuesArgs,
 
     /// How long CSO may take to stop, and the operator to run
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
@@ -84,8 +89,7 @@ pub fn run(args: &MigrateArgs) -> Result<ExitCode> {
 fn migrate(args: &MigrateArgs, facts: &Facts) -> Result<()> {
     let backup = backup(facts);
     fs::write(&args.backup, backup).with_context(|| format!("cannot write {}", args.backup.display()))?;
-    let values = cso::values(facts);
-    let objects = install::objects(&args.namespace, values)?;
+    let objects = install::objects(&args.namespace, values(args, facts)?)?;
     connection::block_on(async {
         let connection = args.connection.connect().await?;
         let old = Cso::new(&connection.client);
@@ -99,6 +103,13 @@ fn migrate(args: &MigrateArgs, facts: &Facts) -> Result<()> {
         }
         install::all(&connection.client, &args.namespace, objects, args.timeout).await
     })
+}
+
+/// CSO's own settings as values of our chart, under those that are given.
+fn values(args: &MigrateArgs, facts: &Facts) -> Result<Map<String, Value>> {
+    let mut values = Value::Object(cso::values(facts));
+    json_patch::merge(&mut values, &Value::Object(args.values.read()?));
+    Ok(values.as_object().cloned().unwrap_or_default())
 }
 
 /// What is touched, as it was, for `kubectl apply`.
@@ -128,21 +139,31 @@ fn text(facts: &Facts, notes: &[Note], args: &MigrateArgs) -> String {
     for note in notes {
         let (word, colour) = if note.blocks { ("blocks", AnsiColor::Red) } else { ("note", AnsiColor::Yellow) };
         let style = Style::new().fg_color(Some(colour.into()));
-        text.push_str(&format!("{style}{word}{style:#} {}: {}\n       → {}\n", note.object, note.message, note.remedy));
+        let Note { object, message, remedy, .. } = note;
+        // Writing to a String can't fail.
+        let _ = writeln!(text, "{style}{word}{style:#} {object}: {message}\n       → {remedy}");
     }
     if !args.yes && notes.iter().all(|note| !note.blocks) {
         text.push_str("--yes does it:\n");
-        let mut step = |what: String| text.push_str(&format!("  {what}\n"));
-        step(format!("{} is written with what is touched", args.backup.display()));
-        for (kind, objects) in
-            [("ValidatingWebhookConfiguration", &facts.webhooks), ("ExtensionConfig", &facts.extensions)]
-        {
-            objects.iter().for_each(|object| step(format!("{} is removed", cso::named(kind, object))));
-        }
-        facts.deployments.iter().for_each(|object| step(format!("{} is stopped", cso::named("Deployment", object))));
-        cso::secrets(facts).iter().for_each(|name| step(format!("Secret {name} is copied to {}", args.namespace)));
-        let values = serde_json::to_string(&cso::values(facts)).unwrap_or_default();
-        step(format!("the operator is installed in {} with {values}", args.namespace));
+        text.extend(steps(facts, args).iter().map(|step| format!("  {step}\n")));
     }
     text
+}
+
+/// What is done, in its order.
+fn steps(facts: &Facts, args: &MigrateArgs) -> Vec<String> {
+    let mut steps = vec![format!("{} is written with what is touched", args.backup.display())];
+    let removed = |kind: &'static str| move |object: &Value| format!("{} is removed", cso::named(kind, object));
+    steps.extend(facts.webhooks.iter().map(removed("ValidatingWebhookConfiguration")));
+    steps.extend(facts.extensions.iter().map(removed("ExtensionConfig")));
+    steps.extend(facts.deployments.iter().map(|object| format!("{} is stopped", cso::named("Deployment", object))));
+    steps.extend(cso::secrets(facts).iter().map(|name| format!("Secret {name} is copied to {}", args.namespace)));
+    let values = cso::values(facts);
+    let names = values.get("env").and_then(Value::as_array).into_iter().flatten();
+    let names: Vec<&str> = names.filter_map(|variable| variable["name"].as_str()).collect();
+    let env = if names.is_empty() { String::new() } else { format!(" with CSO's {}", names.join(", ")) };
+    steps.push(format!("the operator is installed in {}{env}", args.namespace));
+    let others = values.iter().filter(|(name, _)| *name != "env");
+    steps.extend(others.map(|(name, value)| format!("  {name}: {value}")));
+    steps
 }

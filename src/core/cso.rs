@@ -22,9 +22,9 @@ const FLAGS: &[&str] = &["watch-filter", "namespace", "log-level", "source"];
 pub struct Facts {
     /// Deployments with CSO's label, and its Secrets of variables by name and namespace.
     pub deployments: Vec<Value>,
-    /// ValidatingWebhookConfigurations with its label.
+    /// `ValidatingWebhookConfigurations` with its label.
     pub webhooks: Vec<Value>,
-    /// ExtensionConfigs with its label.
+    /// `ExtensionConfigs` with its label.
     pub extensions: Vec<Value>,
     /// ClusterStacks.
     pub stacks: Vec<Value>,
@@ -211,7 +211,7 @@ mod tests {
             (
                 |f| {
                     f.stacks[0]["spec"]["providerRef"] =
-                        json!({"apiVersion": "infra.example.com/v1", "kind": "Maker", "name": "m"})
+                        json!({"apiVersion": "infra.example.com/v1", "kind": "Maker", "name": "m"});
                 },
                 false,
                 "a provider of others",

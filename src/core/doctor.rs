@@ -68,7 +68,7 @@ pub struct Asked {
     pub is_allowed: bool,
 }
 
-/// A Deployment or StatefulSet of the operator.
+/// A Deployment or `StatefulSet` of the operator.
 #[derive(Clone, Debug, Default)]
 pub struct Workload {
     /// The object.
@@ -92,9 +92,9 @@ pub struct Facts {
     pub shards: Read<Vec<OperatorShard>>,
     /// Versions of Cluster API's Clusters that are served.
     pub cluster_api: Read<Vec<String>>,
-    /// ExtensionConfigs of ours.
+    /// `ExtensionConfigs` of ours.
     pub hooks: Read<Vec<Value>>,
-    /// ValidatingWebhookConfigurations of ours.
+    /// `ValidatingWebhookConfigurations` of ours.
     pub webhooks: Read<Vec<Value>>,
     /// Our objects, by kind.
     pub objects: Vec<(&'static str, Read<Vec<Value>>)>,

@@ -64,12 +64,6 @@ fn a_healthy_installation_has_nothing_to_mend() {
 #[test]
 fn each_fault_is_found_alone_and_told_what_to_do() {
     type Break = fn(&mut Facts);
-    let stack = |facts: &mut Facts, ready: Value| {
-        facts.objects = vec![(
-            "ClusterStack",
-            Ok(vec![json!({"metadata": {"name": "a", "namespace": "t"}, "status": {"conditions": ready}})]),
-        )];
-    };
     let cases: &[(Break, &str, Grade, &str)] = &[
         (|f| f.kubernetes = Err("no answer".into()), "kubernetes", Grade::Bad, "no answer"),
         (|f| f.kubernetes = Ok("v1.99.0".into()), "kubernetes", Grade::Warning, "v1.99.0"),
@@ -160,6 +154,16 @@ fn each_fault_is_found_alone_and_told_what_to_do() {
         assert!(only.check == *check && only.grade == *grade && only.message.contains(part), "{part}: {only:#?}");
         assert!(!only.remedy.is_empty(), "{only:#?}");
     }
+}
+
+#[test]
+fn objects_are_told_by_what_they_say() {
+    let stack = |facts: &mut Facts, ready: Value| {
+        facts.objects = vec![(
+            "ClusterStack",
+            Ok(vec![json!({"metadata": {"name": "a", "namespace": "t"}, "status": {"conditions": ready}})]),
+        )];
+    };
     for (ready, grade, part) in [
         (
             json!([{"type": "Ready", "status": "False", "reason": "SourceUnreachable", "message": "m"}]),

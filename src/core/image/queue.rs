@@ -105,12 +105,11 @@ impl<L: Clone + Eq + Hash, B: Clone + Eq + Hash> Queue<L, B> {
         if of.running.contains(build) {
             return true;
         }
-        match of.waiting.iter_mut().find(|one| one.build == *build) {
-            Some(known) => known.finished = finished,
-            None => {
-                of.waiting.push(Waiting { asked: self.asked, finished, build: build.clone() });
-                self.asked += 1;
-            }
+        if let Some(known) = of.waiting.iter_mut().find(|one| one.build == *build) {
+            known.finished = finished;
+        } else {
+            of.waiting.push(Waiting { asked: self.asked, finished, build: build.clone() });
+            self.asked += 1;
         }
         let is_its_turn = self.next().contains(build);
         if is_its_turn && let Some(of) = self.lines.get_mut(line) {
