@@ -177,6 +177,8 @@ fn decide(cluster: &Value, (from, old): (&State, &Side), (to, new): (&State, &Si
             },
         )
     };
+    // Beside a class that can't be read, all of the other would seem to come or to go.
+    let is_read = !before.class.is_null() && !after.class.is_null();
     let (patched_before, patched_after) = (subject(from, &before), subject(to, &after));
     let workers = patches::workers(cluster);
     let rollouts = rollout::rollouts(
@@ -194,14 +196,14 @@ fn decide(cluster: &Value, (from, old): (&State, &Side), (to, new): (&State, &Si
         cluster: cluster_name(cluster),
         from: from.clone(),
         to: to.clone(),
-        objects: objects::compare(old, new),
+        objects: if is_read { objects::compare(old, new) } else { Vec::new() },
         rollouts,
         external_patches: external,
         problems: patched_after.problems,
         unknown,
         acceptance: crate::core::upgrade::Acceptance::unknown("not asked"),
         addons: crate::core::upgrade::addons::AddonChanges::unknown("not asked"),
-        variables: variables::changes(&defined, &will_be, &given),
+        variables: if is_read { variables::changes(&defined, &will_be, &given) } else { Vec::new() },
         images: Vec::new(),
     }
 }
@@ -224,7 +226,21 @@ fn class_objects(side: &Side) -> ClassObjects {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_class_that_can_not_be_read_is_not_taken_for_one_that_goes() {
+        let class = json!({"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "ClusterClass", "metadata": {"name": "a", "namespace": "t"},
+            "spec": {"variables": [{"name": "x", "schema": {"openAPIV3Schema": {"type": "string"}}}]}});
+        let class = crate::core::manifest::Manifest::from_value(class).unwrap();
+        let old = Side { release: "a".into(), class: "a".into(), objects: vec![class] };
+        let new = Side { release: "b".into(), class: "b".into(), objects: vec![] };
+        let cluster = json!({"metadata": {"name": "c", "namespace": "t"}, "spec": {"topology": {}}});
+        let plan = decide(&cluster, (&State::default(), &old), (&State::default(), &new), &Parts::default());
+        assert!(plan.objects.is_empty() && plan.variables.is_empty(), "{plan:#?}");
+    }
 
     #[test]
     fn what_is_not_known_is_said_once() {

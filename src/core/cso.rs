@@ -14,6 +14,9 @@ pub const LABEL: (&str, &str) = ("cluster.x-k8s.io/provider", "cluster-stack-ope
 /// Variables of CSO's container that name its one source, and that our operator reads, too.
 const SOURCE: &[&str] = &["GIT_PROVIDER", "OCI_REGISTRY"];
 
+/// The template of the built-in provider.
+const OWN_TEMPLATE: &str = "ProviderClusterStackReleaseTemplate";
+
 /// Flags that mean the same here.
 const FLAGS: &[&str] = &["watch-filter", "namespace", "log-level", "source"];
 
@@ -85,8 +88,10 @@ pub fn notes(facts: &Facts) -> Vec<Note> {
         }
         let provider = &stack["spec"]["providerRef"];
         let (group, _) = split_api_version(provider["apiVersion"].as_str().unwrap_or_default());
-        if !provider.is_null() && group != INFRASTRUCTURE_GROUP {
-            kinds.insert(format!("{}.{group}", provider["kind"].as_str().unwrap_or_default()));
+        let kind = provider["kind"].as_str().unwrap_or_default();
+        // Providers of CSO have the group of ours.
+        if !provider.is_null() && (group, kind) != (INFRASTRUCTURE_GROUP, OWN_TEMPLATE) {
+            kinds.insert(format!("{kind}.{group}"));
         }
     }
     for kind in kinds {
@@ -210,8 +215,7 @@ mod tests {
             ),
             (
                 |f| {
-                    f.stacks[0]["spec"]["providerRef"] =
-                        json!({"apiVersion": "infra.example.com/v1", "kind": "Maker", "name": "m"});
+                    f.stacks[0]["spec"]["providerRef"] = json!({"apiVersion": "infrastructure.clusterstack.x-k8s.io/v1alpha1", "kind": "OpenStackClusterStackReleaseTemplate", "name": "m"});
                 },
                 false,
                 "a provider of others",

@@ -272,7 +272,8 @@ impl Keeper {
         for id in over {
             self.over.entry(id).or_insert(now);
         }
-        if !self.members.leads() {
+        // Where answers are slow, the own Lease is due by now.
+        if !self.members.leads() || self.members.now().saturating_sub(self.sent) > RENEW {
             return;
         }
         for lease in leases {
