@@ -309,6 +309,8 @@ fn client(
         .user_agent(USER_AGENT)
         .connect_timeout(SILENCE)
         .read_timeout(silence)
+        // The client's own is 30 s, also for a server that takes what is sent, but slowly.
+        .tcp_user_timeout(silence)
         .redirect(redirect::Policy::none())
         .dns_resolver(Arc::new(resolver));
     builder = way(builder).tls_backend_preconfigured(tls::config(&access.tls, asked)?);
