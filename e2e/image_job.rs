@@ -295,6 +295,13 @@ async fn a_pod_that_may_not_be_ends_the_attempt() {
     assert!(error.hope == Hope::Retry && error.message.contains("violates PodSecurity \"restricted"), "{error:?}");
     assert!(error.message.contains("pod-security.kubernetes.io/enforce"), "{error:?}");
     assert_eq!(build.names("v1", "Pod").await, [""; 0]);
+    // Given up, it makes no pod later on.
+    build.steps(1, "builder").abandon(&CancellationToken::new()).await.unwrap();
+    wait_for("the Job to be gone", || async {
+        let jobs = build.names("batch/v1", "Job").await;
+        check(jobs.is_empty(), jobs)
+    })
+    .await;
     build.steps(1, "builder").discard(&CancellationToken::new()).await.unwrap();
 }
 

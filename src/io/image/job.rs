@@ -136,6 +136,21 @@ impl Jobs {
         pods.logs(pod, &params).await.unwrap_or_default()
     }
 
+    /// Deletes the Jobs of an object that have not ended: a pod of theirs may come, or go on, when nobody waits for it any
+    /// more. What has ended stays for its log.
+    ///
+    /// # Errors
+    /// What the API server said.
+    pub async fn give_up(&self, namespace: &str, uid: &str) -> Result<(), kube::Error> {
+        let jobs: Api<Job> = Api::namespaced(fence::guarded(&self.client), namespace);
+        for job in self.of(namespace, uid).await? {
+            if !self.see(namespace, &job.name_any()).await?.has_ended() {
+                delete(&jobs, &job, &DeleteParams::background()).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Deletes the Jobs of an object but the one to `keep`, and waits until their pods are gone, too, however long that
     /// takes.
     ///
@@ -260,6 +275,8 @@ impl Steps for JobSteps {
     }
 
     async fn abandon(&self, cancel: &CancellationToken) -> Result<(), StepError> {
+        let given_up = self.jobs.give_up(&self.request.namespace, &self.request.object.uid).await;
+        given_up.map_err(|error| self.refused("deleting the Jobs of", &error))?;
         let abandoned = self.destination.abandon(&self.request.image, &self.claim(), cancel).await;
         abandoned.map_err(|error| of_destination(&error))
     }

@@ -90,6 +90,13 @@ impl Seen {
         self.pods.iter().max_by_key(made)
     }
 
+    /// Whether it has come to an end by itself: the Job says so, or container `build` has ended.
+    pub fn has_ended(&self) -> bool {
+        let of_job =
+            |job: &Value| ["Failed", "FailureTarget", "Complete"].iter().any(|type_| condition(job, type_).is_some());
+        self.job.as_ref().is_some_and(of_job) || self.pod().is_some_and(|pod| state(pod, "terminated").is_some())
+    }
+
     /// What it says.
     pub fn judge(&self) -> Sight {
         let pod = self.pod();

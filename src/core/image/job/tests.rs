@@ -333,6 +333,9 @@ fn a_pod_that_is_refused_is_not_waited_for_as_one_that_may_come() {
     };
     assert!(hope == Hope::Retry && message.contains(level), "{message}");
     assert!(message.contains("pod-security.kubernetes.io/enforce") && message.contains("template"), "{message}");
+    assert!(!seen("FailedCreate", level, vec![]).has_ended());
+    let failed = json!([{"type": "Failed", "status": "True"}]);
+    assert!(Seen { job: Some(job(failed)), ..Seen::default() }.has_ended());
     // One that was made nevertheless is looked at itself.
     let runs = seen("FailedCreate", level, vec![pod("Running", json!({"running": {}}))]);
     assert_eq!(runs.judge(), Sight::Running(None));
