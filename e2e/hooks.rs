@@ -319,7 +319,17 @@ async fn a_deletion_waits_for_what_is_marked_for_it_and_never_for_long() {
         check(answer["retryAfterSeconds"] == 0, &answer)
     })
     .await;
-    t.event("StageDeadlineExceeded", "the deletion goes on after 20s although not all was done").await;
+    // As Cluster API does: the one answer may have been that nothing could be looked into on a busy machine.
+    let asked_on = async {
+        loop {
+            ask("dead").await;
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        }
+    };
+    tokio::select! {
+        () = t.event("StageDeadlineExceeded", "the deletion goes on after 20s although not all was done") => {}
+        () = asked_on => {}
+    }
     for name in ["c", "dead"] {
         t.change("user", (CLUSTER, "Cluster", name), json!({"metadata": {"finalizers": null}})).await;
         t.gone(API_VERSION, "ClusterAddon", &format!("cluster-addon-{name}")).await;
