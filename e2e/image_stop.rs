@@ -22,7 +22,7 @@ const LATE: [&str; 3] = ["compress", "upload", "register"];
 /// What the operator may take to end: the time that a pod has, less what the documentation promises to leave.
 const GRACE: Duration = Duration::from_secs(20);
 /// What is compressed where that is to take a while.
-const LARGE: usize = 8 << 20;
+const LARGE: usize = 24 << 20;
 
 /// Builds of which each can be held in the middle of a step; they are called by it.
 struct Yard<'t> {
