@@ -22,7 +22,7 @@ const LATE: [&str; 3] = ["compress", "upload", "register"];
 /// What the operator may take to end: the time that a pod has, less what the documentation promises to leave.
 const GRACE: Duration = Duration::from_secs(20);
 /// What is compressed where that is to take a while.
-const LARGE: usize = 24 << 20;
+const LARGE: usize = 12 << 20;
 
 /// Builds of which each can be held in the middle of a step; they are called by it.
 struct Yard<'t> {
@@ -130,6 +130,27 @@ impl<'t> Yard<'t> {
 
     /// Waits until each is in the middle of the step that it is held in.
     async fn held(&self, all: &[String]) {
+        self.held_but_compress(all).await;
+        let compress = || all.iter().filter(|name| name.starts_with("compress"));
+        for name in compress() {
+            self.let_compress(name);
+        }
+        for name in compress() {
+            self.compresses(name).await;
+        }
+    }
+
+    /// Lets one that is to be in the step `compress` go there.
+    fn let_compress(&self, name: &str) {
+        std::fs::remove_file(self.gate("build", name)).unwrap();
+    }
+
+    async fn compresses(&self, name: &str) {
+        self.images.status_is(name, "to be at compress", |status| status.step == "compress").await;
+    }
+
+    /// Waits until each is in the middle of the step that it is held in; those of `compress` are in `build` then.
+    async fn held_but_compress(&self, all: &[String]) {
         let step = |name: &String| name.split('-').next().unwrap().to_owned();
         let is_late = |name: &String| LATE.contains(&step(name).as_str());
         for name in all {
@@ -145,21 +166,19 @@ impl<'t> Yard<'t> {
             check(seen == (count(&["download"]), 2 * count(&["verify"]), tools), seen)
         })
         .await;
-        for late in [&LATE[1..], &LATE[..1]] {
-            let of_these: Vec<&String> = all.iter().filter(|name| late.contains(&step(name).as_str())).collect();
-            for name in &of_these {
-                std::fs::remove_file(self.gate("build", name)).unwrap();
-            }
-            for name in of_these {
-                let at = step(name);
-                self.images.status_is(name, &format!("to be at {at}"), |status| status.step == at).await;
-            }
-            wait_for("requests to be held", || async {
-                let held = self.shelf.holding();
-                check(held == count(&LATE[1..]), held)
-            })
-            .await;
+        let late: Vec<&String> = all.iter().filter(|name| LATE[1..].contains(&step(name).as_str())).collect();
+        for name in &late {
+            std::fs::remove_file(self.gate("build", name)).unwrap();
         }
+        for name in late {
+            let at = step(name);
+            self.images.status_is(name, &format!("to be at {at}"), |status| status.step == at).await;
+        }
+        wait_for("requests to be held", || async {
+            let held = self.shelf.holding();
+            check(held == count(&LATE[1..]), held)
+        })
+        .await;
     }
 
     /// Lets all go on, and holds nothing more.
@@ -267,25 +286,39 @@ async fn who_cancels_holds_or_deletes_a_build_in_any_step_finds_nothing_half_mad
         yard.make(name).await;
     }
     let _operator = yard.images.operator(&yard.flags());
-    yard.held(&all).await;
+    yard.held_but_compress(&all).await;
     let asked = Instant::now();
-    // Those first that can't be held.
-    let order = |names: &[String; 7]| {
-        let mut names = names.to_vec();
-        names.sort_by_key(|name| !name.starts_with("compress"));
-        names
-    };
-    let (to_cancel, to_suspend, to_delete) = (order(&cancelled), order(&suspended), order(&deleted));
     let images = &yard.images;
+    let was_cancelled = |name: &String, answer: &std::process::Output| {
+        let said = String::from_utf8_lossy(&answer.stdout).into_owned();
+        assert!(answer.status.success() && said.contains("cancelled in attempt "), "{name}: {answer:?}");
+    };
+    // One at a time, as soon as it is in that step: it is over in seconds.
+    let in_compress = |names: &[String; 7]| names.iter().find(|name| name.starts_with("compress")).cloned().unwrap();
+    let name = in_compress(&cancelled);
+    yard.let_compress(&name);
+    yard.compresses(&name).await;
+    was_cancelled(&name, &images.ask(&["cancel", &name]).await);
+    let name = in_compress(&suspended);
+    yard.let_compress(&name);
+    yard.compresses(&name).await;
+    images.suspend(&name, true).await;
+    let name = in_compress(&deleted);
+    yard.let_compress(&name);
+    yard.compresses(&name).await;
+    images.delete(&name).await;
+    let others = |names: &[String; 7]| -> Vec<String> {
+        names.iter().filter(|name| !name.starts_with("compress")).cloned().collect()
+    };
+    let (to_cancel, to_suspend, to_delete) = (others(&cancelled), others(&suspended), others(&deleted));
     let answers = tokio::join!(
         futures::future::join_all(to_cancel.iter().map(|name| async { images.ask(&["cancel", name]).await })),
         futures::future::join_all(to_suspend.iter().map(|name| images.suspend(name, true))),
         futures::future::join_all(to_delete.iter().map(|name| images.delete(name))),
     )
     .0;
-    for (name, answer) in to_cancel.iter().zip(answers) {
-        let said = String::from_utf8_lossy(&answer.stdout).into_owned();
-        assert!(answer.status.success() && said.contains("cancelled in attempt "), "{name}: {answer:?}");
+    for (name, answer) in to_cancel.iter().zip(&answers) {
+        was_cancelled(name, answer);
     }
     images.are(&cancelled, ImagePhase::Cancelled).await;
     images.are(&suspended, ImagePhase::Suspended).await;
