@@ -23,7 +23,7 @@ const FLAGS: &[&str] = &["watch-filter", "namespace", "log-level", "source"];
 /// What was read.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// Deployments with CSO's label, and its Secrets of variables by name and namespace.
+    /// Deployments with CSO's label.
     pub deployments: Vec<Value>,
     /// `ValidatingWebhookConfigurations` with its label.
     pub webhooks: Vec<Value>,
