@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use serde::de::IgnoredAny;
+use serde::de::{IgnoredAny, IntoDeserializer};
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
@@ -222,9 +222,22 @@ struct Raw {
     #[serde(default, rename = "clusterAddonVersion")]
     _cluster_addon_version: IgnoredAny,
     #[serde(default)]
-    addon_stages: Option<BTreeMap<Hook, Option<Vec<Stage>>>>,
+    addon_stages: Option<BTreeMap<HookName, Option<Vec<Stage>>>>,
     #[serde(default)]
     allow_values: bool,
+}
+
+/// A hook as a key: read as text, or the path of an error below it would not name it.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+struct HookName(Hook);
+
+impl TryFrom<String> for HookName {
+    type Error = serde::de::value::Error;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        Hook::deserialize(name.into_deserializer()).map(Self)
+    }
 }
 
 impl AddonConfig {
@@ -239,7 +252,7 @@ impl AddonConfig {
             .addon_stages
             .unwrap_or_default()
             .into_iter()
-            .map(|(hook, stages)| (hook, stages.unwrap_or_default()))
+            .map(|(HookName(hook), stages)| (hook, stages.unwrap_or_default()))
             .collect();
         for (&hook, stages) in &stages {
             check(hook, stages)?;
