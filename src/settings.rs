@@ -112,11 +112,11 @@ pub struct Flags {
     pub log_format: LogFormat,
 
     /// Requests in a second to the API server over time.
-    #[arg(long, value_name = "N", default_value_t = 50.0)]
+    #[arg(long, value_name = "N", default_value_t = 500.0)]
     pub qps: f32,
 
     /// Requests to the API server at once.
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 1000)]
     pub burst: u32,
 
     /// ClusterStacks worked on at once.

@@ -52,7 +52,7 @@ pub struct BundleArgs {
 
 #[derive(Subcommand, Clone, Debug)]
 enum BundleCommand {
-    /// Bring the releases of an archive to a directory, a layout or a Git repository
+    /// Bring the releases of an archive to a registry, a directory, a layout or a Git repository
     Import {
         /// The archive
         file: PathBuf,

@@ -132,7 +132,7 @@ Examples:
     #[command(after_help = package::EXAMPLES)]
     Package(Box<package::PackageArgs>),
 
-    /// Publish releases to a directory, an OCI layout or a Git repository
+    /// Publish releases to a registry, a directory, an OCI layout or a Git repository
     #[command(after_help = push::EXAMPLES)]
     Push(push::PushArgs),
 

@@ -1,10 +1,12 @@
 //! Which changes start passes: the watches of our kinds, and what those of other objects tell.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::channel::mpsc::UnboundedSender;
+use futures::future::ready;
 use futures::{Stream, TryStreamExt};
 use kube::api::DynamicObject;
 use kube::runtime::reflector::ObjectRef;
@@ -16,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{Context, cluster_addon, cluster_stack, image_provider, origin};
-use crate::api::condition::{self, ConditionType};
+use crate::api::condition::{self, ConditionType, Reason};
 use crate::api::{ClusterAddon, ClusterStack, ClusterStackRelease, ClusterStackSource, ProviderClusterStackRelease};
 use crate::core::addon::cluster::addon_name;
 use crate::core::status;
@@ -75,9 +77,32 @@ pub(super) fn release_events(
             provided_of(release, &to_provided);
             for owner in release.owner_references().iter().filter(|owner| owner.kind == "ClusterStack") {
                 let stack = ObjectRef::new(&owner.name).within(&release.namespace().unwrap_or_default());
-                let _ = to_stacks.unbounded_send(stack);
+                tell(stack, is_at_work(release), &to_stacks);
             }
         })
+}
+
+/// How long a ClusterStack is not told that a release is being worked on: mostly it is Ready before.
+const AT_WORK: Duration = Duration::from_secs(1);
+
+/// Starts a pass over a ClusterStack, soon where `later`.
+fn tell(stack: ObjectRef<ClusterStack>, later: bool, to_stacks: &UnboundedSender<ObjectRef<ClusterStack>>) {
+    let to_stacks = to_stacks.clone();
+    if later {
+        tokio::spawn(async move {
+            tokio::time::sleep(AT_WORK).await;
+            let _ = to_stacks.unbounded_send(stack);
+        });
+    } else {
+        let _ = to_stacks.unbounded_send(stack);
+    }
+}
+
+/// Whether all that a release says is that it is being worked on.
+fn is_at_work(release: &ClusterStackRelease) -> bool {
+    let ready = release.status.as_ref().and_then(|status| condition::find(&status.conditions, ConditionType::Ready));
+    release.metadata.deletion_timestamp.is_none()
+        && ready.is_some_and(|ready| ready.reason == Reason::Progressing.as_str())
 }
 
 /// Start passes over what a ClusterStackSource concerns.
@@ -161,19 +186,43 @@ pub(super) fn edit<K: ResourceExt>(object: &K, has_status: bool) -> u64 {
     hasher.finish()
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
-pub(super) fn stack_edit(stack: &ClusterStack) -> Option<u64> {
-    Some(edit(stack, stack.status.as_ref().is_some_and(|status| !status.conditions.is_empty())))
+/// Lets those through that ask for a pass: what was edited since it was last seen, or has lost its status. A status that
+/// appears is our own report of a pass.
+pub(super) fn asking<K: ResourceExt<DynamicType = ()>, E>(
+    events: impl Stream<Item = Result<K, E>>,
+    has_status: impl Fn(&K) -> bool,
+) -> impl Stream<Item = Result<K, E>> {
+    let mut seen = Seen::default();
+    events.try_filter(move |object| ready(seen.asks(object, has_status(object))))
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
-pub(super) fn source_edit(source: &ClusterStackSource) -> Option<u64> {
-    Some(edit(source, source.status.as_ref().is_some_and(|status| !status.conditions.is_empty())))
+/// The edits of objects that were let through, by UID, and whether there was a status then.
+#[derive(Default)]
+struct Seen(HashMap<String, (u64, bool)>);
+
+impl Seen {
+    fn asks(&mut self, object: &impl ResourceExt, has_status: bool) -> bool {
+        let Some(uid) = object.uid() else { return true };
+        if object.meta().deletion_timestamp.is_some() && object.finalizers().is_empty() {
+            self.0.remove(&uid);
+            return true;
+        }
+        let now = edit(object, true);
+        let before = self.0.insert(uid, (now, has_status));
+        before.is_none_or(|(edit, had_status)| edit != now || had_status && !has_status)
+    }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
-pub(super) fn release_edit(release: &ClusterStackRelease) -> Option<u64> {
-    Some(edit(release, release.status.as_ref().is_some_and(|status| !status.conditions.is_empty())))
+pub(super) fn has_stack_status(stack: &ClusterStack) -> bool {
+    stack.status.as_ref().is_some_and(|status| !status.conditions.is_empty())
+}
+
+pub(super) fn has_source_status(source: &ClusterStackSource) -> bool {
+    source.status.as_ref().is_some_and(|status| !status.conditions.is_empty())
+}
+
+pub(super) fn has_release_status(release: &ClusterStackRelease) -> bool {
+    release.status.as_ref().is_some_and(|status| !status.conditions.is_empty())
 }
 
 /// The digests of the artifacts that these releases were made from.
@@ -183,7 +232,7 @@ pub(super) fn artifacts_of(releases: &[Arc<ClusterStackRelease>]) -> HashSet<Str
 
 /// The last edit of each object.
 #[derive(Default)]
-struct Edits(std::collections::HashMap<ObjectRef<DynamicObject>, u64>);
+struct Edits(HashMap<ObjectRef<DynamicObject>, u64>);
 
 impl Edits {
     fn is_new(&mut self, object: ObjectRef<DynamicObject>, now: u64) -> bool {

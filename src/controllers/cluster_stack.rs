@@ -25,8 +25,9 @@ use crate::core::retry::{self, ErrorClass};
 use crate::core::selection::{self, Existing, Kept, Selection, Wish};
 use crate::core::status::{self, ReleaseView, StackFacts, StepState, Trouble};
 use crate::io::apply::refusal;
+use crate::io::fence::{self, Written};
+use crate::io::report;
 use crate::io::usage;
-use crate::io::{place, report};
 
 /// After a release's time has come it is taken with the next full second.
 const A_MOMENT: Duration = Duration::from_secs(1);
@@ -183,7 +184,7 @@ async fn act(stack: &ClusterStack, selected: &Selection, template: Option<&Templ
     let is_going = if selected.create.is_empty() {
         Ok(false)
     } else {
-        place::is_terminating(&ctx.clients.own(), &namespace).await
+        ctx.standing.is_terminating(&ctx.clients.own(), &namespace).await
     };
     match is_going {
         Ok(false) => {}
@@ -255,7 +256,8 @@ async fn create(
     let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &namespace);
     let params = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
     match api.create(&params, &release).await {
-        Ok(_) => {
+        Ok(made) => {
+            ctx.memory.made(&made.uid().unwrap_or_default());
             ctx.events.say(stack, Reason::ReleaseCreated, &format!("subscribed release {name}")).await;
             Ok(None)
         }
@@ -333,9 +335,15 @@ async fn ensure_finalizer(stack: &ClusterStack, ctx: &Context) -> Result<(), Err
     }
     let api: Api<ClusterStack> = Api::namespaced(ctx.clients.own(), &stack.namespace().unwrap_or_default());
     let patch = json!({"apiVersion": crate::api::API_VERSION, "kind": "ClusterStack", "metadata": {"uid": stack.uid(), "finalizers": [CLUSTER_STACK_FINALIZER]}});
-    api.patch(&stack.name_any(), &PatchParams::apply(FIELD_MANAGER), &Patch::Apply(patch))
+    let now = api
+        .patch(&stack.name_any(), &PatchParams::apply(FIELD_MANAGER), &Patch::Apply(patch))
         .await
         .doing(|| format!("setting the finalizer of ClusterStack {}", stack.name_any()))?;
+    if now.metadata.generation == stack.metadata.generation && now.status == stack.status {
+        // Nothing but the finalizer is new: the status is written for this version, and not refused once first.
+        let status = json!(now.status);
+        fence::wrote(&stack.uid().unwrap_or_default(), Written { resource_version: now.resource_version(), status });
+    }
     Ok(())
 }
 

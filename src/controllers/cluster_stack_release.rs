@@ -27,7 +27,6 @@ use crate::io::apply::{self, Outcome};
 use crate::io::kinds::Kind;
 use crate::io::lookup::Reader;
 use crate::io::observe::Live;
-use crate::io::place;
 use crate::io::release::{FetchedRelease, Job, Objects, Part, Upstream, Wanted};
 use crate::io::report;
 use crate::io::source::flights::Waiter;
@@ -169,7 +168,10 @@ impl Pass<'_> {
             return Ok(());
         }
         if plan.steps.iter().any(|step| matches!(step.action, Act::Apply { .. }))
-            && place::is_terminating(&self.ctx.clients.own(), &delivery.namespace)
+            && self
+                .ctx
+                .standing
+                .is_terminating(&self.ctx.clients.own(), &delivery.namespace)
                 .await
                 .doing(|| format!("reading namespace {}", delivery.namespace))?
         {
@@ -201,7 +203,7 @@ impl Pass<'_> {
         let origin = Origin::of(self.stack, self.ctx).await;
         facts.verify = asked_of(&self.demands(origin.as_ref().ok()));
         let fetched = match self.fetch(&name, origin.as_ref(), facts.artifact.as_ref()).await {
-            Ok(fetched) => fetched,
+            Ok(fetched) => self.as_it_is_now(fetched, &name, origin.as_ref(), facts).await,
             Err(trouble) => {
                 // What was applied does not get worse because its source is away and the store was lost.
                 facts.holds = self.release.status.as_ref().is_some_and(|status| status.ready);
@@ -259,6 +261,28 @@ impl Pass<'_> {
                 None
             }
         }
+    }
+
+    /// The files that the source has now where nothing came of those that were fetched before: they need no protection.
+    async fn as_it_is_now(
+        &self,
+        before: FetchedRelease,
+        name: &ReleaseName,
+        origin: Result<&Origin, &Trouble>,
+        facts: &ReleaseFacts,
+    ) -> FetchedRelease {
+        let came_of_it =
+            !facts.resources.is_empty() || !facts.retained.is_empty() || self.release.spec.provider_ref.is_some();
+        if came_of_it || !matches!(before.upstream, Upstream::Changed(_)) {
+            return before;
+        }
+        let Ok(now) = self.fetch(name, origin, None).await else { return before };
+        let note = format!(
+            "{name} is {} now; nothing of {} was applied, so the new one is taken",
+            now.artifact.revision, before.artifact.revision
+        );
+        self.ctx.events.say(self.release, Reason::ArtifactChanged, &note).await;
+        now
     }
 
     /// Signatures that are asked for; the ClusterStack's own where its source is not known.

@@ -17,7 +17,7 @@ use crate::core::ownership::Owner;
 use crate::core::plan::{self, Action as Act, Desired, Plan, Step, key_of};
 use crate::io::apply::{self, Outcome, Refusal, Send};
 use crate::io::kinds::{Kind, Kinds};
-use crate::io::observe::{self, Live, Target};
+use crate::io::observe::{self, Lists, Live, Target};
 use crate::io::replace::replace;
 use crate::io::workload::Workload;
 
@@ -113,8 +113,14 @@ impl<'a> Delivery<'a> {
             .collect();
         targets.extend(self::targets(&rest, &self.discovery, self.kinds).await?);
         let without_inventory = recorded.is_empty();
+        let is_new = without_inventory && memory.is_some_and(|(memory, uid)| memory.takes_new(uid));
         let owner = &self.owner;
-        let mut live = observe::live(&self.client, owner, &targets, without_inventory).await;
+        let lists = match without_inventory {
+            _ if is_new => Lists::None,
+            true => Lists::All,
+            false => Lists::OfSeveral,
+        };
+        let mut live = observe::live(&self.client, owner, &targets, lists).await;
         let was_applied = without_inventory && live.objects.values().any(|object| owner.is_of(object));
         if let Some((memory, uid)) = memory.filter(|(memory, uid)| was_applied && !memory.has_rebuilt(uid)) {
             tracing::info!(owner = %owner.name, "the inventory was lost: rebuilding it from labels");
@@ -123,7 +129,7 @@ impl<'a> Delivery<'a> {
                 .doing(|| format!("finding the objects of {} {}", owner.kind, owner.name))?;
             let unknown: Vec<Target> =
                 found.into_iter().filter(|target| !live.objects.contains_key(&target.key)).collect();
-            let more = observe::live(&self.client, owner, &unknown, false).await;
+            let more = observe::live(&self.client, owner, &unknown, Lists::OfSeveral).await;
             live.objects.extend(more.objects);
             memory.rebuilt(uid);
         }

@@ -22,6 +22,7 @@ struct Entry {
     sent_refused: Option<Instant>,
     definition_changed: bool,
     rebuilt: bool,
+    is_new: bool,
     asked: Option<String>,
 }
 
@@ -103,6 +104,16 @@ impl Memory {
     /// Remembers that this object's inventory was rebuilt.
     pub fn rebuilt(&self, uid: &str) {
         self.lock().entry(uid.to_owned()).or_default().rebuilt = true;
+    }
+
+    /// Remembers that this process made this object just now: nothing can have been applied for it.
+    pub fn made(&self, uid: &str) {
+        self.lock().entry(uid.to_owned()).or_default().is_new = true;
+    }
+
+    /// Whether this process made this object and has not asked that before.
+    pub fn takes_new(&self, uid: &str) -> bool {
+        self.lock().get_mut(uid).is_some_and(|entry| std::mem::take(&mut entry.is_new))
     }
 
     /// Remembers that an object was put back; what was wrong with it.

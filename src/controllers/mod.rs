@@ -59,6 +59,7 @@ use crate::io::image::log_server::Logs;
 use crate::io::image::task::StepError;
 use crate::io::inputs::Inputs;
 use crate::io::kinds::Kinds;
+use crate::io::place::Standing;
 use crate::io::release::Releases;
 use crate::io::report::Events;
 use crate::io::stored::Unreadable;
@@ -113,6 +114,8 @@ pub struct Context {
     pub pokes: Pokes,
     /// What is remembered between passes and may be lost.
     pub memory: Memory,
+    /// Namespaces that stood a moment ago.
+    pub standing: Standing,
     /// Ends long reads when the process ends.
     pub cancel: CancellationToken,
 }

@@ -10,7 +10,6 @@ use futures::future::ready;
 use futures::{FutureExt, StreamExt};
 use kube::runtime::controller::Controller;
 use kube::runtime::reflector::{self, ObjectRef};
-use kube::runtime::{PredicateConfig, WatchStreamExt};
 use kube::{Client, ResourceExt};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{SetOnce, watch};
@@ -18,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::changes::{
-    Routes, artifacts_of, release_edit, release_events, route, source_edit, source_events, stack_edit, stack_events,
+    Routes, artifacts_of, asking, has_release_status, has_source_status, has_stack_status, release_events, route,
+    source_events, stack_events,
 };
 use super::passes::{every_due, timed_release, timed_source, timed_stack};
 use super::receiver::{self, Bucket, Hooks, Tokens};
@@ -34,6 +34,7 @@ use crate::io::image::log_server::{self, Logs, Pod};
 use crate::io::inputs::Inputs;
 use crate::io::kinds::Kinds;
 use crate::io::members::{self, Members, Membership};
+use crate::io::place::Standing;
 use crate::io::release::{Releases, ReleasesError};
 use crate::io::report::Events;
 use crate::io::source::flights::Ground;
@@ -313,6 +314,7 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
         seats: Seats::new(parts.members),
         handover: Handover::default(),
         memory: Memory::default(),
+        standing: Standing::default(),
         cancel: parts.cancel.clone(),
     });
     on_handover(&context, (&to_stacks, &to_releases, &to_sources));
@@ -349,20 +351,19 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
     let provider =
         image_provider::run(&client, Arc::clone(&context), provided, identity, tasks.clone(), parts.intake.clone());
     let before_any_pass = ends_before_any_pass(parts.intake.clone(), Arc::clone(&context));
-    let once = PredicateConfig::default();
-    let stacks = Controller::for_stream(stack_events.predicate_filter(stack_edit, once.clone()), stack_reader)
+    let stacks = Controller::for_stream(asking(stack_events, has_stack_status), stack_reader)
         .with_config(every_due())
         .reconcile_on(stack_triggers)
         .graceful_shutdown_on(parts.intake.clone().cancelled_owned())
         .run(timed_stack, |object, error, ctx| ctx.on_error(&*object, error), Arc::clone(&context))
         .for_each(|_| ready(()));
-    let releases = Controller::for_stream(release_events.predicate_filter(release_edit, once.clone()), release_reader)
+    let releases = Controller::for_stream(asking(release_events, has_release_status), release_reader)
         .with_config(every_due())
         .reconcile_on(release_triggers)
         .graceful_shutdown_on(parts.intake.clone().cancelled_owned())
         .run(timed_release, |object, error, ctx| ctx.on_error(&*object, error), Arc::clone(&context))
         .for_each(|_| ready(()));
-    let sources = Controller::for_stream(source_events.predicate_filter(source_edit, once), source_reader)
+    let sources = Controller::for_stream(asking(source_events, has_source_status), source_reader)
         .with_config(every_due())
         .reconcile_on(source_triggers)
         .graceful_shutdown_on(parts.intake.cancelled_owned())

@@ -26,6 +26,8 @@ const LOOK: Duration = Duration::from_secs(2);
 const COUNTS: Duration = Duration::from_secs(30);
 /// How often what is left of others is looked for.
 const COLLECT: Duration = Duration::from_secs(30);
+/// The same where nothing was left: whoever goes changes the members, and that is seen at once.
+const COLLECTED: Duration = Duration::from_mins(10);
 
 /// What was written last, for which Lease and when.
 struct Said {
@@ -40,19 +42,20 @@ pub(super) async fn run(ctx: Arc<Context>, identity: String, stop: CancellationT
         return;
     }
     let mut said: Option<Said> = None;
-    let mut collected: Option<(Instant, Vec<String>)> = None;
+    let mut collected: Option<(Instant, Vec<String>, Duration)> = None;
     loop {
         if let Err(error) = turn(&ctx, &identity, &mut said).await {
             tracing::debug!(%error, "what this replica has is not said; trying again");
         }
         let members: Vec<String> = ctx.seats.members.list().into_iter().map(|member| member.id).collect();
-        let is_due = collected.as_ref().is_none_or(|(at, those)| at.elapsed() >= COLLECT || *those != members);
+        let is_due = collected.as_ref().is_none_or(|(at, those, pause)| at.elapsed() >= *pause || *those != members);
         if ctx.seats.members.leads() && is_due {
-            collected = Some((Instant::now(), members.clone()));
             let fence = Fence::of_leader(&ctx.seats.members);
-            if let Err(error) = fence::within(fence, collect(&ctx, &members)).await {
+            let is_over = fence::within(fence, collect(&ctx, &members)).await.unwrap_or_else(|error| {
                 tracing::debug!(%error, "what is left of other replicas stays for now");
-            }
+                false
+            });
+            collected = Some((Instant::now(), members, if is_over { COLLECTED } else { COLLECT }));
         }
         tokio::select! {
             () = stop.cancelled() => break,
@@ -149,21 +152,22 @@ fn status(ctx: &Context, share: &Share, said: Option<&Said>) -> OperatorShardSta
 }
 
 /// Removes those of our Leases' namespace whose Lease is gone, and says of those that are no members any more that nobody
-/// works by them: their last word may be another.
-async fn collect(ctx: &Context, members: &[String]) -> Result<(), Error> {
+/// works by them: their last word may be another. Whether nothing is left but what members have.
+async fn collect(ctx: &Context, members: &[String]) -> Result<bool, Error> {
     let client = ctx.clients.own();
     let namespace = ctx.seats.members.namespace();
     let api: Api<OperatorShard> = Api::all(client.clone());
     // First those that there are: one that comes meanwhile has its Lease already.
     let listed = stored::list_cluster_wide::<OperatorShard>(&client, &ListParams::default()).await;
     let (shards, _) = match listed {
-        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(true),
         listed => listed.doing(|| "listing OperatorShards".to_owned())?,
     };
     let leases: Api<Lease> = Api::namespaced(client, namespace);
     let leases = leases.list_metadata(&ListParams::default().labels(MEMBER_LABEL)).await;
     let leases = leases.doing(|| format!("listing Leases of {namespace}"))?;
     let live: HashSet<String> = leases.items.iter().map(ResourceExt::name_any).collect();
+    let mut is_over = true;
     for shard in shards {
         let name = shard.name_any();
         if shard.spec.lease_namespace != namespace {
@@ -171,6 +175,7 @@ async fn collect(ctx: &Context, members: &[String]) -> Result<(), Error> {
         }
         // One whose Lease somebody deleted may not know it yet: the trace stays until it is over.
         if live.contains(&name) || members.contains(&name) {
+            is_over &= members.contains(&name);
             let is_at_work = shard.status.as_ref().is_some_and(|status| status.ready || status.leader);
             if is_at_work && !members.contains(&name) {
                 let status = json!({"status": {"ready": false, "leader": false}});
@@ -187,5 +192,5 @@ async fn collect(ctx: &Context, members: &[String]) -> Result<(), Error> {
             deleted => drop(deleted.doing(|| format!("deleting OperatorShard {name}"))?),
         }
     }
-    Ok(())
+    Ok(is_over)
 }

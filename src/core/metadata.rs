@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Deserialize;
+use serde_json::Value;
 use thiserror::Error;
 
 use crate::core::name::{KubernetesMinor, NameError, ReleaseVersion};
@@ -33,8 +34,10 @@ pub enum MetadataError {
         error: NameError,
     },
     /// It is a file of another kind.
-    #[error("{field} is {found:?}: {expected}")]
+    #[error("{place}{field} is {found:?}: {expected}")]
     Another {
+        /// The line, if it could be told, as it begins a message.
+        place: String,
         /// Where it stands.
         field: &'static str,
         /// What stands there.
@@ -144,9 +147,14 @@ impl Metadata {
     /// It is a file of another kind, says something twice, or holds what is no version.
     pub fn parse(text: &str) -> Result<Self, MetadataError> {
         let form = |error: yaml::Error| MetadataError::Form(error.to_string());
+        are_maps(&yaml::parse(text).map_err(form)?)?;
         // First: a file of another kind has other fields.
         let kind: RawKind = yaml::from_str_once(text).map_err(form)?;
-        let another = |field, found, expected| Err(MetadataError::Another { field, found, expected });
+        let another = |field: &'static str, found, expected| {
+            let line = text.lines().position(|line| line.strip_prefix(field).is_some_and(|rest| rest.starts_with(':')));
+            let place = line.map(|line| format!("line {}: ", line + 1)).unwrap_or_default();
+            Err(MetadataError::Another { place, field, found, expected })
+        };
         match (kind.api_version, kind.kind) {
             (Some(found), _) if found != API_VERSION => return another("apiVersion", found, WRITE_IT),
             (_, Some(found)) => return another("kind", found, NO_KIND),
@@ -161,6 +169,20 @@ impl Metadata {
             node_image: some("versions.components.nodeImage", components.node_image)?,
         })
     }
+}
+
+/// A list would be read as fields in their order.
+fn are_maps(file: &Value) -> Result<(), MetadataError> {
+    let problem = |what: &str| Err(MetadataError::Form(format!("{what} is no map")));
+    if file.is_null() {
+        return Err(MetadataError::Form("it is empty".to_owned()));
+    }
+    for (what, pointer) in [("it", ""), ("versions", "/versions"), ("versions.components", "/versions/components")] {
+        if file.pointer(pointer).is_some_and(|value| !value.is_object() && !value.is_null()) {
+            return problem(what);
+        }
+    }
+    Ok(())
 }
 
 fn version(field: &'static str, text: &str) -> Result<ReleaseVersion, MetadataError> {
@@ -250,9 +272,9 @@ versions:
             (
                 "metadata.clusterstack.x-k8s.io/v1alpha1",
                 "metadata.clusterstack.x-k8s.io/v2",
-                "apiVersion is \"metadata.clusterstack.x-k8s.io/v2\": write metadata.clusterstack.x-k8s.io/v1alpha1",
+                "line 1: apiVersion is \"metadata.clusterstack.x-k8s.io/v2\": write metadata.clusterstack.x-k8s.io/v1alpha1",
             ),
-            ("versions:", "kind: ConfigMap\nversions:", "kind is \"ConfigMap\": a metadata.yaml has no kind"),
+            ("versions:", "kind: ConfigMap\nversions:", "line 2: kind is \"ConfigMap\": a metadata.yaml has no kind"),
             ("  kubernetes: v1.27.7\n", "  kubernetes: v1.27.7\n  kubernetes: v1.28.1\n", "line 5, column 3: the key"),
             (
                 "    nodeImage: v3\n",
@@ -262,6 +284,19 @@ versions:
         ] {
             let error = Metadata::parse(&METADATA.replace(good, bad)).unwrap_err().to_string();
             assert!(error.contains(expected), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_map_is_told() {
+        for (text, expected) in [
+            ("", "it is empty"),
+            ("# nothing\n", "it is empty"),
+            ("- a\n", "it is no map"),
+            ("versions: [v1, v1.34.0]\n", "versions is no map"),
+            ("versions: {clusterStack: v1, kubernetes: v1.34.0, components: [v1]}", "versions.components is no map"),
+        ] {
+            assert_eq!(Metadata::parse(text).unwrap_err().to_string(), expected, "{text:?}");
         }
     }
 

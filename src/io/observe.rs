@@ -20,6 +20,17 @@ pub struct Target {
     pub kind: Kind,
 }
 
+/// Which kinds are asked for by one list of what carries the owner's labels, instead of one object after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lists {
+    /// None: nothing is expected to be there.
+    None,
+    /// Those of which there are several targets in a namespace.
+    OfSeveral,
+    /// All: what carries the labels and is no target is found too.
+    All,
+}
+
 /// What was read.
 #[derive(Default)]
 pub struct Live {
@@ -48,18 +59,23 @@ pub fn plain(object: &DynamicObject, kind: &Kind) -> Value {
     value
 }
 
-/// Reads the targets: where a kind has several in a namespace, by one list of what carries the owner's labels, the rest
-/// one by one. What carries the labels and is no target is read too; with `all_labelled` for every kind of the targets.
-pub async fn live(client: &Client, owner: &Owner, targets: &[Target], all_labelled: bool) -> Live {
+/// Reads the targets: by `lists` of what carries the owner's labels, the rest one by one. What a list has and is no
+/// target is read too.
+pub async fn live(client: &Client, owner: &Owner, targets: &[Target], lists: Lists) -> Live {
     let mut live = Live::default();
     let mut groups: BTreeMap<(String, String, String), Vec<&Target>> = BTreeMap::new();
     for target in targets {
         let key = &target.key;
         groups.entry((key.group.clone(), key.kind.clone(), key.namespace.clone())).or_default().push(target);
     }
+    let is_listed = |group: &&Vec<&Target>| match lists {
+        Lists::None => false,
+        Lists::OfSeveral => group.len() > 1,
+        Lists::All => true,
+    };
     let lists = groups
         .values()
-        .filter(|group| all_labelled || group.len() > 1)
+        .filter(is_listed)
         .filter_map(|group| group.first())
         .map(|target| labelled(client, owner, target));
     let mut lists = stream::iter(lists.collect::<Vec<_>>()).buffer_unordered(8);

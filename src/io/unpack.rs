@@ -203,11 +203,23 @@ impl Unpacker<'_> {
         let most = self.limits.bytes.saturating_add(self.limits.entries as u64 * 4096);
         if archive.starts_with(GZIP) {
             let mut reader = Archive::new(MultiGzDecoder::new(archive).take(most));
-            self.entries(reader.entries().map_err(damaged)?, packed, copied)
+            let files = self.entries(reader.entries().map_err(damaged)?, packed, copied)?;
+            self.checked(reader.into_inner())?;
+            Ok(files)
         } else {
             let mut reader = Archive::new(archive.take(most));
             self.entries(reader.entries().map_err(damaged)?, packed, copied)
         }
+    }
+
+    /// Reads what follows the last entry: a gzip's checksum stands at its very end, and a tar ends before.
+    fn checked(&self, mut rest: io::Take<impl Read>) -> Result<(), UnpackError> {
+        io::copy(&mut rest, &mut io::sink()).map_err(damaged)?;
+        if rest.limit() == 0 {
+            let what = "the size of the unpacked archive in bytes".to_owned();
+            return Err(TooLarge { what, limit: self.limits.bytes }.into());
+        }
+        Ok(())
     }
 
     /// The files among `entries`; `content` gives the next bytes of one, or nothing if the archive ends before.
@@ -238,11 +250,11 @@ impl Unpacker<'_> {
                 files.insert(path, content);
             }
         }
-        // The reader takes a text for an empty archive.
-        if any || packed == 0 || packed >= 512 {
-            Ok(files)
-        } else {
-            Err(UnpackError::Damaged("it is too short".into()))
+        // The reader takes nothing, and a text, for an empty archive.
+        match packed {
+            0 => Err(UnpackError::Damaged("it is empty".into())),
+            1..512 if !any => Err(UnpackError::Damaged("it is too short".into())),
+            _ => Ok(files),
         }
     }
 
@@ -277,7 +289,9 @@ impl Unpacker<'_> {
 
 #[expect(clippy::needless_pass_by_value, reason = "as errors are mapped")]
 fn damaged(error: io::Error) -> UnpackError {
-    UnpackError::Damaged(error.to_string())
+    // The reader quotes what it found, which may be anything.
+    let is_text = |c: &char| !c.is_control() && *c != char::REPLACEMENT_CHARACTER;
+    UnpackError::Damaged(error.to_string().chars().filter(is_text).take(256).collect())
 }
 
 /// What a gzip holds, inflated at once: three to five times as fast as piece by piece. Only where it is of one member and

@@ -184,7 +184,7 @@ mod tests {
             (now.shard_class.as_slice(), now.log_level),
             (["big".into(), "huge".into()].as_slice(), LogLevel::Warn)
         );
-        assert_eq!((now.allow_source.clone(), now.burst), (vec!["/a".to_owned()], 100));
+        assert_eq!((now.allow_source.clone(), now.burst), (vec!["/a".to_owned()], 1000));
         assert_eq!(given.overlaid(&data(&[]), "pod").unwrap(), given);
     }
 

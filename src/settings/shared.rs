@@ -182,7 +182,7 @@ mod tests {
         let shared = begin(&BAD, Some(&LIVE));
         assert_eq!((shared.flags().burst, shared.said().refused.is_empty()), (7, false));
         let shared = begin(&BAD, Some(&BAD));
-        assert_eq!((shared.flags().burst, shared.said().running), (100, String::new()));
+        assert_eq!((shared.flags().burst, shared.said().running), (1000, String::new()));
     }
 
     #[test]

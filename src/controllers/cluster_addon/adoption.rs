@@ -9,7 +9,7 @@ use crate::core::addon::adoption::{is_due, is_taken_over};
 use crate::core::manifest::Manifest;
 use crate::core::plan::key_of;
 use crate::core::status::AddonFacts;
-use crate::io::observe;
+use crate::io::observe::{self, Lists};
 
 impl Work<'_> {
     /// Puts into the inventory what the Go operator applied, before anything of ours is.
@@ -26,7 +26,7 @@ impl Work<'_> {
         }
         let (key, value) = CSO_OWNED_LABEL;
         let found = observe::labelled_anywhere(client, kinds, &format!("{key}={value}")).await.doing(doing)?;
-        let live = observe::live(client, &self.delivery.owner, &found, false).await;
+        let live = observe::live(client, &self.delivery.owner, &found, Lists::OfSeveral).await;
         if let Some(error) = live.unreadable.into_values().next() {
             return Err(error).doing(doing);
         }

@@ -18,7 +18,7 @@ use crate::core::plan::{self, deletion_order};
 use crate::core::removal::{self, Account, Obstacle, Situation, Verdict};
 use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
-use crate::io::observe::{self, Target};
+use crate::io::observe::{self, Lists, Target};
 use crate::io::{apply, place, report};
 
 /// What came of a pass over the objects of a release that goes.
@@ -145,7 +145,7 @@ async fn found(
         return Ok(found);
     }
     let outside = |key: &ObjectKey| rights.only_namespace.as_ref().is_some_and(|only| key.namespace != *only);
-    let live = observe::live(&rights.client, owner, targets, false).await;
+    let live = observe::live(&rights.client, owner, targets, Lists::OfSeveral).await;
     for (key, error) in &live.unreadable {
         let words = apply::refusal(error).message;
         if !removal::is_denied(&words) {

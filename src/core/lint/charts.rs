@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::names::line_of;
 use super::{Desk, Rendered, line_in};
 use crate::core::bundle::{Bundle, BundleError, CLUSTER_CLASS};
-use crate::core::chart::{Capabilities, Chart, Document, Release, RenderError, RenderInput, Seed, render};
+use crate::core::chart::{Capabilities, Chart, ChartError, Document, Release, RenderError, RenderInput, Seed, render};
 use crate::core::files::{FileTree, below};
 use crate::core::manifest::{Manifest, ManifestError, without_lists};
 use crate::core::name::ReleaseName;
@@ -38,7 +38,11 @@ pub(super) fn dependencies(desk: &mut Desk<'_>) {
         match Chart::load_directory(&below(desk.expanded, &directory)) {
             Err(error) => {
                 let message = format!("the chart can't be loaded: {error}");
-                desk.find("chart-load", Some(&file), line_in(&message), message);
+                let broken = match &error {
+                    ChartError::File { file, .. } => format!("{directory}/{file}"),
+                    _ => file,
+                };
+                desk.find("chart-load", Some(&broken), line_in(&message), message);
             }
             Ok(chart) => {
                 for missing in chart.missing_dependencies() {

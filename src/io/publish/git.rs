@@ -17,8 +17,10 @@ use super::{PublishError, Published, Release};
 use crate::core::files::FileTree;
 use crate::core::source::SourceUrl;
 
-/// How often a server may ask who we are.
+/// How often a server may ask who we are: SSH asks for a name and a key.
 const MAX_LOGINS: u8 = 3;
+/// How much is kept of what a server says to a push, in bytes.
+const MAX_WORDS: usize = 1024;
 
 /// Where releases go.
 #[derive(Clone, Debug)]
@@ -48,6 +50,12 @@ impl Git {
             if error.code() == ErrorCode::Certificate {
                 problem.push_str(": --ca-file names a file with the authority that signed its certificate");
             }
+            // libgit2 tells of an answer by its number alone.
+            if error.class() == ErrorClass::Http && problem.ends_with(": 404") {
+                problem.push_str(": there is no such repository, or who logs in may not see it");
+            } else if error.class() == ErrorClass::Http && problem.ends_with(": 403") {
+                problem.push_str(": who logs in may not do that");
+            }
             PublishError::Remote { action, target: target.clone(), problem }
         }
     }
@@ -76,7 +84,12 @@ impl Git {
     /// Publishes a release, blocking.
     pub fn publish(&self, release: &Release) -> Result<Published, PublishError> {
         if let Some(file) = &self.ca_file {
-            trust(file).map_err(self.fail("trusting --ca-file for"))?;
+            let unreadable = |error: Error| {
+                let problem =
+                    format!("--ca-file {} holds no certificate in PEM form: {}", file.display(), error.message());
+                PublishError::Remote { action: "pushing to", target: self.url.redacted(), problem }
+            };
+            trust(file).map_err(unreadable)?;
         }
         let files = release.stack()?;
         let tag = format!("refs/tags/{}", release.name.object_name());
@@ -149,7 +162,7 @@ impl Git {
 
     fn push<'a>(&self, repository: &Repository, names: impl Iterator<Item = &'a String>) -> Result<(), PublishError> {
         let fail = self.fail("pushing to");
-        let (logins, refused) = (Cell::new(0), RefCell::new(None));
+        let (logins, refused, said) = (Cell::new(0), RefCell::new(None), RefCell::new(Vec::new()));
         let mut remote = repository.remote_anonymous(self.url.secret_str()).map_err(&fail)?;
         let mut callbacks = callbacks(repository, &logins);
         callbacks.push_update_reference(|name, problem| {
@@ -158,13 +171,20 @@ impl Git {
             }
             Ok(())
         });
+        callbacks.sideband_progress(|words| {
+            let room = MAX_WORDS.saturating_sub(said.borrow().len());
+            said.borrow_mut().extend_from_slice(&words[..words.len().min(room)]);
+            true
+        });
         let mut options = PushOptions::new();
         options.remote_callbacks(callbacks).proxy_options(proxy());
         let specs: Vec<String> = names.map(|name| format!("{name}:{name}")).collect();
         let pushed = remote.push(&specs, Some(&mut options)).map_err(&fail);
         drop(options);
         pushed?;
-        refused.take().map_or(Ok(()), |problem| Err(self.refuse(problem)))
+        let said = String::from_utf8_lossy(&said.into_inner()).split_whitespace().collect::<Vec<_>>().join(" ");
+        let said = if said.is_empty() { said } else { format!("; the server says: {said}") };
+        refused.take().map_or(Ok(()), |problem| Err(self.refuse(format!("{problem}{said}"))))
     }
 }
 
@@ -185,18 +205,25 @@ fn proxy<'a>() -> ProxyOptions<'a> {
 fn callbacks<'a>(repository: &'a Repository, logins: &'a Cell<u8>) -> RemoteCallbacks<'a> {
     let mut callbacks = RemoteCallbacks::new();
     callbacks.credentials(move |url, user, allowed| {
-        logins.set(logins.get().saturating_add(1));
-        if logins.get() > MAX_LOGINS {
-            return Err(Error::new(ErrorCode::Auth, ErrorClass::Net, "it does not accept these credentials"));
+        let refuse = |words: &str| Err(Error::new(ErrorCode::Auth, ErrorClass::Net, words));
+        let is_password = allowed.contains(CredentialType::USER_PASS_PLAINTEXT);
+        // A password that was refused once is refused again.
+        if logins.get() >= if is_password { 1 } else { MAX_LOGINS } {
+            return refuse("it does not accept these credentials");
         }
+        logins.set(logins.get().saturating_add(1));
         if allowed.contains(CredentialType::USERNAME) {
             return Cred::username(user.unwrap_or("git"));
         }
         if allowed.contains(CredentialType::SSH_KEY) {
             return Cred::ssh_key_from_agent(user.unwrap_or("git"));
         }
-        if allowed.contains(CredentialType::USER_PASS_PLAINTEXT) {
-            return Cred::credential_helper(&repository.config()?, url, user);
+        if is_password {
+            return Cred::credential_helper(&repository.config()?, url, user).or_else(|_| {
+                refuse(
+                    "it does not accept this login, or asks for one: Git's credential helpers have none for this host",
+                )
+            });
         }
         Cred::default()
     });

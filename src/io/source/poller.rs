@@ -147,6 +147,8 @@ impl Poller {
     ) -> Result<Polled, SourceError> {
         let key = source.key();
         let entry = self.entry(&key);
+        // The key is for us.
+        let shown = || Some(source.host()).filter(|host| !host.is_empty()).unwrap_or_else(|| key.clone());
         let asked = Instant::now();
         let mut known = entry.young(asked, max_age);
         // A list that began before, an own one, and one that somebody else called off.
@@ -176,13 +178,13 @@ impl Poller {
                     return Err(SourceError::Cancelled { action: "waiting for the list of", url: key });
                 }
                 ended = self.flights.join(key.clone(), patience, waiter, list) => if !ended {
-                    return entry.meanwhile(key);
+                    return entry.meanwhile(shown());
                 }
             }
             // What was found out while this one waited; a list that began before it is not enough for who insists.
             known = entry.since(asked).or_else(|| entry.young(Instant::now(), max_age));
         }
-        known.unwrap_or_else(|| entry.meanwhile(key))
+        known.unwrap_or_else(|| entry.meanwhile(shown()))
     }
 
     /// The last good listing, however old; also while the source fails.

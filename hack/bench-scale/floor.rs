@@ -1,0 +1,84 @@
+//! The floor: the same objects applied by a bare client, which decides nothing and says nothing.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use futures::{StreamExt, TryStreamExt, stream};
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
+use kube::core::{GroupVersionKind, TypeMeta};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::stacks::Stacks;
+
+/// An object as it is applied, and where.
+struct Applied {
+    kind: ApiResource,
+    object: Value,
+}
+
+/// Creates the ClusterStacks, suspended, and applies their releases and all objects of these; how long it took.
+pub(crate) async fn applied(client: &Client, stacks: &Stacks, concurrency: usize) -> Result<Duration> {
+    stacks.namespaces(client, "floor").await?;
+    let samples = samples(client, stacks).await?;
+    let begin = Instant::now();
+    stream::iter(stacks.names("floor"))
+        .map(|(namespace, name)| {
+            let samples = &samples[&name];
+            async move {
+                stacks.create(client, &namespace, &name, true).await?;
+                for sample in samples {
+                    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &sample.kind);
+                    let name = sample.object["metadata"]["name"].as_str().unwrap_or_default();
+                    let params = PatchParams::apply("floor").force();
+                    api.patch(name, &params, &Patch::Apply(&sample.object)).await.with_context(|| name.to_owned())?;
+                }
+                anyhow::Ok(())
+            }
+        })
+        .buffer_unordered(concurrency)
+        .try_collect::<()>()
+        .await?;
+    Ok(begin.elapsed())
+}
+
+/// What the operator made of each name of a ClusterStack.
+async fn samples(client: &Client, stacks: &Stacks) -> Result<BTreeMap<String, Vec<Applied>>> {
+    let mut samples: BTreeMap<String, Vec<Applied>> = BTreeMap::new();
+    let mut kinds: BTreeMap<String, ApiResource> = BTreeMap::new();
+    for release in stacks.releases(client).await? {
+        let owner = release.owner_references().first().context("a release without an owner")?.name.clone();
+        let of_name = samples.entry(owner).or_default();
+        let mut made = serde_json::to_value(&release)?;
+        let status = made["status"].take();
+        of_name.push(Applied {
+            kind: ApiResource::erase::<clusterstack::api::ClusterStackRelease>(&()),
+            object: bare(made),
+        });
+        for resource in status["resources"].as_array().into_iter().flatten() {
+            let text = |name: &str| resource[name].as_str().unwrap_or_default();
+            let gvk = GroupVersionKind::gvk(text("group"), text("version"), text("kind"));
+            let id = format!("{gvk:?}");
+            let kind = match kinds.get(&id) {
+                Some(kind) => kind.clone(),
+                None => kinds.entry(id).or_insert(kube::discovery::pinned_kind(client, &gvk).await?.0).clone(),
+            };
+            let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "bench-0", &kind);
+            let mut object = api.get(text("name")).await?;
+            object.types = Some(TypeMeta { api_version: kind.api_version.clone(), kind: kind.kind.clone() });
+            of_name.push(Applied { kind, object: bare(serde_json::to_value(object)?) });
+        }
+    }
+    Ok(samples)
+}
+
+/// Without what the API server adds.
+fn bare(mut object: Value) -> Value {
+    let had = object["metadata"].take();
+    object["metadata"] = json!({"name": had["name"], "labels": had["labels"], "annotations": had["annotations"]});
+    if let Some(object) = object.as_object_mut() {
+        object.remove("status");
+    }
+    object
+}

@@ -1,0 +1,184 @@
+//! Measures the operator at scale, for `hack/bench scale`: many ClusterStacks with many releases on a control plane, and
+//! beside it, on the same control plane, the floor: the same objects applied by a bare client.
+
+mod audit;
+mod floor;
+mod operator;
+mod plane;
+mod stacks;
+mod table;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::{Parser, ValueEnum};
+use serde::Serialize;
+
+use audit::Counts;
+use operator::Operator;
+use plane::Plane;
+use stacks::Stacks;
+
+/// Times N ClusterStacks of M releases each, from their creation to all Ready.
+#[derive(Parser)]
+struct Cli {
+    /// What `cargo bench` passes
+    #[arg(long, hide = true)]
+    bench: bool,
+
+    /// What is measured, one after the other: STACKS or STACKSxRELEASES
+    #[arg(long, value_delimiter = ',', default_value = "1,100,1000", value_parser = size)]
+    sizes: Vec<Size>,
+
+    /// How long the operator is watched while nothing happens, in seconds
+    #[arg(long, default_value_t = 60)]
+    quiet: u64,
+
+    /// Objects that the bare client works on at once; the operator has its default, or what its flags say
+    #[arg(long, default_value_t = 10)]
+    concurrency: usize,
+
+    /// The command that is measured
+    #[arg(long)]
+    clusterstack: PathBuf,
+
+    /// Directory of the project
+    #[arg(long)]
+    project: PathBuf,
+
+    /// Directory with CRDs of Cluster API and its providers
+    #[arg(long)]
+    crds: PathBuf,
+
+    /// How results are written
+    #[arg(short, long, default_value = "table")]
+    output: Form,
+
+    /// More flags for the operator
+    #[arg(last = true)]
+    flags: Vec<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Form {
+    Table,
+    Json,
+}
+
+/// How many.
+#[derive(Clone, Copy, Serialize)]
+struct Size {
+    stacks: usize,
+    releases: usize,
+}
+
+fn size(text: &str) -> Result<Size, String> {
+    let (stacks, releases) = text.split_once('x').unwrap_or((text, "1"));
+    let number = |text: &str| text.parse().ok().filter(|number| (1..=100_000).contains(number));
+    match (number(stacks), number(releases)) {
+        (Some(stacks), Some(releases)) => Ok(Size { stacks, releases }),
+        _ => Err("write 100, or 100x10 for ten releases each".to_owned()),
+    }
+}
+
+/// What was found at one size.
+#[derive(Serialize)]
+pub(crate) struct Found {
+    #[serde(flatten)]
+    size: Size,
+    /// From the first creation to the last ClusterStack that is Ready.
+    seconds: f64,
+    /// The same objects, by the bare client.
+    floor_seconds: f64,
+    /// Requests of the operator from the creation until it is at rest, but for Leases.
+    requests: Counts,
+    /// Processor time of the operator in the same time, in seconds.
+    cpu_seconds: f64,
+    /// Resident memory of the operator before there is a ClusterStack, in MiB.
+    memory_before: f64,
+    /// The same when all is done and it is at rest.
+    memory_at_rest: f64,
+    /// The most until then.
+    memory_peak: f64,
+    /// How long nothing happened, in seconds.
+    quiet_seconds: u64,
+    /// Requests in that time.
+    quiet: Counts,
+    /// Processor time in that time, in seconds.
+    quiet_cpu_seconds: f64,
+    /// From the start of the operator anew to its last request but for Leases.
+    restart_seconds: f64,
+    /// Requests of the new process.
+    restart: Counts,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let cli = Cli::parse();
+    rustls::crypto::ring::default_provider().install_default().ok();
+    let mut all = Vec::new();
+    for &size in &cli.sizes {
+        let found = measured(&cli, size).await.with_context(|| format!("{} stacks", size.stacks))?;
+        if matches!(cli.output, Form::Json) {
+            println!("{}", serde_json::to_string(&found)?);
+        }
+        all.push(found);
+    }
+    if matches!(cli.output, Form::Table) {
+        print!("{}", table::table(&all));
+    }
+    Ok(())
+}
+
+async fn measured(cli: &Cli, size: Size) -> Result<Found> {
+    let say = |text: &str| eprintln!("bench: {} stacks of {} releases: {text}", size.stacks, size.releases);
+    let plane = Plane::start(&cli.project, &cli.clusterstack, &cli.crds)?;
+    let client = plane.client().await?;
+    say("packaging releases");
+    let stacks = Stacks::package(size, &cli.project, &cli.clusterstack, plane.dir())?;
+    stacks.namespaces(&client, "bench").await?;
+    let mut operator = Operator::start(&cli.clusterstack, &plane, stacks.source(), &cli.flags)?;
+    operator.settled(&plane, Duration::from_secs(5)).await?;
+    let memory_before = operator.memory()?.resident;
+
+    say("creating ClusterStacks");
+    let (mark, cpu) = (plane.audit_end(), operator.cpu()?);
+    let seconds = stacks.until_ready(&client, cli.concurrency).await?.as_secs_f64();
+    say(&format!("all Ready after {seconds:.2} s"));
+    operator.settled(&plane, Duration::from_secs(5)).await?;
+    let (requests, cpu_seconds, memory) = (plane.counts(mark)?, operator.cpu()? - cpu, operator.memory()?);
+
+    say(&format!("nothing happens for {} s", cli.quiet));
+    let (mark, cpu) = (plane.audit_end(), operator.cpu()?);
+    tokio::time::sleep(Duration::from_secs(cli.quiet)).await;
+    let (quiet, quiet_cpu_seconds) = (plane.counts(mark)?, operator.cpu()? - cpu);
+    let memory_at_rest = operator.memory()?.resident;
+
+    say("the operator starts anew");
+    operator.end()?;
+    let (mark, begin) = (plane.audit_end(), Instant::now());
+    let mut operator = Operator::start(&cli.clusterstack, &plane, stacks.source(), &cli.flags)?;
+    let last = operator.settled(&plane, Duration::from_secs(5)).await?;
+    let restart_seconds = last.saturating_duration_since(begin).as_secs_f64();
+    let restart = plane.counts(mark)?;
+    operator.end()?;
+
+    say("the floor");
+    let floor_seconds = floor::applied(&client, &stacks, cli.concurrency).await?.as_secs_f64();
+    Ok(Found {
+        size,
+        seconds,
+        floor_seconds,
+        requests,
+        cpu_seconds,
+        memory_before,
+        memory_at_rest,
+        memory_peak: memory.peak,
+        quiet_seconds: cli.quiet,
+        quiet,
+        quiet_cpu_seconds,
+        restart_seconds,
+        restart,
+    })
+}
