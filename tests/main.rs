@@ -7,6 +7,7 @@ mod cli;
 mod crds;
 mod destination;
 mod differential;
+mod docs;
 mod golden;
 mod image;
 mod images;

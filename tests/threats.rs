@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// Names of all test functions below a directory.
-fn tests_below(dir: &Path, found: &mut BTreeSet<String>) {
+pub(crate) fn tests_below(dir: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
