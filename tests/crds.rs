@@ -36,6 +36,13 @@ fn the_reference_on_disk_is_that_of_the_sources() {
 }
 
 #[test]
+fn the_commands_on_disk_are_those_of_the_sources() {
+    let there = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md")).unwrap_or_default();
+    let same = there == clusterstack(&["reference", "cli"]).succeeds();
+    assert!(same, "docs/cli.md is not what the sources say: run hack/generate");
+}
+
+#[test]
 fn the_rights_on_disk_are_those_of_the_sources() {
     for (of, path) in [
         ("rights", "docs/rights.md"),

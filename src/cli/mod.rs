@@ -190,6 +190,8 @@ Examples:
 enum Reference {
     /// The kinds, conditions and reasons
     Api,
+    /// The commands and their flags
+    Cli,
     /// The functions of Helm templates
     Functions,
     /// Who may do what
@@ -244,6 +246,7 @@ impl Cli {
             Command::Reference { of: Reference::Api } => {
                 output::print(&reference::markdown(&crate::api::custom_resource_definitions())?)?;
             }
+            Command::Reference { of: Reference::Cli } => output::print(&reference::commands(Cli::command()))?,
             Command::Reference { of: Reference::Functions } => output::print(&functions::markdown())?,
             Command::Reference { of: Reference::Rights } => output::print(&rights::markdown())?,
             Command::Reference { of: Reference::OperatorRights } => output::print(&rights::operator())?,
