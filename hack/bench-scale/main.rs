@@ -27,7 +27,7 @@ struct Cli {
     #[arg(long, hide = true)]
     bench: bool,
 
-    /// What is measured, one after the other: STACKS or STACKSxRELEASES
+    /// What is measured, one after the other: `STACKS` or `STACKSxRELEASES`
     #[arg(long, value_delimiter = ',', default_value = "1,100,1000", value_parser = size)]
     sizes: Vec<Size>,
 
@@ -65,6 +65,9 @@ enum Form {
     Table,
     Json,
 }
+
+/// Within this time after its last work a replica has said what it has of it.
+const REPORTS: Duration = Duration::from_secs(35);
 
 /// How many.
 #[derive(Clone, Copy, Serialize)]
@@ -149,6 +152,8 @@ async fn measured(cli: &Cli, size: Size) -> Result<Found> {
     operator.settled(&plane, Duration::from_secs(5)).await?;
     let (requests, cpu_seconds, memory) = (plane.counts(mark)?, operator.cpu()? - cpu, operator.memory()?);
 
+    // What is said by the clock is said.
+    tokio::time::sleep(REPORTS).await;
     say(&format!("nothing happens for {} s", cli.quiet));
     let (mark, cpu) = (plane.audit_end(), operator.cpu()?);
     tokio::time::sleep(Duration::from_secs(cli.quiet)).await;

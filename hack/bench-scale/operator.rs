@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::plane::Plane;
 
 /// How long it may take to come to rest.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const PATIENCE: Duration = Duration::from_mins(30);
 
 /// A running operator; killed when it goes out of scope.
 pub(crate) struct Operator {

@@ -22,7 +22,7 @@ use crate::plane::run;
 pub(crate) const IN_A_NAMESPACE: usize = 10;
 
 /// How long all of them may take.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const PATIENCE: Duration = Duration::from_mins(30);
 
 /// ClusterStacks to make.
 pub(crate) struct Stacks {

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use crate::Found;
 
 /// Two Markdown tables.
+#[expect(clippy::cast_precision_loss, reason = "counts of requests, far below 2^52")]
 pub(crate) fn table(all: &[Found]) -> String {
     let mut out = String::from(
         "| stacks × releases | all Ready | floor | ratio | requests per release | writes of status | CPU per release | at rest | peak |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
