@@ -18,6 +18,9 @@ const ABORTED: u8 = 130;
 /// # Errors
 /// Flags that can't be used, and what keeps the operator from working.
 pub fn run(flags: Flags) -> Result<ExitCode> {
+    // What runs for months needs its memory more than the moment that small pages cost. A kernel without large ones is no
+    // failure.
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
     telemetry::log(flags.log_level, flags.log_format);
     telemetry::log_panics();
     // What can't be used is said before anything begins.
