@@ -46,6 +46,7 @@ mod installed;
 mod migration;
 mod node_images;
 mod oci;
+mod page;
 mod people;
 mod pod_template;
 mod provider;

@@ -41,6 +41,11 @@ pub struct Flags {
     #[arg(long, value_name = "ADDRESS", default_value = "0")]
     pub receiver_bind_address: String,
 
+    /// Where the web page is served, which shows all ClusterStacks to whoever reaches it: `[host]:port`, as a rule one of
+    /// 127.0.0.1; `0` to serve none.
+    #[arg(long, value_name = "ADDRESS", default_value = "0")]
+    pub page_bind_address: String,
+
     /// Where Cluster API's runtime hooks are served, by TLS: `[host]:port`, `0` to serve none.
     #[arg(long, value_name = "ADDRESS", default_value = "0")]
     pub hook_bind_address: String,
@@ -214,6 +219,8 @@ pub struct Settings {
     pub probes: Option<SocketAddr>,
     /// Where hooks are received.
     pub receiver: Option<SocketAddr>,
+    /// Where the web page is served.
+    pub page: Option<SocketAddr>,
     /// Cluster API's runtime hooks.
     pub hooks: Option<HookSettings>,
     /// The admission webhook.
@@ -364,6 +371,7 @@ impl Flags {
             metrics: address("metrics-bind-address", &self.metrics_bind_address)?,
             probes: address("health-probe-bind-address", &self.health_probe_bind_address)?,
             receiver: address("receiver-bind-address", &self.receiver_bind_address)?,
+            page: address("page-bind-address", &self.page_bind_address)?,
             lease_namespace: self.leader_elect.then_some(self.leader_elect_namespace),
             namespace: self.namespace.filter(|namespace| !namespace.is_empty()),
             watch_filter: self.watch_filter.filter(|value| !value.is_empty()),

@@ -63,6 +63,8 @@ pub(super) async fn run(
     let (image_reader, image_writer) = reflector::store();
     let (release_reader, release_writer) = reflector::store();
     let (template_reader, template_writer) = reflector::store();
+    let _ = ctx.caches.images.set(image_reader.clone());
+    let _ = ctx.caches.provided.set(release_reader.clone());
     let (waker, woken) = mpsc::unbounded();
     let own = ctx.clients.own();
     let workshop: Arc<dyn Workshop> = Arc::new(Local::new(own.clone(), place(&ctx.settings)));

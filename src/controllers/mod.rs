@@ -14,6 +14,7 @@ mod image_releases;
 mod memory;
 pub mod node_images;
 mod origin;
+mod page;
 mod passes;
 mod pokes;
 mod provider;
@@ -32,6 +33,7 @@ mod upgrade_plans;
 
 pub use handover::Handover;
 pub use memory::Memory;
+pub use page::Caches;
 pub use pokes::{Poked, Pokes};
 pub use run::RunError;
 pub use seats::Seats;
@@ -98,6 +100,8 @@ pub struct Context {
     pub stack_releases: Store<ClusterStackRelease>,
     /// ClusterStackSources as last seen.
     pub sources: Store<ClusterStackSource>,
+    /// What other controllers have watched, for the web page.
+    pub caches: Caches,
     /// Clients of workload clusters.
     pub workloads: Workloads,
     /// Watches of what addons are made from.

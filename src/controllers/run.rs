@@ -24,10 +24,11 @@ use super::passes::{every_due, timed_release, timed_source, timed_stack};
 use super::receiver::{self, Bucket, Hooks, Tokens};
 use super::shared_settings::Ongoing;
 use super::{
-    Context, FirstRead, Handover, Lines, Memory, Pokes, Seats, admission, cluster_addon, handover, image_provider,
-    runtime_hooks, served, shard, upgrade_plans,
+    Caches, Context, FirstRead, Handover, Lines, Memory, Pokes, Seats, admission, cluster_addon, handover,
+    image_provider, page, runtime_hooks, served, shard, upgrade_plans,
 };
 use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource};
+use crate::core::page::PageError;
 use crate::core::share::Reach;
 use crate::io::client::{ClientError, Clients};
 use crate::io::image::log_server::{self, Logs, Pod};
@@ -56,7 +57,7 @@ pub enum RunError {
     /// An address can't be bound.
     #[error("{what} can't be served on {address}: {error}; choose another address with the flag of that name")]
     Serve {
-        /// Metrics, probes or the receiver.
+        /// Metrics, probes, the receiver or the web page.
         what: &'static str,
         /// The address.
         address: SocketAddr,
@@ -68,6 +69,9 @@ pub enum RunError {
         "the API server does not serve {0}: install the CRDs with `clusterstack crds | kubectl apply --server-side -f -`"
     )]
     Crds(&'static str),
+    /// The web page can't be made.
+    #[error(transparent)]
+    Page(#[from] PageError),
     /// Flags, or settings, that can't be used.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -307,6 +311,7 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
         stacks: stack_reader.clone(),
         stack_releases: release_reader.clone(),
         sources: source_reader.clone(),
+        caches: Caches::default(),
         workloads,
         inputs,
         pokes: Pokes::default(),
@@ -323,6 +328,10 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
     let faults = Faults::default();
     tasks.spawn(faults.watched("the words of other replicas", Arc::clone(&hooks).listen()));
     serve("receiver", context.settings.receiver, receiver::routes(hooks), &parts.intake).await?;
+    if let Some(address) = context.settings.page {
+        let pages = page::Pages::new(Arc::clone(&context), address, identity.clone())?;
+        serve("page", Some(address), page::routes(pages), &parts.intake).await?;
+    }
     // Nothing that the settings say stands in the way any more. Nobody else sets it.
     let _ = parts.ongoing.started.set(());
     let resized = (to_stacks.clone(), to_sources.clone());

@@ -27,6 +27,7 @@ pub mod name;
 pub mod node_images;
 pub mod ownership;
 pub mod package;
+pub mod page;
 pub mod pin;
 pub mod plan;
 pub mod provider;

@@ -1,5 +1,7 @@
 //! What is in the way of a ClusterStack: it, its releases and their objects as a tree, what blocks in front.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use crate::api::cluster_addon::{HelmHookPhase, HelmHookStatus, StagePhase, StageStatus};
@@ -147,7 +149,17 @@ fn named(release: &ClusterStackRelease) -> &str {
     release.metadata.name.as_deref().unwrap_or_default()
 }
 
-fn is_of(release: &ClusterStackRelease, stack: &ClusterStack) -> bool {
+/// The ClusterClasses of a release, by namespace and name: those of its own namespace.
+pub fn classes_of(release: &ClusterStackRelease) -> BTreeSet<(String, String)> {
+    let namespace = release.metadata.namespace.clone().unwrap_or_default();
+    let rows = release.status.as_ref().map(|status| status.resources.as_slice()).unwrap_or_default();
+    let mut classes = in_use::footprint(named(release), &namespace, rows).classes;
+    classes.retain(|class| class.0 == namespace);
+    classes
+}
+
+/// Whether a release belongs to a ClusterStack.
+pub fn is_of(release: &ClusterStackRelease, stack: &ClusterStack) -> bool {
     let owners = release.metadata.owner_references.iter().flatten();
     release.metadata.namespace == stack.metadata.namespace
         && owners.into_iter().any(|owner| {
@@ -180,11 +192,8 @@ pub struct ClusterView {
 }
 
 impl ClusterView {
-    fn is_of(&self, release: &ClusterStackRelease) -> bool {
-        let namespace = release.metadata.namespace.clone().unwrap_or_default();
-        let rows = release.status.as_ref().map(|status| status.resources.as_slice()).unwrap_or_default();
-        let classes = in_use::footprint(named(release), &namespace, rows).classes;
-        self.cluster.class.as_ref().is_some_and(|class| class.0 == namespace && classes.contains(class))
+    fn is_of(&self, classes: &BTreeSet<(String, String)>) -> bool {
+        self.cluster.class.as_ref().is_some_and(|class| classes.contains(class))
     }
 
     fn node(&self) -> Node {
@@ -279,7 +288,8 @@ fn release_node(release: &ClusterStackRelease, clusters: &[ClusterView]) -> Node
         message: "no longer part of the release; never pruned".into(),
         ..row_node(row)
     }));
-    children.extend(clusters.iter().filter(|view| view.is_of(release)).map(ClusterView::node));
+    let classes = classes_of(release);
+    children.extend(clusters.iter().filter(|view| view.is_of(&classes)).map(ClusterView::node));
     // The provider's object comes first among equals: what it prepares is needed by the rest.
     children.sort_by_key(|child| child.ready == Some(true));
     Node {
@@ -332,7 +342,7 @@ fn row_node(row: &Resource) -> Node {
 }
 
 /// Ready, reason and message from the conditions.
-fn verdict(conditions: &[Condition], deleting: bool) -> (Option<bool>, String, String) {
+pub fn verdict(conditions: &[Condition], deleting: bool) -> (Option<bool>, String, String) {
     match condition::find(conditions, ConditionType::Ready) {
         Some(ready) => (state(ready), ready.reason.clone(), ready.message.clone()),
         None if deleting => (Some(false), "Deleting".into(), String::new()),

@@ -42,6 +42,7 @@ pub(in crate::controllers) async fn run(
         .touched_objects()
         .predicate_filter(addon_edit, PredicateConfig::default());
     let addons = reader.clone();
+    let _ = ctx.caches.addons.set(reader.clone());
     on_handover(&ctx, &reader, to_addons);
     let pass = move |addon: Arc<ClusterAddon>, ctx: Arc<Context>| timed_addon(addon, addons.clone(), ctx);
     let passes = Controller::for_stream(events, reader)
