@@ -8,6 +8,7 @@ mod door;
 mod kept;
 
 use std::collections::{BTreeSet, HashMap};
+use std::future::{Ready, ready};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,8 +115,8 @@ async fn stack(
         .await
 }
 
-async fn nothing(State(pages): State<Arc<Pages>>) -> Response {
-    pages.notice(StatusCode::NOT_FOUND, "Nothing is here", "There is no page of this address.", "/")
+fn nothing(State(pages): State<Arc<Pages>>) -> Ready<Response> {
+    ready(pages.notice(StatusCode::NOT_FOUND, "Nothing is here", "There is no page of this address.", "/"))
 }
 
 impl Pages {

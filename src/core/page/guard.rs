@@ -1,6 +1,6 @@
 //! What a browser is told about the pages, and whom the server believes.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 /// Headers of every answer, beside the policy.
 pub const HEADERS: [(&str, &str); 6] = [
@@ -31,13 +31,9 @@ pub fn is_local(host: &str) -> bool {
         None => host.find(':').map_or((host, ""), |at| host.split_at(at)),
     };
     let is_port = port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
-    let is_loopback = match name.parse() {
-        Ok(IpAddr::V4(address)) => address.is_loopback(),
-        Ok(IpAddr::V6(address)) => {
-            address.is_loopback() || address.to_ipv4_mapped().is_some_and(|v4: Ipv4Addr| v4.is_loopback())
-        }
-        Err(_) => name.eq_ignore_ascii_case("localhost"),
-    };
+    let is_loopback = name
+        .parse::<IpAddr>()
+        .map_or_else(|_| name.eq_ignore_ascii_case("localhost"), |address| address.to_canonical().is_loopback());
     is_port && is_loopback
 }
 

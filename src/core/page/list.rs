@@ -58,7 +58,6 @@ pub struct ListView {
     previous: Option<String>,
     next: Option<String>,
     all: String,
-    only_not_ready: String,
     refresh: Option<u16>,
     turn: String,
     as_of: Moment,
@@ -122,7 +121,6 @@ pub fn view(asked: &Asked, seen: &ListSeen, now: Timestamp) -> ListView {
     let first = (page - 1) * PER_PAGE;
     let rows: Vec<Row> = lines.iter().skip(first).take(PER_PAGE).map(|line| row(line)).collect();
     let to = |page: usize| Asked { page, ..asked.clone() }.link();
-    let filtered = |not_ready| Asked { not_ready, page: 1, ..asked.clone() }.link();
     ListView {
         title: "Cluster stacks".into(),
         summary,
@@ -135,8 +133,7 @@ pub fn view(asked: &Asked, seen: &ListSeen, now: Timestamp) -> ListView {
         rows,
         previous: (page > 1).then(|| to(page - 1)),
         next: (page < pages).then(|| to(page + 1)),
-        all: filtered(false),
-        only_not_ready: filtered(true),
+        all: Asked { not_ready: false, page: 1, ..asked.clone() }.link(),
         refresh: asked.refresh,
         turn: asked.turned().link(),
         as_of: now.into(),
