@@ -65,7 +65,7 @@ impl Asked {
 
     /// The address of the same page with this asked, relative to it.
     pub fn link(&self) -> String {
-        let mut query = form_urlencoded::Serializer::new(String::from("?"));
+        let mut query = form_urlencoded::Serializer::new(String::new());
         if !self.namespace.is_empty() {
             query.append_pair("namespace", &self.namespace);
         }
@@ -78,7 +78,7 @@ impl Asked {
         if let Some(seconds) = self.refresh {
             query.append_pair("refresh", &seconds.to_string());
         }
-        query.finish()
+        format!("?{}", query.finish())
     }
 
     /// The same, with the refresh turned on, or off where it is on.
