@@ -328,10 +328,7 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
     let faults = Faults::default();
     tasks.spawn(faults.watched("the words of other replicas", Arc::clone(&hooks).listen()));
     serve("receiver", context.settings.receiver, receiver::routes(hooks), &parts.intake).await?;
-    if let Some(address) = context.settings.page {
-        let pages = page::Pages::new(Arc::clone(&context), address, identity.clone())?;
-        serve("page", Some(address), page::routes(pages), &parts.intake).await?;
-    }
+    serve_page(&context, &identity, &parts.intake).await?;
     // Nothing that the settings say stands in the way any more. Nobody else sets it.
     let _ = parts.ongoing.started.set(());
     let resized = (to_stacks.clone(), to_sources.clone());
@@ -384,6 +381,14 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
         () = before_any_pass => {}
         what = faults.next() => return Err(RunError::Fault(what)),
     }
+    Ok(())
+}
+
+/// The web page, if an address is given.
+async fn serve_page(ctx: &Arc<Context>, replica: &str, intake: &CancellationToken) -> Result<(), RunError> {
+    let Some(address) = ctx.settings.page else { return Ok(()) };
+    let pages = page::Pages::new(Arc::clone(ctx), address, replica.to_owned())?;
+    serve("page", Some(address), page::routes(pages), intake).await?;
     Ok(())
 }
 

@@ -50,9 +50,8 @@ impl Asked {
                 "namespace" if value.len() > MAX_NAMESPACE => return Err(AskedError::Namespace),
                 "namespace" => value.clone_into(&mut asked.namespace),
                 "notready" => asked.not_ready = !matches!(value, "" | "0" | "false"),
-                "page" if value.is_empty() => {}
+                "page" | "refresh" if value.is_empty() => {}
                 "page" => asked.page = value.parse().map_err(|_| AskedError::Page(shown(value)))?,
-                "refresh" if value.is_empty() => {}
                 "refresh" => {
                     let seconds = value.parse().ok().filter(|seconds| (SHORTEST_REFRESH..=3600).contains(seconds));
                     asked.refresh = Some(seconds.ok_or_else(|| AskedError::Refresh(shown(value)))?);

@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn what_is_well_is_folded_beside_what_is_not() {
         let mut children = vec![leaf("bad", false)];
-        children.extend((0..FOLD + 1).map(|n| leaf(&n.to_string(), true)));
+        children.extend((0..=FOLD).map(|n| leaf(&n.to_string(), true)));
         let shown = bounded(&node("root", vec![node("release", children.clone())]));
         let release = &shown.children[0];
         assert_eq!(release.children.len(), 2);
