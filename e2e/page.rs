@@ -10,7 +10,7 @@ use crate::harness::{Operator, SETTINGS, World, check, skipped, wait_for};
 
 const V1: &str = "docker-x-1-34-v1";
 const V2: &str = "docker-x-1-34-v2";
-/// An object whose name no API server takes; the refusal repeats it.
+/// An object whose name no object may have; what is said of it names it.
 const BROKEN: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: \"<script>\"\n---\n";
 
 const FLAG: [&str; 2] = ["--page-bind-address", "127.0.0.1:0"];
