@@ -12,7 +12,7 @@ use crate::core::chart::Secrets;
 use crate::core::manifest::{Manifest, ObjectKey};
 use crate::core::{fields, immutable, manifest};
 use crate::io::kinds::Kind;
-use crate::io::observe::{api, plain};
+use crate::io::observe::{api, plain, segment};
 
 /// How many objects are sent at once.
 const AT_ONCE: usize = 8;
@@ -82,7 +82,7 @@ async fn patch(client: &Client, object: &Send<'_>) -> Result<kube::api::DynamicO
             {"op": "replace", "path": "/metadata/managedFields", "value": list},
         ]);
         let patch: json_patch::Patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
-        let migrated = api.patch(&key.name, &PatchParams::default(), &Patch::Json::<Value>(patch)).await?;
+        let migrated = api.patch(&segment(&key.name), &PatchParams::default(), &Patch::Json::<Value>(patch)).await?;
         decided_on = migrated.metadata.resource_version;
     }
     let params = PatchParams::apply(FIELD_MANAGER).force();
@@ -91,15 +91,16 @@ async fn patch(client: &Client, object: &Send<'_>) -> Result<kube::api::DynamicO
         let Some(version) = decided_on else { break };
         let mut wanted = object.manifest.object.clone();
         wanted["metadata"]["resourceVersion"] = version.into();
-        match api.patch(&key.name, &params, &Patch::Apply(&wanted)).await {
+        match api.patch(&segment(&key.name), &params, &Patch::Apply(&wanted)).await {
             Err(kube::Error::Api(error)) if error.code == 409 => {
                 // Others write to it too. Whether it is ours still is looked at before it is sent again.
-                decided_on = api.get_metadata_opt(&key.name).await?.and_then(|now| now.metadata.resource_version);
+                decided_on =
+                    api.get_metadata_opt(&segment(&key.name)).await?.and_then(|now| now.metadata.resource_version);
             }
             done => return done,
         }
     }
-    api.patch(&key.name, &params, &Patch::Apply(&object.manifest.object)).await
+    api.patch(&segment(&key.name), &params, &Patch::Apply(&object.manifest.object)).await
 }
 
 /// Sorts an error of the API server.
@@ -169,7 +170,7 @@ pub async fn delete(client: &Client, kind: &Kind, key: &ObjectKey, live: &Value)
         preconditions: uid.map(|uid| Preconditions { uid: Some(uid), resource_version: None }),
         ..DeleteParams::background()
     };
-    match api(client, kind, &key.namespace).delete(&key.name, &params).await {
+    match api(client, kind, &key.namespace).delete(&segment(&key.name), &params).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         Err(error) => Err(refusal(&error)),

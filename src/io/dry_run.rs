@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::apply::refusal;
 use super::kinds::Kinds;
-use super::observe::api;
+use super::observe::{api, segment};
 use crate::api::condition::Reason;
 use crate::core::lint::{Finding, Rendered, finding};
 use crate::core::manifest::Manifest;
@@ -112,7 +112,7 @@ async fn one(
     };
     let params = PatchParams::apply(MANAGER).force().dry_run();
     let target = api(client, &kind, &manifest.key.namespace);
-    let error = target.patch(&key.name, &params, &Patch::Apply(&manifest.object)).await.err()?;
+    let error = target.patch(&segment(&key.name), &params, &Patch::Apply(&manifest.object)).await.err()?;
     let refusal = refusal(&error);
     let waits = own.namespaces.contains(&manifest.key.namespace) && refusal.message.contains("not found");
     if waits && refusal.reason != Reason::Invalid {

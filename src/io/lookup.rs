@@ -12,7 +12,7 @@ use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
 use crate::io::apply::refusal;
 use crate::io::kinds::Kinds;
-use crate::io::observe::{api, plain};
+use crate::io::observe::{api, plain, segment};
 use crate::io::seed;
 
 /// Most lookups of one chart.
@@ -107,7 +107,7 @@ impl Reader<'_> {
             }
             return Ok(json!({"apiVersion": api_version, "kind": format!("{kind_name}List"), "items": items}));
         }
-        let object = api.get_opt(name).await.map_err(|error| failed(&error))?;
+        let object = api.get_opt(&segment(name)).await.map_err(|error| failed(&error))?;
         let object = object.map(|object| plain(&object, &kind)).filter(|object| !is_seed(object));
         Ok(object.unwrap_or_else(|| json!({})))
     }

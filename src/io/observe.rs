@@ -1,10 +1,12 @@
 //! One reading of the live objects per pass.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::{StreamExt, stream};
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::Value;
 
 use crate::core::manifest::{Manifest, ObjectKey};
@@ -40,10 +42,39 @@ pub struct Live {
     pub unreadable: BTreeMap<ObjectKey, kube::Error>,
 }
 
+/// What can't stand in a path as it is (RFC 3986, 3.3).
+const NO_SEGMENT: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'/')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'[')
+    .add(b'\\')
+    .add(b']')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
+/// A name as a part of a request's path. A chart may give an object any name: the API server says what is wrong with it, and
+/// that there is no such object, where the client alone would ask for nothing.
+pub fn segment(name: &str) -> Cow<'_, str> {
+    match name {
+        "." => "%2E".into(),
+        ".." => "%2E%2E".into(),
+        _ => utf8_percent_encode(name, NO_SEGMENT).into(),
+    }
+}
+
 /// The API of a kind in a namespace, or of all where it has none.
 pub fn api(client: &Client, kind: &Kind, namespace: &str) -> Api<DynamicObject> {
     if kind.namespaced && !namespace.is_empty() {
-        Api::namespaced_with(client.clone(), namespace, &kind.resource)
+        Api::namespaced_with(client.clone(), &segment(namespace), &kind.resource)
     } else {
         Api::all_with(client.clone(), &kind.resource)
     }
@@ -113,7 +144,7 @@ fn keyed(object: &DynamicObject, kind: &Kind) -> Option<(ObjectKey, Value)> {
 }
 
 async fn get(client: &Client, target: &Target) -> (ObjectKey, Result<Option<Value>, kube::Error>) {
-    let result = api(client, &target.kind, &target.key.namespace).get_opt(&target.key.name).await;
+    let result = api(client, &target.kind, &target.key.namespace).get_opt(&segment(&target.key.name)).await;
     (target.key.clone(), result.map(|object| object.map(|object| plain(&object, &target.kind))))
 }
 
@@ -198,4 +229,25 @@ async fn labelled_by(
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_name_makes_a_path() {
+        for (name, expected) in [
+            ("docker-hello-1-34-v1", "docker-hello-1-34-v1"),
+            ("system:node.a_b", "system:node.a_b"),
+            ("<script>", "%3Cscript%3E"),
+            ("a b/../c?d#e%", "a%20b%2F..%2Fc%3Fd%23e%25"),
+            ("ü", "%C3%BC"),
+            (".", "%2E"),
+            ("..", "%2E%2E"),
+        ] {
+            assert_eq!(segment(name), expected);
+            assert!(format!("/api/v1/namespaces/{}", segment(name)).parse::<http::Uri>().is_ok(), "{name}");
+        }
+    }
 }

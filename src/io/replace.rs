@@ -9,7 +9,7 @@ use crate::api::condition::Reason;
 use crate::core::manifest::{Manifest, ObjectKey};
 use crate::io::apply::{self, Refusal, Send};
 use crate::io::kinds::Kind;
-use crate::io::observe::api;
+use crate::io::observe::{api, segment};
 
 /// How long the old object is waited for until it is gone.
 const GONE: Duration = Duration::from_secs(20);
@@ -36,7 +36,7 @@ pub async fn replace(client: &Client, manifest: &Manifest, kind: &Kind, live: &V
 async fn gone(client: &Client, kind: &Kind, key: &ObjectKey, uid: Option<&str>) -> Result<(), Refusal> {
     let api = api(client, kind, &key.namespace);
     loop {
-        let found = api.get_metadata_opt(&key.name).await.map_err(|error| apply::refusal(&error))?;
+        let found = api.get_metadata_opt(&segment(&key.name)).await.map_err(|error| apply::refusal(&error))?;
         if found.is_none_or(|found| found.metadata.uid.as_deref() != uid) {
             return Ok(());
         }

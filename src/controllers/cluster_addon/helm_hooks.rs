@@ -282,7 +282,8 @@ impl Work<'_> {
 
     async fn live(&self, hook: &HelmHook, kind: &Kind) -> Result<Option<Value>, Refusal> {
         let key = &hook.manifest.key;
-        let found = observe::api(&self.workload.client, kind, &key.namespace).get_opt(&key.name).await;
+        let found =
+            observe::api(&self.workload.client, kind, &key.namespace).get_opt(&observe::segment(&key.name)).await;
         let found = found.map_err(|error| apply::refusal(&error))?;
         Ok(found.map(|object| observe::plain(&object, kind)))
     }

@@ -201,7 +201,7 @@ impl<'a> Work<'a> {
                 Ok(None) => return Holds::NotYet(format!("no {} in {} is served", object.kind, object.api_version)),
                 Err(error) => return unread(&error),
             };
-            match observe::api(client, &kind, &object.namespace).get_opt(&object.name).await {
+            match observe::api(client, &kind, &object.namespace).get_opt(&observe::segment(&object.name)).await {
                 Ok(Some(found)) => objects.insert(object.key.clone(), observe::plain(&found, &kind)),
                 Ok(None) => return Holds::NotYet(format!("{name} does not exist")),
                 Err(error) => return unread(&error),

@@ -162,7 +162,7 @@ impl Addons<'_> {
             (None, Some(kind)) => {
                 let params = PatchParams::apply(FIELD_MANAGER).force().dry_run();
                 let target = observe::api(&workload.client, kind, &key.namespace);
-                let tried = target.patch(&key.name, &params, &Patch::Apply(&manifest.object)).await;
+                let tried = target.patch(&observe::segment(&key.name), &params, &Patch::Apply(&manifest.object)).await;
                 // The API server may quote what it refuses.
                 let words = |error: &kube::Error| {
                     if key.kind == "Secret" { "refused".to_owned() } else { refusal(error).message }

@@ -120,7 +120,8 @@ impl Reading<'_> {
     }
 
     async fn get(&self, kind: Kind, key: ObjectKey) -> (ObjectKey, Result<Option<Value>, kube::Error>) {
-        let result = observe::api(&self.planner.client, &kind, &key.namespace).get_opt(&key.name).await;
+        let result =
+            observe::api(&self.planner.client, &kind, &key.namespace).get_opt(&observe::segment(&key.name)).await;
         (key, result.map(|object| object.map(|object| observe::plain(&object, &kind))))
     }
 
@@ -159,7 +160,7 @@ impl Reading<'_> {
             }
             let params = PatchParams::apply(FIELD_MANAGER).force().dry_run();
             let tried = observe::api(&planner.client, &kind, &manifest.key.namespace);
-            match tried.patch(&manifest.key.name, &params, &Patch::Apply(&manifest.object)).await {
+            match tried.patch(&observe::segment(&manifest.key.name), &params, &Patch::Apply(&manifest.object)).await {
                 Ok(object) => objects.extend(Manifest::from_value(observe::plain(&object, &kind))),
                 Err(error) => {
                     let why = refusal(&error).message;
