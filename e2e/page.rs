@@ -10,8 +10,16 @@ use crate::harness::{Operator, SETTINGS, World, check, skipped, wait_for};
 
 const V1: &str = "docker-x-1-34-v1";
 const V2: &str = "docker-x-1-34-v2";
-/// An object whose name no object may have; what is said of it names it.
-const BROKEN: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: \"<script>\"\n---\n";
+/// Objects whose names no object may have; what is said of them names them.
+const BROKEN: &str = "apiVersion: v1
+kind: ConfigMap
+metadata: {name: \"<script>\"}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: \"..\"}
+---
+";
 
 const FLAG: [&str; 2] = ["--page-bind-address", "127.0.0.1:0"];
 

@@ -145,6 +145,11 @@ fn keyed(object: &DynamicObject, kind: &Kind) -> Option<(ObjectKey, Value)> {
 
 async fn get(client: &Client, target: &Target) -> (ObjectKey, Result<Option<Value>, kube::Error>) {
     let result = api(client, &target.kind, &target.key.namespace).get_opt(&segment(&target.key.name)).await;
+    let result = match result {
+        // By the API server's word it is no name of an object.
+        Err(kube::Error::Api(status)) if status.code == 400 => Ok(None),
+        result => result,
+    };
     (target.key.clone(), result.map(|object| object.map(|object| plain(&object, &target.kind))))
 }
 
