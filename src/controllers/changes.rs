@@ -301,3 +301,49 @@ pub(super) async fn route(mut noticed: UnboundedReceiver<Notice>, ctx: Arc<Conte
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn stack(change: &Value) -> ClusterStack {
+        let mut object = json!({
+            "apiVersion": crate::api::API_VERSION, "kind": "ClusterStack",
+            "metadata": {"name": "s", "namespace": "a", "uid": "1", "generation": 1},
+            "spec": {"provider": "docker", "name": "s", "kubernetesVersion": "1.34", "channel": "stable"},
+        });
+        json_patch::merge(&mut object, change);
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn a_pass_is_asked_for_by_edits_and_by_a_status_that_is_lost() {
+        let reported = |reason: &str| {
+            let at = "2026-01-01T00:00:00Z";
+            let ready =
+                json!({"type": "Ready", "status": "False", "reason": reason, "message": "", "lastTransitionTime": at});
+            json!({"status": {"conditions": [ready]}})
+        };
+        let mut seen = Seen::default();
+        for (what, change, expected) in [
+            ("it is new", json!({}), true),
+            ("it is told again", json!({}), false),
+            ("our own report", reported("Progressing"), false),
+            ("another one", reported("Ready"), false),
+            ("an annotation", json!({"metadata": {"annotations": {"a": "b"}}}), true),
+            ("that is gone, and the status there again", reported("Ready"), true),
+            ("the status is lost", json!({}), true),
+            ("it stays lost", json!({}), false),
+            ("it is edited", json!({"metadata": {"generation": 2}}), true),
+            ("it is another one", json!({"metadata": {"uid": "2"}}), true),
+            ("it goes", json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x"]}}), true),
+            ("it is gone", json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}), true),
+        ] {
+            let object = stack(&change);
+            assert_eq!(seen.asks(&object, has_stack_status(&object)), expected, "{what}");
+        }
+        assert_eq!(seen.0.len(), 1, "what is gone is forgotten");
+    }
+}

@@ -179,6 +179,14 @@ mod tests {
     }
 
     #[test]
+    fn what_was_just_made_is_new_once() {
+        let memory = Memory::default();
+        assert!(!memory.takes_new("u"));
+        memory.made("u");
+        assert_eq!([memory.takes_new("v"), memory.takes_new("u"), memory.takes_new("u")], [false, true, false]);
+    }
+
+    #[test]
     fn a_fight_is_left_for_a_while_and_taken_up_again() {
         let (memory, key) = (Memory::default(), ObjectKey::default());
         for minute in 0..4 {

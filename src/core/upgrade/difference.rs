@@ -14,6 +14,8 @@ pub const MASK: &str = "***";
 pub const MASK_DIFFERS: &str = "*** (differs)";
 /// `kubectl apply` keeps a copy of the whole object there.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// Cluster API keeps there what a version of its API has no field for.
+const CONVERTED: &str = "cluster.x-k8s.io/conversion-data";
 /// Metadata that the API server writes, and who refers to what.
 const SERVED: [&str; 9] = [
     "uid",
@@ -111,7 +113,7 @@ pub fn without_served(object: &Value) -> Value {
     let Some(metadata) = map.get_mut("metadata").and_then(Value::as_object_mut) else { return object };
     metadata.retain(|key, _| !SERVED.contains(&key.as_str()));
     if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-        annotations.remove(LAST_APPLIED);
+        annotations.retain(|key, _| key != LAST_APPLIED && key != CONVERTED);
     }
     metadata.retain(|_, value| value.as_object().is_none_or(|map| !map.is_empty()) && !value.is_null());
     object
@@ -264,7 +266,7 @@ mod tests {
         let changes = of_objects(&before, &after);
         assert_eq!(paths(&changes), [r#".data.a "***" "*** (differs)""#, r#".data.c "***" -"#, r#".data.d - "***""#]);
         let mut annotated = secret(json!({}));
-        annotated["metadata"]["annotations"] = json!({LAST_APPLIED: "c3dvcmRmaXNo"});
+        annotated["metadata"]["annotations"] = json!({LAST_APPLIED: "c3dvcmRmaXNo", CONVERTED: "{}"});
         assert_eq!(of_objects(&secret(json!({})), &annotated), []);
     }
 
