@@ -85,7 +85,7 @@ pub(super) fn release_events(
 /// How long a ClusterStack is not told that a release is being worked on: mostly it is Ready before.
 const AT_WORK: Duration = Duration::from_secs(1);
 
-/// Starts a pass over a ClusterStack, soon where `later`.
+/// Starts a pass over a ClusterStack: at once, or after [`AT_WORK`] where `later`.
 fn tell(stack: ObjectRef<ClusterStack>, later: bool, to_stacks: &UnboundedSender<ObjectRef<ClusterStack>>) {
     let to_stacks = to_stacks.clone();
     if later {
