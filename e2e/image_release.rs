@@ -4,21 +4,19 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clusterstack::api::image_release::{ImagePhase, ProviderNodeImageRelease as Image};
+use clusterstack::api::image_release::ProviderNodeImageRelease as Image;
 use clusterstack::api::{
     CLONED_FROM_NAME, CLONED_FROM_NAMESPACE, ConditionType, INFRASTRUCTURE_API_VERSION, RETRY_AT, WATCH_LABEL,
 };
 use kube::Api;
 use kube::api::ListParams;
-use rand::Rng;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::harness::{CLASS, ImageServer, Operator, World, check, wait_for, wait_within};
 
-const TEMPLATE: &str = "ProviderClusterStackReleaseTemplate";
-const V1: &str = "docker-x-1-34-v1";
-const PATIENCE: Duration = Duration::from_secs(240);
+pub(super) const TEMPLATE: &str = "ProviderClusterStackReleaseTemplate";
+pub(super) const V1: &str = "docker-x-1-34-v1";
 
 fn destination(t: &World) -> PathBuf {
     t.dir().canonicalize().unwrap().join("images")
@@ -58,11 +56,11 @@ async fn template(t: &World) {
     .await;
 }
 
-fn provided() -> Value {
+pub(super) fn provided() -> Value {
     json!({"noProvider": false, "providerRef": {"apiVersion": INFRASTRUCTURE_API_VERSION, "kind": TEMPLATE, "name": "t"}})
 }
 
-fn sum(content: &[u8]) -> String {
+pub(super) fn sum(content: &[u8]) -> String {
     Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -76,16 +74,16 @@ fn made(server: &ImageServer, name: &str, content: &[u8]) -> String {
     )
 }
 
-fn list(images: &str) -> String {
+pub(super) fn list(images: &str) -> String {
     format!("apiVersion: nodeimages.clusterstack.x-k8s.io/v1alpha1\nimages:\n{images}")
 }
 
-async fn images(t: &World) -> Vec<Image> {
+pub(super) async fn images(t: &World) -> Vec<Image> {
     Api::namespaced(t.client.clone(), &t.namespace).list(&ListParams::default()).await.expect("images").items
 }
 
 /// Names of what lies in a directory, hidden or not.
-fn names(directory: &Path) -> Vec<String> {
+pub(super) fn names(directory: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(directory)
         .map(|all| all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect())
         .unwrap_or_default();
@@ -396,68 +394,4 @@ async fn images_of_a_shared_source_are_made_by_the_template_that_it_names_and_by
 
 async fn images_of(t: &World) -> Vec<Value> {
     images(t).await.iter().map(|image| serde_json::to_value(image).unwrap()).collect()
-}
-
-/// The versions of the images: another one tells of a write.
-async fn written(t: &World) -> Vec<Option<String>> {
-    images(t).await.iter().map(kube::ResourceExt::resource_version).collect()
-}
-
-#[tokio::test]
-async fn killed_at_any_moment_builds_go_on_and_end_right() {
-    const IMAGES: usize = 20;
-    const KILLS: usize = 50;
-    let t = World::new("killed").await;
-    // Larger than what is kept in memory between two writes.
-    let content: Vec<u8> = (0..4_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24).to_le_bytes()[0]).collect();
-    let server = ImageServer::new(&content).await;
-    server.set(|mode| mode.pause = Duration::from_millis(250));
-    template(&t).await;
-    let repo = t.repo();
-    let all: String = (0..IMAGES).map(|n| made(&server, &format!("image-{n:02}"), &content)).collect();
-    repo.write("stacks/docker/x/node-images.yaml", &list(&all));
-    repo.release(V1, CLASS);
-    t.create_stack("x", &repo.url(), provided()).await;
-    let is_done = |images: &[Image]| {
-        let succeeded = |image: &&Image| image.status.as_ref().is_some_and(|s| s.phase == ImagePhase::Succeeded);
-        images.len() == IMAGES && images.iter().filter(succeeded).count() == IMAGES
-    };
-    let mut kills = 0;
-    while kills < KILLS && !is_done(&images(&t).await) {
-        let before = written(&t).await;
-        let operator = operator(&t, &server);
-        // However long it takes to start.
-        wait_for("it to go on with builds", || async { check(written(&t).await != before, "nothing new") }).await;
-        tokio::time::sleep(Duration::from_millis(rand::rng().random_range(0..2400))).await;
-        operator.kill();
-        kills += 1;
-    }
-    let _operator = operator(&t, &server);
-    wait_within(PATIENCE, "the release to be ready", || async {
-        let all = images(&t).await;
-        let states: Vec<_> = all.iter().map(|i| i.status.as_ref().map(|s| (s.phase, s.step.clone()))).collect();
-        check(is_done(&all), states)
-    })
-    .await;
-    t.ready("x", "v1").await;
-    let all = images(&t).await;
-    let status = |image: &Image| image.status.clone().unwrap();
-    let (attempts, repeated) =
-        all.iter().map(status).fold((0, 0), |(a, r), status| (a + status.attempt, r + status.repeated));
-    let (begun, resumed) = server.asked().iter().fold((0, 0), |(begun, resumed), head| {
-        if head.contains("\r\nrange: ") { (begun, resumed + 1) } else { (begun + 1, resumed) }
-    });
-    println!(
-        "{kills} kills, {IMAGES} images: {attempts} attempts, {repeated} steps repeated, {begun} downloads begun, {resumed} gone on with"
-    );
-    let expected: Vec<String> = (0..IMAGES).map(|n| format!("image-{n:02}")).collect();
-    assert_eq!(published(&t), expected, "nothing else is left at the destination");
-    for name in &expected {
-        let file = std::fs::File::open(destination(&t).join(name)).unwrap();
-        let mut bytes = Vec::new();
-        std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(file), &mut bytes).unwrap();
-        assert!(bytes == content, "{name} is another file");
-    }
-    assert!(resumed > 0, "{begun} downloads began, and none was gone on with");
-    wait_for("the work directories to go", || async { check(names(&work(&t)) == ["logs"], names(&work(&t))) }).await;
 }

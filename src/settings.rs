@@ -116,6 +116,11 @@ pub struct Flags {
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
 
+    /// Where a collector of OpenTelemetry takes traces by HTTP, such as `http://otel-collector:4318`; none are made without.
+    /// The other `OTEL_*` variables say the rest.
+    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT", hide_env_values = true)]
+    pub otlp_endpoint: Option<String>,
+
     /// Requests in a second to the API server over time.
     #[arg(long, value_name = "N", default_value_t = 500.0)]
     pub qps: f32,

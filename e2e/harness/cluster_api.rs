@@ -11,6 +11,8 @@ use super::control_plane::{self, ControlPlane, ROOT};
 use super::wait::skipped;
 
 static PLANE: OnceCell<ControlPlane> = OnceCell::const_new();
+/// Another one, to move Clusters to.
+static OTHER: OnceCell<ControlPlane> = OnceCell::const_new();
 
 /// The control plane with the managers; `None`, and a visible word, where they can't be had.
 pub(super) async fn get(test: &str) -> Option<&'static ControlPlane> {
@@ -25,15 +27,27 @@ pub(super) async fn get(test: &str) -> Option<&'static ControlPlane> {
         skipped(format_args!("{test}: Cluster API's managers are built with Go, which is missing"));
         return None;
     }
-    Some(PLANE.get_or_init(start).await)
+    Some(PLANE.get_or_init(|| start(directory())).await)
+}
+
+/// Another one like it. Only where there is the first.
+pub(super) async fn other() -> &'static ControlPlane {
+    OTHER.get_or_init(|| start(control_plane::directory().join("other-with-cluster-api"))).await
+}
+
+/// `clusterctl`, of the managers' version.
+pub(crate) fn clusterctl() -> PathBuf {
+    let built =
+        Command::new(format!("{ROOT}/hack/cluster-api/build")).stderr(Stdio::inherit()).output().expect("no build");
+    let program = String::from_utf8(built.stdout).expect("no path");
+    Path::new(program.trim()).with_file_name("clusterctl")
 }
 
 fn directory() -> PathBuf {
     control_plane::directory().join("with-cluster-api")
 }
 
-async fn start() -> ControlPlane {
-    let dir = directory();
+async fn start(dir: PathBuf) -> ControlPlane {
     let mut plane = control_plane::ours(&dir);
     // They end with the control plane, and that with the process of the tests.
     control_plane::run(Command::new(format!("{ROOT}/hack/cluster-api/up")).arg(&dir));

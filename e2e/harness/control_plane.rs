@@ -142,19 +142,17 @@ pub(crate) fn shared() -> Option<PathBuf> {
     dir.join("stacks/cluster-stacks.bundle").is_file().then_some(dir)
 }
 
-/// An empty one with the kinds of Cluster API, to install the operator in; `None`, and a visible word, on a given cluster.
-pub(super) async fn bare(test: &str) -> Option<&'static ControlPlane> {
-    static BARE: OnceCell<ControlPlane> = OnceCell::const_new();
+/// An empty one with the kinds of Cluster API, to install the operator in, called `name`; `None`, and a visible word, on a
+/// given cluster.
+pub(super) async fn bare(name: &str, test: &str) -> Option<&'static ControlPlane> {
     if is_given() {
         super::wait::skipped(format_args!("{test}: it is installed on hack/controlplane only, not in a given cluster"));
         return None;
     }
-    let start = || async {
-        let plane = ours(&directory().join("bare"));
-        install_all(&plane.client().await, cluster_api_definitions()).await;
-        plane
-    };
-    Some(BARE.get_or_init(start).await)
+    let plane = ours(&directory().join(format!("bare-{name}")));
+    install_all(&plane.client().await, cluster_api_definitions()).await;
+    // It ends with the process of the tests.
+    Some(Box::leak(Box::new(plane)))
 }
 
 /// Installs our CRDs and those of Cluster API.

@@ -49,7 +49,7 @@ pub(crate) use audit::Request;
 pub(crate) use bad_line::{BadLine, Mishap};
 pub(crate) use black_hole::BlackHole;
 pub(crate) use certificates::Authority;
-pub(crate) use cluster_api::listeners;
+pub(crate) use cluster_api::{clusterctl, listeners};
 pub(crate) use connect_proxy::ConnectProxy;
 pub(crate) use control_plane::{ControlPlane, client_of, install, workload};
 pub(crate) use forge::{Asked, StandIn, content, page, sum};

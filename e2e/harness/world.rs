@@ -56,15 +56,24 @@ impl World {
         Some(Self::on(cluster_api::get(test).await?, room, name).await)
     }
 
+    /// The same namespace on another control plane where Cluster API's managers run.
+    pub(crate) async fn elsewhere(&self) -> Self {
+        let room = ROOM.acquire().await.expect("closed");
+        Self::in_namespace(cluster_api::other().await, room, self.namespace.clone()).await
+    }
+
     /// One on a control plane on which nothing of ours is; `None`, and a visible word, where there is none.
     pub(crate) async fn installable(name: &str, test: &str) -> Option<Self> {
         let room = ROOM.acquire().await.expect("closed");
-        Some(Self::on(control_plane::bare(test).await?, room, name).await)
+        Some(Self::on(control_plane::bare(name, test).await?, room, name).await)
     }
 
     async fn on(plane: &'static ControlPlane, room: SemaphorePermit<'static>, name: &str) -> Self {
+        Self::in_namespace(plane, room, unique(&format!("e2e-{name}"))).await
+    }
+
+    async fn in_namespace(plane: &'static ControlPlane, room: SemaphorePermit<'static>, namespace: String) -> Self {
         let client = plane.client().await;
-        let namespace = unique(&format!("e2e-{name}"));
         let world = Self {
             namespace: namespace.clone(),
             client: client.clone(),

@@ -10,7 +10,7 @@ use clusterstack::api::image_release::{
     ProviderNodeImageRelease as Image, ProviderNodeImageReleaseSpec, TemplateReference,
 };
 use clusterstack::controllers::node_images::{self, NodeImages, Read, Writers};
-use clusterstack::controllers::{Memory, Seats};
+use clusterstack::controllers::{Memory, Moves, Seats};
 use clusterstack::core::image::build::{Hope, Output, Place, Progress};
 use clusterstack::core::image::pipeline::Pipeline;
 use clusterstack::core::image::recipe;
@@ -314,6 +314,7 @@ impl Process {
                 waker,
                 queue: Mutex::default(),
                 memory: Memory::default(),
+                moves: Moves::default(),
                 cancel: CancellationToken::new(),
             });
             ctx.read.releases();

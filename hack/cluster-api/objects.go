@@ -91,6 +91,8 @@ func (s *session) define(ctx context.Context, api cluster, m manager) error {
 			if set == nil {
 				set = map[string]string{}
 			}
+			// By it `clusterctl move` knows the kinds; `clusterctl init` puts it on them.
+			set["clusterctl.cluster.x-k8s.io"] = ""
 			for name, value := range labels {
 				set[name] = value
 			}

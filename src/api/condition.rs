@@ -186,6 +186,8 @@ vocabulary! {
     Orphaned,
     /// The namespace is being deleted: nothing is applied any more.
     NamespaceTerminating,
+    /// `clusterctl move` takes it to another management cluster, or has just brought it here: nothing is made for it.
+    Moving,
     /// A release that is wanted is not ready.
     ReleaseNotReady,
     /// The newest release is not ready; an older one is usable.

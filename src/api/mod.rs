@@ -77,6 +77,9 @@ pub const OWNER_NAME_LABEL: &str = "clusterstack.x-k8s.io/owner-name";
 /// Label on a ClusterStackRelease: the ClusterStack that subscribed it.
 pub const CLUSTER_STACK_LABEL: &str = "clusterstack.x-k8s.io/cluster-stack";
 
+/// Annotation on a ClusterStackRelease: where the trace of OpenTelemetry is in which it was found, in W3C's form.
+pub const TRACEPARENT: &str = "clusterstack.x-k8s.io/traceparent";
+
 /// Annotation that asks to look again now; its value (a time, say) only has to change.
 pub const RECONCILE_AT: &str = "clusterstack.x-k8s.io/reconcile-at";
 /// Annotation on a ProviderNodeImageRelease that cancels its build; its value (a time, say) only has to change.

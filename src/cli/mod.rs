@@ -100,7 +100,7 @@ Examples:
     #[command(after_help = tree::EXAMPLES)]
     Tree(tree::TreeArgs),
 
-    /// Show which releases are taken, available and on offer, and why something is not taken
+    /// Show which releases are subscribed, available and on offer, and why something is not taken
     #[command(after_help = releases::EXAMPLES)]
     Releases(releases::ReleasesArgs),
 

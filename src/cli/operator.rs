@@ -4,10 +4,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::io::members;
 use crate::io::telemetry;
+use crate::io::traces::{Collector, Traces};
 use crate::settings::Flags;
 
 /// Exit code of a process that was told twice to end, as after SIGINT.
@@ -21,15 +24,33 @@ pub fn run(flags: Flags) -> Result<ExitCode> {
     // What runs for months needs its memory more than the moment that small pages cost. A kernel without large ones is no
     // failure.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
-    telemetry::log(flags.log_level, flags.log_format);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
+    let traces = traces_of(&flags, runtime.handle())?;
+    telemetry::log(flags.log_level, flags.log_format, traces.as_ref());
     telemetry::log_panics();
     // What can't be used is said before anything begins.
     flags.clone().settings()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
     let result = runtime.block_on(until_stopped(flags));
+    if let Some(traces) = traces {
+        traces.end();
+    }
     // What still runs is no longer waited for: a build of ours goes on from its checkpoint.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
+}
+
+/// Where traces are sent, if anywhere (OpenTelemetry's "General SDK Configuration").
+fn traces_of(flags: &Flags, runtime: &Handle) -> Result<Option<Traces>> {
+    let said = |name: &str| std::env::var(name).ok();
+    if said("OTEL_SDK_DISABLED").is_some_and(|off| off.eq_ignore_ascii_case("true"))
+        || said("OTEL_TRACES_EXPORTER").is_some_and(|exporter| exporter == "none")
+    {
+        return Ok(None);
+    }
+    let traces = said("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
+    let collector = Collector::of(flags.otlp_endpoint.as_deref(), traces.as_deref())?;
+    let send = |collector| Traces::to(&collector, &members::identity(), runtime.clone());
+    Ok(collector.map(send).transpose()?)
 }
 
 async fn until_stopped(flags: Flags) -> Result<ExitCode> {

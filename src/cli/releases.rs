@@ -1,4 +1,4 @@
-//! `clusterstack releases`: the catalogue: what is taken, what is available and why it is not taken, what is on offer.
+//! `clusterstack releases`: the catalogue: what is subscribed, what is available and why it is not taken, what is on offer.
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -60,7 +60,7 @@ struct Row {
     kind: &'static str,
     name: String,
     release: String,
-    /// `taken`, `available` or `offered`.
+    /// `subscribed`, `available` or `offered`.
     state: &'static str,
     reason: String,
     message: String,
@@ -129,11 +129,11 @@ fn of_stack(stack: &ClusterStack) -> Vec<Row> {
     };
     let status = stack.status.clone().unwrap_or_default();
     let available = status.available.iter().map(|r| row(&r.name, "available", &r.reason, &r.message));
-    let taken = status.summary.iter().map(|r| {
+    let subscribed = status.summary.iter().map(|r| {
         let message = if r.message.is_empty() { &r.phase } else { &r.message };
-        row(&r.name, "taken", &r.kept, message)
+        row(&r.name, "subscribed", &r.kept, message)
     });
-    available.chain(taken).collect()
+    available.chain(subscribed).collect()
 }
 
 fn of_source(source: &ClusterStackSource) -> Vec<Row> {
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_catalogue_shows_what_is_taken_available_and_offered() {
+    fn the_catalogue_shows_what_is_subscribed_available_and_offered() {
         let stack: ClusterStack = serde_json::from_value(json!({
             "metadata": {"name": "scs", "namespace": "team-a"},
             "spec": {"provider": "docker", "name": "scs", "kubernetesVersion": "1.34"},
@@ -193,10 +193,10 @@ mod tests {
         .unwrap();
         let rows: Vec<Row> = of_stack(&stack).into_iter().chain(of_source(&source)).collect();
         insta::assert_snapshot!(table(&rows), @r"
-        NAMESPACE  OF                         RELEASE             STATE      REASON       MESSAGE
-        team-a     ClusterStack/scs           docker-scs-1-34-v2  available  Baking       taken at noon
-        team-a     ClusterStack/scs           docker-scs-1-34-v1  taken      NewestFound  done
-        provider   ClusterStackSource/shared  docker-scs-1-34-v2  offered                 abc
+        NAMESPACE  OF                         RELEASE             STATE       REASON       MESSAGE
+        team-a     ClusterStack/scs           docker-scs-1-34-v2  available   Baking       taken at noon
+        team-a     ClusterStack/scs           docker-scs-1-34-v1  subscribed  NewestFound  done
+        provider   ClusterStackSource/shared  docker-scs-1-34-v2  offered                  abc
         ");
         let note = "ClusterStackSource provider/shared offers 2 older releases more";
         assert_eq!(not_listed(&source).as_deref(), Some(note));

@@ -45,7 +45,7 @@ pub(super) fn stack_events(
         .inspect_ok(at_init_done(move || drop(context.first_read.stacks.set(()))))
         .touched_objects()
         .inspect_ok(move |stack| {
-            if !edited.is_new(ObjectRef::from_obj(stack).erase(), edit(stack, true)) {
+            if !edited.is_new(ObjectRef::from_obj(stack).erase(), edit(stack)) {
                 return;
             }
             for release in ctx.stack_releases.state().iter().filter(|r| cluster_stack::is_owned(r, stack)) {
@@ -69,6 +69,7 @@ pub(super) fn release_events(
         (cluster_addon::Fetched::default(), Arc::clone(&context.watches), Arc::clone(context));
     let (known, unreadable) = (context.stack_releases.clone(), context.unreadable.clone());
     stored::watch(client, namespace, known, unreadable)
+        .inspect_ok(context.moves.noted())
         .reflect(writer)
         .inspect_ok(at_init_done(move || drop(context.first_read.releases.set(()))))
         .touched_objects()
@@ -130,7 +131,7 @@ pub(super) fn source_events(
         .touched_objects()
         .inspect_ok(move |source| {
             let place = ObjectRef::from_obj(source);
-            let is_edit = edited.is_new(place.clone().erase(), edit(source, true));
+            let is_edit = edited.is_new(place.clone().erase(), edit(source));
             if !changed.is_new(place.clone().erase(), source_change(source)) {
                 return;
             }
@@ -163,7 +164,7 @@ fn source_change(source: &ClusterStackSource) -> u64 {
     let ready = status.and_then(|status| condition::find(&status.conditions, ConditionType::Ready));
     let poll = status.and_then(|status| status.last_poll.as_ref());
     let mut hasher = DefaultHasher::new();
-    (source.uid(), edit(source, true), poll.map(|poll| &poll.revision)).hash(&mut hasher);
+    (source.uid(), edit(source), poll.map(|poll| &poll.revision)).hash(&mut hasher);
     ready.map(|ready| (&ready.status, &ready.reason)).hash(&mut hasher);
     hasher.finish()
 }
@@ -177,11 +178,10 @@ pub(super) fn at_init_done<K>(then: impl Fn()) -> impl FnMut(&watcher::Event<K>)
     }
 }
 
-/// What of an object asks for a pass when it changes: all but our own reports. That a status was lost is seen too.
-pub(super) fn edit<K: ResourceExt>(object: &K, has_status: bool) -> u64 {
+/// What of an object asks for a pass when it changes: all but our own reports.
+pub(super) fn edit<K: ResourceExt>(object: &K) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (object.meta().generation, object.annotations(), object.labels(), object.finalizers(), has_status)
-        .hash(&mut hasher);
+    (object.meta().generation, object.annotations(), object.labels(), object.finalizers()).hash(&mut hasher);
     object.meta().deletion_timestamp.is_some().hash(&mut hasher);
     hasher.finish()
 }
@@ -192,8 +192,17 @@ pub(super) fn asking<K: ResourceExt<DynamicType = ()>, E>(
     events: impl Stream<Item = Result<K, E>>,
     has_status: impl Fn(&K) -> bool,
 ) -> impl Stream<Item = Result<K, E>> {
+    asking_by(events, edit, has_status)
+}
+
+/// The same, where `edit_of` tells one edit from another.
+pub(super) fn asking_by<K: ResourceExt<DynamicType = ()>, E>(
+    events: impl Stream<Item = Result<K, E>>,
+    edit_of: impl Fn(&K) -> u64,
+    has_status: impl Fn(&K) -> bool,
+) -> impl Stream<Item = Result<K, E>> {
     let mut seen = Seen::default();
-    events.try_filter(move |object| ready(seen.asks(object, has_status(object))))
+    events.try_filter(move |object| ready(seen.asks(object, edit_of(object), has_status(object))))
 }
 
 /// The edits of objects that were let through, by UID, and whether there was a status then.
@@ -201,13 +210,12 @@ pub(super) fn asking<K: ResourceExt<DynamicType = ()>, E>(
 struct Seen(HashMap<String, (u64, bool)>);
 
 impl Seen {
-    fn asks(&mut self, object: &impl ResourceExt, has_status: bool) -> bool {
+    fn asks(&mut self, object: &impl ResourceExt, now: u64, has_status: bool) -> bool {
         let Some(uid) = object.uid() else { return true };
         if object.meta().deletion_timestamp.is_some() && object.finalizers().is_empty() {
             self.0.remove(&uid);
             return true;
         }
-        let now = edit(object, true);
         let before = self.0.insert(uid, (now, has_status));
         before.is_none_or(|(edit, had_status)| edit != now || had_status && !has_status)
     }
@@ -342,7 +350,7 @@ mod tests {
             ("it is gone", json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}), true),
         ] {
             let object = stack(&change);
-            assert_eq!(seen.asks(&object, has_stack_status(&object)), expected, "{what}");
+            assert_eq!(seen.asks(&object, edit(&object), has_stack_status(&object)), expected, "{what}");
         }
         assert_eq!(seen.0.len(), 1, "what is gone is forgotten");
     }

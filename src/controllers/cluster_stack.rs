@@ -1,6 +1,6 @@
 //! `ClusterStack`: polls the source, subscribes releases, collects those that nobody uses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::controller::Action;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
+use tracing::Instrument;
 
 use super::origin::{Origin, Template};
 use super::subscription::{self, Subject};
@@ -16,7 +17,7 @@ use super::{Context, Doing, Error, deletion, provider, reconcile_at, seats, spre
 use crate::api::condition::{self, ConditionType, Reason};
 use crate::api::{
     CLUSTER_STACK_FINALIZER, CLUSTER_STACK_LABEL, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
-    FIELD_MANAGER, SHARD_CLASS, WATCH_LABEL,
+    FIELD_MANAGER, SHARD_CLASS, TRACEPARENT, WATCH_LABEL,
 };
 use crate::core::in_use::{self, Usage};
 use crate::core::manifest::label_value;
@@ -27,6 +28,7 @@ use crate::core::status::{self, ReleaseView, StackFacts, StepState, Trouble};
 use crate::io::apply::refusal;
 use crate::io::fence::{self, Written};
 use crate::io::report;
+use crate::io::traces;
 use crate::io::usage;
 
 /// After a release's time has come it is taken with the next full second.
@@ -98,10 +100,11 @@ async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut Stac
     }
     let refused = subscription::limit(&mut selected, origin.as_ref(), stack, facts);
     let template = origin.ok().and_then(|origin| origin.template(stack).ok().flatten());
-    facts.releases_synced = match (act(stack, &selected, template.as_ref(), ctx).await, refused) {
-        (StepState::Done(_), Some(trouble)) => StepState::Failed(trouble),
-        (state, _) => state,
-    };
+    facts.releases_synced =
+        match (act(stack, &selected, (template.as_ref(), reading.trace.as_deref()), ctx).await, refused) {
+            (StepState::Done(_), Some(trouble)) => StepState::Failed(trouble),
+            (state, _) => state,
+        };
     facts.releases = views(wish, ctx, stack, &selected);
     let pause = ctx.interval(stack.spec.interval.as_deref());
     let uid = stack.uid().unwrap_or_default();
@@ -178,9 +181,17 @@ async fn in_use(
         .collect())
 }
 
-/// Creates and deletes releases.
-async fn act(stack: &ClusterStack, selected: &Selection, template: Option<&Template>, ctx: &Context) -> StepState {
+/// Creates and deletes releases. A new one goes on with the trace of the poll that found it.
+async fn act(
+    stack: &ClusterStack,
+    selected: &Selection,
+    (template, trace): (Option<&Template>, Option<&str>),
+    ctx: &Context,
+) -> StepState {
     let namespace = stack.namespace().unwrap_or_default();
+    if let Some(held) = ctx.moves.holds(stack).filter(|_| !selected.create.is_empty()) {
+        return StepState::Failed(held.trouble());
+    }
     let is_going = if selected.create.is_empty() {
         Ok(false)
     } else {
@@ -200,7 +211,11 @@ async fn act(stack: &ClusterStack, selected: &Selection, template: Option<&Templ
     let mut failed = Vec::new();
     let mut class = ErrorClass::Waiting;
     for name in &selected.create {
-        match create(stack, name, template, ctx).await {
+        let span = tracing::info_span!("subscribe", release = %name);
+        if let Some(trace) = trace {
+            traces::go_on(&span, trace);
+        }
+        match create(stack, name, template, ctx).instrument(span).await {
             Ok(None) => {}
             Ok(Some(owner)) => failed.push(format!(
                 "{name} is there already and belongs to {owner}: a namespace has each release once; delete one of the two, \
@@ -240,6 +255,7 @@ async fn create(
     if let Some(class) = stack.labels().get(SHARD_CLASS) {
         labels[SHARD_CLASS] = class.clone().into();
     }
+    let annotations: BTreeMap<_, _> = traces::place().map(|place| (TRACEPARENT, place)).into_iter().collect();
     let release: ClusterStackRelease = serde_json::from_value(json!({
         "apiVersion": crate::api::API_VERSION,
         "kind": "ClusterStackRelease",
@@ -247,6 +263,7 @@ async fn create(
             "name": name.object_name(),
             "namespace": namespace,
             "labels": labels,
+            "annotations": annotations,
             "finalizers": [CLUSTER_STACK_RELEASE_FINALIZER],
             "ownerReferences": [stack.controller_owner_ref(&())],
         },

@@ -9,6 +9,7 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::Value;
+use tracing::Span;
 
 use super::delivery::{Delivery, hold_unreadable, is_unseen, leftover, row_of, rows};
 use super::origin::{Origin, own_demand};
@@ -16,7 +17,7 @@ use super::rights::Rights;
 use super::{Context, Doing, Error, cluster_stack, deletion, provider, reconcile_at, spread};
 use crate::api::cluster_stack_release::{Artifact, Resource as Row, ResourceStatus};
 use crate::api::condition::{self, ConditionType, Reason};
-use crate::api::{ClusterStack, ClusterStackRelease};
+use crate::api::{ClusterStack, ClusterStackRelease, TRACEPARENT};
 use crate::core::manifest::{Manifest, ObjectKey, label_value};
 use crate::core::name::ReleaseName;
 use crate::core::ownership::Owner;
@@ -31,6 +32,7 @@ use crate::io::release::{FetchedRelease, Job, Objects, Part, Upstream, Wanted};
 use crate::io::report;
 use crate::io::source::flights::Waiter;
 use crate::io::source::trust::{Demand, asked_of};
+use crate::io::traces;
 
 /// Shortest pause before a certificate that is due is made anew.
 const SOONEST_RENEWAL: Duration = Duration::from_secs(10);
@@ -83,6 +85,9 @@ pub(super) async fn fetched(release: &ClusterStackRelease, ctx: &Context) -> Res
             "ClusterStackRelease {name} belongs to no ClusterStack; its addons stay as they are"
         )));
     };
+    if let Some(place) = release.annotations().get(TRACEPARENT) {
+        traces::refer(&Span::current(), place);
+    }
     let artifact = release.status.as_ref().and_then(|status| status.artifact.as_ref());
     let Some(artifact) = artifact else {
         let ready =

@@ -19,6 +19,7 @@ use crate::core::source::offer::{self, Catalogue};
 use crate::core::status::{self, SourceFacts, StepState, Trouble};
 use crate::io::report;
 use crate::io::source::flights::Waiter;
+use crate::io::source::poller::Polled;
 
 /// One pass over a ClusterStackSource.
 ///
@@ -80,7 +81,7 @@ async fn poll(source: &ClusterStackSource, ctx: &Context, facts: &mut SourceFact
         Err(error) => failed(Trouble::new(ErrorClass::Invalid, Reason::SpecInvalid, error.to_string())),
         Ok(rules) => match ctx.releases.listing(&client, &namespace, spec, max_age, &waiter, &ctx.cancel).await {
             Err(trouble) => failed(trouble),
-            Ok((listing, quota)) => {
+            Ok((Polled { listing, .. }, quota)) => {
                 facts.quota = quota;
                 let tags = listing.tags.iter().map(|tag| (tag.name.as_str(), tag.revision.as_str()));
                 let catalogue = rules.unwrap_or_default().catalogue(tags);

@@ -9,15 +9,15 @@ use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use futures::future::ready;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Namespace;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::{PredicateConfig, WatchStreamExt};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::changes::{at_init_done, edit};
+use super::changes::{asking, at_init_done, edit};
 use super::node_images::{self, NodeImages, Writers, before_any_pass};
 use super::passes::{every_due, has_read_all, seated};
 use super::seats::Seat;
@@ -91,6 +91,7 @@ pub(super) async fn run(
         waker,
         queue: Mutex::new(Queue::limited(places(ctx.live.borrow().image_build_concurrency))),
         memory: Memory::default(),
+        moves: ctx.moves.clone(),
         cancel: ctx.cancel.clone(),
     });
     let (owners, wakers) = (Arc::clone(&images), to_releases.clone());
@@ -121,25 +122,27 @@ pub(super) async fn run(
     images.tasks.spawn(sweep(Arc::clone(&images), ctx.settings.image_dir.clone(), intake.clone()));
     let passes = node_images::run(client, Arc::clone(&images), writers, woken, changed, intake.clone());
     let (of_releases, read) = (Arc::clone(&images), Arc::clone(&images));
-    let mut seen: HashMap<ObjectRef<Release>, u64> = HashMap::new();
+    let mut seen: HashMap<ObjectRef<Release>, (u64, bool)> = HashMap::new();
     let events =
         stored::watch(client, ctx.settings.namespace.as_deref(), release_reader.clone(), ctx.unreadable.clone())
+            .inspect_ok(ctx.moves.noted())
             .reflect(release_writer)
             .inspect_ok(at_init_done(move || read.read.releases()))
             .touched_objects()
             .inspect_ok(move |release: &Release| {
                 // An image that goes may be wanted again.
-                let now = edit(release, release.status.as_ref().is_some_and(|status| !status.node_images.is_empty()));
+                let has_images = release.status.as_ref().is_some_and(|status| !status.node_images.is_empty());
+                let now = (edit(release), has_images);
                 if seen.insert(ObjectRef::from_obj(release), now) != Some(now) {
                     for image in of_releases.images.state().iter().filter(|image| lists(release, image)) {
                         of_releases.wake(ObjectRef::from_obj(&**image));
                     }
                 }
-            })
-            .predicate_filter(release_edit, PredicateConfig::default());
+            });
+    let has_status = |release: &Release| release.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
     let unread = Arc::clone(&images);
     let pass = move |release: Arc<Release>, ctx: Arc<Context>| timed_release(release, ctx, Arc::clone(&images));
-    let releases = Controller::for_stream(events, release_reader)
+    let releases = Controller::for_stream(asking(events, has_status), release_reader)
         .with_config(every_due())
         .reconcile_on(triggers)
         .graceful_shutdown_on(intake.clone().cancelled_owned())
@@ -295,11 +298,6 @@ pub(super) fn of_release(release: &ClusterStackRelease) -> Option<ObjectRef<Rele
         && reference.api_version.as_deref().is_some_and(|version| version.starts_with(INFRASTRUCTURE_GROUP));
     let name = reference.name.as_deref().filter(|_| is_ours)?;
     Some(ObjectRef::new(name).within(&release.namespace()?))
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
-fn release_edit(release: &Release) -> Option<u64> {
-    Some(edit(release, release.status.as_ref().is_some_and(|status| !status.conditions.is_empty())))
 }
 
 async fn timed_release(release: Arc<Release>, ctx: Arc<Context>, images: Arc<NodeImages>) -> Result<Action, Error> {

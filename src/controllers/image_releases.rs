@@ -64,7 +64,8 @@ pub(super) async fn reconcile(
         template: spoken(&template),
         ..ProviderReleaseFacts::default()
     };
-    let next = match wanted(&release, &template, bundle, &ctx).await {
+    let wanted = wanted(&release, &template, bundle, &ctx).await;
+    let next = match wanted.and_then(|wanted| unless_it_moves(&release, wanted, &images)) {
         Err(trouble) => {
             let class = trouble.class;
             // What can't be told just now was told before.
@@ -109,6 +110,20 @@ pub(super) async fn look(release: &Release, ctx: &Context, images: &NodeImages) 
             let pause = if class == ErrorClass::Waiting { FETCHING } else { retry::delay(class, 0, rand::random()) };
             Action::requeue(pause)
         }
+    }
+}
+
+/// Refuses to make what is missing while `clusterctl move` takes the release elsewhere, or brings it.
+fn unless_it_moves<A>(
+    release: &Release,
+    wanted: (A, Vec<Wanted>),
+    images: &NodeImages,
+) -> Result<(A, Vec<Wanted>), Trouble> {
+    let namespace = release.namespace().unwrap_or_default();
+    let is_missing = |image: &Wanted| images.images.get(&ObjectRef::new(&image.object).within(&namespace)).is_none();
+    match images.moves.holds(release) {
+        Some(held) if wanted.1.iter().any(is_missing) => Err(held.trouble()),
+        _ => Ok(wanted),
     }
 }
 
@@ -239,11 +254,11 @@ async fn sync(
     (images, class): (&NodeImages, &str),
 ) -> Result<Vec<ReleaseImage>, Error> {
     let mut rows = Vec::new();
+    let uid = release.uid().unwrap_or_default();
     for image in wanted {
         let there = ensure(release, template, image, (images, class)).await?;
         rows.push(release_image(&image.object, &image.pipeline.image, there.status.as_ref()));
     }
-    let uid = release.uid().unwrap_or_default();
     let names: BTreeSet<&str> = wanted.iter().map(|image| image.object.as_str()).collect();
     for image in images.images.state() {
         let is_own = image.owner_references().iter().any(|owner| owner.uid == uid);

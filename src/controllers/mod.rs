@@ -12,6 +12,7 @@ mod handover;
 mod image_provider;
 mod image_releases;
 mod memory;
+mod moves;
 pub mod node_images;
 mod origin;
 mod page;
@@ -33,6 +34,7 @@ mod upgrade_plans;
 
 pub use handover::Handover;
 pub use memory::Memory;
+pub use moves::Moves;
 pub use page::Caches;
 pub use pokes::{Poked, Pokes};
 pub use run::RunError;
@@ -118,6 +120,8 @@ pub struct Context {
     pub pokes: Pokes,
     /// What is remembered between passes and may be lost.
     pub memory: Memory,
+    /// What is taken to another management cluster.
+    pub moves: Moves,
     /// Namespaces that stood a moment ago.
     pub standing: Standing,
     /// Ends long reads when the process ends.

@@ -158,7 +158,9 @@ impl NodeImages {
         let remembered = image.annotations().get(IMAGE_DIGEST);
         Ok(Order {
             object: image.object_ref(&()),
-            known: remembered.and_then(|annotation| adoption::known(annotation, &recipe.inputs)),
+            known: remembered
+                .and_then(|annotation| adoption::known(annotation, &recipe.inputs))
+                .or_else(|| pipeline.foretold()),
             recipe,
             pipeline,
             template_name: name.clone(),

@@ -11,14 +11,16 @@ use futures::future::BoxFuture;
 use kube::runtime::controller::{Action, Config};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Client, Resource, ResourceExt};
+use tracing::{Instrument, Span, field};
 
-use super::seats::{Rooted, Seat};
+use super::seats::{Rooted, Seat, Trace};
 use super::{Context, Error, PASS, cluster_stack, cluster_stack_release, cluster_stack_source};
 use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource};
 use crate::core::share::view::Role;
 use crate::io::fence;
 use crate::io::report::{self};
 use crate::io::telemetry::{ByController, Metrics};
+use crate::io::traces;
 
 /// Starts a pass for all that is due: the passes wait in lines of ours, see [`super::turns`].
 pub(super) fn every_due() -> Config {
@@ -107,8 +109,9 @@ pub(super) async fn seated<K: Rooted + Resource<DynamicType = ()> + Send + Sync 
         Seat::Free(next) => Ok(next),
         Seat::Taken(role, fence) => {
             let own = ctx.clients.own();
+            let span = span_of(&**object);
             let pass = fence::within(fence, async { caught(&**object, &own, pass(role)).await });
-            let next = timed(kind_of::<K>(), &ctx.metrics, pass).await?;
+            let next = traced(span, Box::pin(timed(kind_of::<K>(), &ctx.metrics, pass))).await?;
             ctx.memory.ended(&object.meta().uid.clone().unwrap_or_default());
             Ok(next)
         }
@@ -132,6 +135,35 @@ pub(super) async fn caught<K: Resource<DynamicType = ()> + ResourceExt>(
             Err(error)
         }
     }
+}
+
+/// The span of a pass over an object.
+pub(super) fn span_of<K: Rooted>(object: &K) -> Span {
+    let kind = kind_of::<K>();
+    let span = tracing::info_span!(
+        "reconcile",
+        otel.name = format!("reconcile {kind}"),
+        k8s.namespace.name = object.namespace().unwrap_or_default(),
+        kind,
+        name = object.name_any(),
+        otel.status_code = field::Empty,
+        otel.status_description = field::Empty,
+    );
+    match object.found_in() {
+        Some(Trace::GoesOn(place)) => traces::go_on(&span, place),
+        Some(Trace::Ended(place)) => traces::refer(&span, place),
+        None => {}
+    }
+    span
+}
+
+/// A pass inside of its span, which says whether it failed.
+pub(super) async fn traced(span: Span, pass: impl Future<Output = Result<Action, Error>>) -> Result<Action, Error> {
+    let ended = pass.instrument(span.clone()).await;
+    if let Err(error) = &ended {
+        span.record("otel.status_code", "ERROR").record("otel.status_description", error.to_string());
+    }
+    ended
 }
 
 /// The kind, as metrics name it.

@@ -91,6 +91,9 @@ async fn try_ensure(
         watch(object.resource_version());
         return Ok(judge(&observe::plain(&object, &kind), &format!("{kind_name} {name}")));
     }
+    if let Some(held) = ctx.moves.holds(release) {
+        return Ok(StepState::Failed(held.trouble()));
+    }
     let template = match template {
         Ok(Some(template)) => template,
         Ok(None) => {

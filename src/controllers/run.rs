@@ -24,7 +24,7 @@ use super::passes::{every_due, timed_release, timed_source, timed_stack};
 use super::receiver::{self, Bucket, Hooks, Tokens};
 use super::shared_settings::Ongoing;
 use super::{
-    Caches, Context, FirstRead, Handover, Lines, Memory, Pokes, Seats, admission, cluster_addon, handover,
+    Caches, Context, FirstRead, Handover, Lines, Memory, Moves, Pokes, Seats, admission, cluster_addon, handover,
     image_provider, page, runtime_hooks, served, shard, upgrade_plans,
 };
 use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource};
@@ -36,6 +36,7 @@ use crate::io::inputs::Inputs;
 use crate::io::kinds::Kinds;
 use crate::io::members::{self, Members, Membership};
 use crate::io::place::Standing;
+use crate::io::plain_server;
 use crate::io::release::{Releases, ReleasesError};
 use crate::io::report::Events;
 use crate::io::source::flights::Ground;
@@ -96,10 +97,10 @@ pub(super) async fn run(settings: Settings, ongoing: Ongoing, stop: Cancellation
     // Ends after the controllers, so that probes and metrics answer while they drain.
     let servers = CancellationToken::new();
     let _end = servers.clone().drop_guard();
-    serve("metrics", settings.metrics, telemetry::metrics_routes(metrics.clone()), &servers).await?;
+    serve("metrics", settings.metrics, telemetry::metrics_routes(metrics.clone()), &servers)?;
     let logs = Logs::new(settings.image_dir.clone(), Pod::of_environment());
     let probes = telemetry::probe_routes(readiness.clone()).merge(log_server::routes(Arc::clone(&logs)));
-    if let Some(bound) = serve("probes", settings.probes, probes, &servers).await? {
+    if let Some(bound) = serve("probes", settings.probes, probes, &servers)? {
         logs.served_at(bound.port());
     }
     let instance = members::identity();
@@ -212,14 +213,14 @@ fn join(
     Members::join(clients.watching(), namespace, instance, reach)
 }
 
-async fn serve(
+fn serve(
     what: &'static str,
     address: Option<SocketAddr>,
     routes: axum::Router,
     cancel: &CancellationToken,
 ) -> Result<Option<SocketAddr>, RunError> {
     let Some(address) = address else { return Ok(None) };
-    let bound = telemetry::serve(address, routes, cancel.clone()).await.map_err(|error| RunError::Serve {
+    let bound = plain_server::serve(address, routes, cancel.clone()).map_err(|error| RunError::Serve {
         what,
         address,
         error,
@@ -319,6 +320,7 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
         seats: Seats::new(parts.members),
         handover: Handover::default(),
         memory: Memory::default(),
+        moves: Moves::default(),
         standing: Standing::default(),
         cancel: parts.cancel.clone(),
     });
@@ -327,8 +329,8 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
     let hooks = hooks(&context, (&to_stacks, &to_sources), tasks, &parts.intake);
     let faults = Faults::default();
     tasks.spawn(faults.watched("the words of other replicas", Arc::clone(&hooks).listen()));
-    serve("receiver", context.settings.receiver, receiver::routes(hooks), &parts.intake).await?;
-    serve_page(&context, &identity, &parts.intake).await?;
+    serve("receiver", context.settings.receiver, receiver::routes(hooks), &parts.intake)?;
+    serve_page(&context, &identity, &parts.intake)?;
     // Nothing that the settings say stands in the way any more. Nobody else sets it.
     let _ = parts.ongoing.started.set(());
     let resized = (to_stacks.clone(), to_sources.clone());
@@ -352,10 +354,9 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
     let release_events = release_events(&client, &context, release_writer, to_stacks, to_provided.clone());
     let source_events = source_events(&client, &context, source_writer, concerned);
 
-    let (addons_context, addons_intake) = (Arc::clone(&context), parts.intake.clone());
+    let (addons_context, addons_intake) = (ctx(), intake());
     let provided = (to_provided, provided_triggers);
-    let provider =
-        image_provider::run(&client, Arc::clone(&context), provided, identity, tasks.clone(), parts.intake.clone());
+    let provider = image_provider::run(&client, ctx(), provided, identity, tasks.clone(), intake());
     let before_any_pass = ends_before_any_pass(parts.intake.clone(), Arc::clone(&context));
     let stacks = Controller::for_stream(asking(stack_events, has_stack_status), stack_reader)
         .with_config(every_due())
@@ -385,10 +386,10 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
 }
 
 /// The web page, if an address is given.
-async fn serve_page(ctx: &Arc<Context>, replica: &str, intake: &CancellationToken) -> Result<(), RunError> {
+fn serve_page(ctx: &Arc<Context>, replica: &str, intake: &CancellationToken) -> Result<(), RunError> {
     let Some(address) = ctx.settings.page else { return Ok(()) };
     let pages = page::Pages::new(Arc::clone(ctx), address, replica.to_owned())?;
-    serve("page", Some(address), page::routes(pages), intake).await?;
+    serve("page", Some(address), page::routes(pages), intake)?;
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
@@ -14,7 +15,7 @@ use crate::api::condition::Reason;
 use crate::api::provider_release::ProviderClusterStackRelease;
 use crate::api::{
     ClusterAddon, ClusterStack, ClusterStackRelease, ClusterStackSource, ProviderNodeImageRelease, SHARD_CLASS,
-    WATCH_LABEL,
+    TRACEPARENT, WATCH_LABEL,
 };
 use crate::core::retry::{ErrorClass, WAITING};
 use crate::core::share::Root;
@@ -97,7 +98,24 @@ pub(super) trait Rooted: ResourceExt + Resource<DynamicType = ()> + Sized {
     fn latest(&self, _ctx: &Context) -> Option<Arc<Self>> {
         None
     }
+
+    /// The trace in which it was found.
+    fn found_in(&self) -> Option<Trace<'_>> {
+        None
+    }
 }
+
+/// The trace in which an object was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trace<'a> {
+    /// A pass over the object is part of it.
+    GoesOn(&'a str),
+    /// It is at its end: a pass only refers to it.
+    Ended(&'a str),
+}
+
+/// How long a trace goes on at most, until what was found is Ready.
+const TRACED: Duration = Duration::from_hours(1);
 
 /// The object is a root itself, or stands for the one with this UID.
 pub(super) fn root_with<K: ResourceExt>(object: &K, uid: Option<String>) -> Root {
@@ -154,6 +172,15 @@ impl Rooted for ClusterStackRelease {
 
     fn latest(&self, ctx: &Context) -> Option<Arc<Self>> {
         ctx.stack_releases.get(&ObjectRef::from_obj(self))
+    }
+
+    fn found_in(&self) -> Option<Trace<'_>> {
+        let place = self.annotations().get(TRACEPARENT)?;
+        let is_young = self
+            .creation_timestamp()
+            .is_some_and(|made| Timestamp::now().duration_since(made.0).unsigned_abs() < TRACED);
+        let is_ready = self.status.as_ref().is_some_and(|status| status.ready);
+        Some(if is_young && !is_ready { Trace::GoesOn(place) } else { Trace::Ended(place) })
     }
 }
 

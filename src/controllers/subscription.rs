@@ -1,6 +1,7 @@
 //! What a ClusterStack may take: the source is read, and what is found is held against the spec.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -21,6 +22,7 @@ use crate::core::source::offer::can_be_taken;
 use crate::core::status::{StackFacts, StepState, Trouble};
 use crate::io::release::Wanted;
 use crate::io::source::flights::Waiter;
+use crate::io::source::poller::Polled;
 
 /// Releases that are looked into in one pass before they are taken, the newest ones.
 const LOOKED_INTO: usize = 3;
@@ -34,6 +36,8 @@ pub(super) struct Reading {
     pub(super) open: Option<Vec<Found>>,
     /// When the next release will have been on offer for long enough.
     pub(super) next: Option<Timestamp>,
+    /// Where the trace of what is taken of it begins.
+    pub(super) trace: Option<Arc<str>>,
 }
 
 /// The pass so far.
@@ -67,8 +71,8 @@ impl Subject<'_> {
             return Reading::default();
         }
         match self.poll(origin, facts).await {
-            Ok((offer, lags)) => {
-                let mut reading = self.sift(origin, offer, facts).await;
+            Ok((offer, lags, trace)) => {
+                let mut reading = Reading { trace, ..self.sift(origin, offer, facts).await };
                 if let Some(left) = lags {
                     let soon = Timestamp::now() + left;
                     reading.next = Some(reading.next.map_or(soon, |next| next.min(soon)));
@@ -82,8 +86,13 @@ impl Subject<'_> {
         }
     }
 
-    /// What the source has and offers, and how long it is until what another replica found there may be asked for.
-    async fn poll(&self, origin: &Origin, facts: &mut StackFacts) -> Result<(Offer, Option<Duration>), Trouble> {
+    /// What the source has and offers, how long it is until what another replica found there may be asked for, and where
+    /// the trace of the poll is.
+    async fn poll(
+        &self,
+        origin: &Origin,
+        facts: &mut StackFacts,
+    ) -> Result<(Offer, Option<Duration>, Option<Arc<str>>), Trouble> {
         let (stack, wish, ctx) = (self.stack, self.wish, self.ctx);
         let previous = stack.status.as_ref();
         let asked = previous.map_or("", |status| &status.last_handled_reconcile_at) != facts.reconcile_at;
@@ -93,13 +102,14 @@ impl Subject<'_> {
         let (client, source) = (ctx.clients.own(), origin.source.as_ref());
         let waiter = Waiter::Stack(ObjectRef::from_obj(stack));
         let list = |max_age| ctx.releases.listing(&client, &origin.namespace, source, max_age, &waiter, &ctx.cancel);
-        let (mut listing, _) = list(max_age).await?;
+        let (mut polled, _) = list(max_age).await?;
         let found =
             origin.shared.as_ref().and_then(|shared| shared.revision.as_ref()).filter(|found| !found.is_empty());
-        if found.is_some_and(|found| *found != listing.revision) && max_age > origin.least_age {
+        if found.is_some_and(|found| *found != polled.listing.revision) && max_age > origin.least_age {
             // Another replica polls the shared source, and found something else.
-            (listing, _) = list(origin.least_age).await?;
+            (polled, _) = list(origin.least_age).await?;
         }
+        let Polled { listing, trace, .. } = polled;
         // Once for each that it found: what we have may also be newer than what it said.
         let other = found.filter(|found| **found != listing.revision);
         let lags = ctx.pokes.lags(&pokes::of(stack), other.map(String::as_str), origin.least_age);
@@ -119,13 +129,13 @@ impl Subject<'_> {
             passed_over: count(offer.passed_over),
         });
         if !offer.found.is_empty() {
-            return Ok((offer, lags));
+            return Ok((offer, lags, trace));
         }
         facts.source = Some(StepState::Failed(match newest.and_then(|newest| origin.refusal(&newest)) {
             Some(refusal) => refusal,
             None => nothing_found(wish, &offer, listing.tags.len()),
         }));
-        Ok((offer, lags))
+        Ok((offer, lags, trace))
     }
 
     async fn sift(&self, origin: &Origin, offer: Offer, facts: &mut StackFacts) -> Reading {
@@ -153,7 +163,7 @@ impl Subject<'_> {
         }
         facts.available = Some(available);
         let next = sifted.next_baked();
-        Reading { open: Some(sifted.open), next }
+        Reading { open: Some(sifted.open), next, trace: None }
     }
 
     /// A withheld release as the status shows it, with what it contains.

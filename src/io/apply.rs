@@ -5,6 +5,7 @@ use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::response::Status;
 use serde_json::{Value, json};
+use tracing::Span;
 
 use crate::api::condition::Reason;
 use crate::api::{CSO_FIELD_MANAGER, FIELD_MANAGER};
@@ -58,6 +59,7 @@ pub async fn send(client: &Client, objects: Vec<Send<'_>>) -> Vec<Outcome> {
     stream::iter(sends).buffered(AT_ONCE).collect().await
 }
 
+#[tracing::instrument(name = "apply", skip_all, fields(object = %object.manifest.key, otel.status_code, otel.status_description))]
 pub(super) async fn send_one(client: &Client, object: Send<'_>) -> Outcome {
     let key = object.manifest.key.clone();
     let result = patch(client, &object).await.map_err(|error| {
@@ -68,6 +70,9 @@ pub(super) async fn send_one(client: &Client, object: Send<'_>) -> Outcome {
         let message = object.manifest.hidden.hide(&own.hide(&refused.message));
         Refusal { message, ..refused }
     });
+    if let Err(refusal) = &result {
+        Span::current().record("otel.status_code", "ERROR").record("otel.status_description", &refusal.message);
+    }
     Outcome { key, result: result.map(|live| plain(&live, object.kind)), replaced: false }
 }
 

@@ -92,6 +92,7 @@ pub fn plain(object: &DynamicObject, kind: &Kind) -> Value {
 
 /// Reads the targets: by `lists` of what carries the owner's labels, the rest one by one. What a list has and is no
 /// target is read too.
+#[tracing::instrument(name = "observe", skip_all, fields(objects = targets.len()))]
 pub async fn live(client: &Client, owner: &Owner, targets: &[Target], lists: Lists) -> Live {
     let mut live = Live::default();
     let mut groups: BTreeMap<(String, String, String), Vec<&Target>> = BTreeMap::new();

@@ -33,7 +33,7 @@ use crate::io::source::flights::{Ground, Waiter};
 use crate::io::source::meter::SourceMetrics;
 use crate::io::source::of_default::OfDefault;
 use crate::io::source::open::{BLOBS, Sources};
-use crate::io::source::poller::Poller;
+use crate::io::source::poller::{Polled, Poller};
 use crate::io::source::trust::{Demand, asked_of, trust};
 use crate::io::source::{self, Listing, Source, Tag, trouble};
 use crate::io::store::{Store, StoreError};
@@ -230,11 +230,10 @@ impl Releases {
         max_age: Duration,
         waiter: &Waiter,
         cancel: &CancellationToken,
-    ) -> Result<(Arc<Listing>, Option<Quota>), Trouble> {
+    ) -> Result<(Polled, Option<Quota>), Trouble> {
         let source = self.source(client, namespace, spec).await?;
         let polled = self.poller.poll(Arc::clone(&source), max_age, Some(waiter), cancel).await;
-        let polled = polled.map_err(|error| trouble(&error))?;
-        Ok((polled.listing, source.quota()))
+        Ok((polled.map_err(|error| trouble(&error))?, source.quota()))
     }
 
     /// The files of a release that was fetched; `None` if they are not in the store.
@@ -272,6 +271,7 @@ impl Releases {
     ///
     /// # Errors
     /// What stands in the way.
+    #[tracing::instrument(name = "fetch", skip_all, fields(release = %wanted.name))]
     pub async fn fetch(
         &self,
         client: &Client,

@@ -1,6 +1,5 @@
-//! Logs, metrics and probes.
+//! Logs, metrics and probes. Traces are in [`super::traces`].
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -15,8 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, reload};
@@ -24,13 +22,14 @@ use tracing_subscriber::{EnvFilter, Layer, reload};
 use crate::core::build_info::BUILD;
 use crate::io::image::meter::BuildMetrics;
 use crate::io::source::meter::SourceMetrics;
+use crate::io::traces::Traces;
 use crate::settings::{LogFormat, LogLevel};
 
 /// Changes how much is logged; nothing where `RUST_LOG` says it.
 static RELOAD: OnceLock<reload::Handle<EnvFilter, tracing_subscriber::Registry>> = OnceLock::new();
 
-/// Starts logging to standard error. `RUST_LOG` overrides the level.
-pub fn log(level: LogLevel, format: LogFormat) {
+/// Starts logging to standard error, and sending `traces`. `RUST_LOG` overrides the level.
+pub fn log(level: LogLevel, format: LogFormat, traces: Option<&Traces>) {
     let of_environment = EnvFilter::try_from_default_env().ok();
     let is_fixed = of_environment.is_some();
     let (filter, handle) = reload::Layer::new(of_environment.unwrap_or_else(|| filter(level)));
@@ -40,8 +39,11 @@ pub fn log(level: LogLevel, format: LogFormat) {
         LogFormat::Json => lines.json().boxed(),
         LogFormat::Text => lines.with_ansi(colour).boxed(),
     };
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "the method itself is of one lifetime")]
+    let lines = lines.with_filter(filter.and(filter_fn(|metadata| metadata.is_event())));
+    let spans = traces.map(Traces::layer);
     // A second start in one process (tests) keeps the first logger.
-    let begun = tracing_subscriber::registry().with(filter).with(lines).try_init();
+    let begun = tracing_subscriber::registry().with(lines).with(spans).try_init();
     if begun.is_ok() && !is_fixed {
         let _ = RELOAD.set(handle);
     }
@@ -195,20 +197,4 @@ pub fn probe_routes(readiness: Readiness) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok" }))
         .route("/readyz", get(move || async move { readiness.answer() }))
-}
-
-/// Serves routes until `cancel`.
-///
-/// # Errors
-/// The address can't be bound.
-pub async fn serve(address: SocketAddr, routes: Router, cancel: CancellationToken) -> std::io::Result<SocketAddr> {
-    let listener = TcpListener::bind(address).await?;
-    let bound = listener.local_addr()?;
-    tokio::spawn(async move {
-        let served = axum::serve(listener, routes).with_graceful_shutdown(cancel.cancelled_owned());
-        if let Err(error) = served.await {
-            tracing::error!(%error, %bound, "server ended");
-        }
-    });
-    Ok(bound)
 }

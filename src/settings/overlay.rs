@@ -14,11 +14,12 @@ use super::{Flags, Live, SettingsError};
 use crate::core::digest::hex;
 
 /// Flags that a ConfigMap can't hold, and why.
-const FIXED: [(&str, &str); 4] = [
+const FIXED: [(&str, &str); 5] = [
     ("settings", "it says where the settings are"),
     ("leader-elect", "it says whether there are other replicas to agree with"),
     ("leader-elect-namespace", "it says where the settings and the other replicas are"),
     ("log-format", "who reads the log would find two forms in it"),
+    ("otlp-endpoint", "traces are sent from the process's begin to its end"),
 ];
 
 /// Why a ConfigMap's settings are refused, all of them.

@@ -61,7 +61,7 @@ async fn ensure(namespace: &str, name: &str, ctx: &Arc<Context>) -> Result<bool,
     let Some((cluster, object)) = cluster_of(namespace, name, ctx).await? else { return Ok(true) };
     let is_ours = cluster.class.as_ref().is_some_and(|class| release_of(class, ctx).is_some());
     let addon = addon_of(&cluster, &object);
-    if cluster.deleting || !is_ours || !ctx.is_ours(&addon) {
+    if cluster.deleting || !is_ours || !ctx.is_ours(&addon) || ctx.moves.takes(&cluster.uid) {
         return Ok(true);
     }
     if let Some(problem) = name_problem(name) {

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender};
 use futures::future::ready;
 use futures::{StreamExt, TryStreamExt};
+use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::{PredicateConfig, WatchStreamExt};
 use kube::{Client, ResourceExt};
 use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 
-use super::super::changes::{at_init_done, edit};
+use super::super::changes::{asking, at_init_done};
 use super::super::passes::{every_due, has_read_all, seated};
 use super::super::seats::Seat;
 use super::super::{Context, Error, handover};
@@ -33,19 +33,20 @@ pub(in crate::controllers) async fn run(
     let (reader, writer) = reflector::store();
     let read = Arc::new(SetOnce::new());
     let namespace = ctx.settings.namespace.clone();
-    let events = stored::watch(client, namespace.as_deref(), reader.clone(), ctx.unreadable.clone())
+    let has_status = |addon: &ClusterAddon| addon.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
+    let changes = stored::watch(client, namespace.as_deref(), reader.clone(), ctx.unreadable.clone())
+        .inspect_ok(ctx.moves.noted())
         .reflect(writer)
         .inspect_ok(at_init_done({
             let read = Arc::clone(&read);
             move || drop(read.set(()))
         }))
-        .touched_objects()
-        .predicate_filter(addon_edit, PredicateConfig::default());
+        .touched_objects();
     let addons = reader.clone();
     let _ = ctx.caches.addons.set(reader.clone());
     on_handover(&ctx, &reader, to_addons);
     let pass = move |addon: Arc<ClusterAddon>, ctx: Arc<Context>| timed_addon(addon, addons.clone(), ctx);
-    let passes = Controller::for_stream(events, reader)
+    let passes = Controller::for_stream(asking(changes, has_status), reader)
         .with_config(every_due())
         .reconcile_on(triggers)
         .graceful_shutdown_on(intake.clone().cancelled_owned())
@@ -83,11 +84,6 @@ fn on_handover(ctx: &Arc<Context>, addons: &Store<ClusterAddon>, to_addons: Unbo
         }
         Box::pin(ready(()))
     });
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
-fn addon_edit(addon: &ClusterAddon) -> Option<u64> {
-    Some(edit(addon, addon.status.as_ref().is_some_and(|status| !status.conditions.is_empty())))
 }
 
 async fn timed_addon(

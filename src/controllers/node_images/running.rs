@@ -9,19 +9,19 @@ use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender};
 use futures::future::ready;
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::{PredicateConfig, WatchStreamExt};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::super::changes::{at_init_done, edit};
-use super::super::passes::{caught, every_due};
+use super::super::changes::{asking_by, at_init_done, edit};
+use super::super::passes::{caught, every_due, span_of, traced};
 use super::super::seats::{Seat, root_with};
-use super::super::{Error, Memory, Seats};
+use super::super::{Error, Memory, Moves, Seats};
 use crate::api::WATCH_LABEL;
 use crate::api::condition::{self, ConditionType};
 use crate::api::image_release::{ProviderNodeImageRelease as Image, TemplateReference};
@@ -85,6 +85,8 @@ pub struct NodeImages {
     pub queue: Mutex<Queue<(String, String), ObjectRef<Image>>>,
     /// What is remembered between passes.
     pub memory: Memory,
+    /// What is taken to another management cluster.
+    pub moves: Moves,
     /// Ends what takes long when the process ends.
     pub cancel: CancellationToken,
 }
@@ -249,6 +251,7 @@ pub async fn run(
     let mut said: HashMap<ObjectRef<Image>, (u64, bool)> = HashMap::new();
     let known = ctx.images.clone();
     let events = stored::watch(client, namespace.as_deref(), ctx.images.clone(), ctx.unreadable.clone())
+        .inspect_ok(ctx.moves.noted())
         .reflect(writers.images)
         .inspect_ok(at_init_done({
             let ctx = Arc::clone(&ctx);
@@ -262,10 +265,10 @@ pub async fn run(
             if said.insert(place, now) != Some(now) {
                 changed(image);
             }
-        })
-        .predicate_filter(image_edit, PredicateConfig::default());
+        });
+    let has_status = |image: &Image| image.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
     let templates = templates(client, &ctx, writers.templates);
-    let images = Controller::for_stream(events, ctx.images.clone())
+    let images = Controller::for_stream(asking_by(events, image_edit, has_status), ctx.images.clone())
         .with_config(every_due())
         .reconcile_on(triggers)
         .graceful_shutdown_on(intake.clone().cancelled_owned())
@@ -302,7 +305,7 @@ async fn templates(client: &Client, ctx: &Arc<NodeImages>, writer: Writer<Templa
             if let Ok(template) = template {
                 let place = ObjectRef::from_obj(&template);
                 // One that was deleted is told as it was last.
-                let now = (edit(&template, true), ctx.templates.get(&place).is_some());
+                let now = (edit(&template), ctx.templates.get(&place).is_some());
                 if known.insert(place, now) != Some(now) {
                     let of_it = |image: &&Arc<Image>| template_place(image) == ObjectRef::from_obj(&template);
                     for image in ctx.images.state().iter().filter(of_it) {
@@ -333,13 +336,11 @@ fn concern(image: &Image) -> u64 {
 }
 
 /// What of an image asks for a pass: all but what its build reports.
-#[expect(clippy::unnecessary_wraps, reason = "the shape of a predicate")]
-fn image_edit(image: &Image) -> Option<u64> {
+fn image_edit(image: &Image) -> u64 {
     let owners: Vec<&str> = image.owner_references().iter().map(|owner| owner.uid.as_str()).collect();
-    let has_status = image.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
     let mut hasher = DefaultHasher::new();
-    (image.uid(), edit(image, has_status), owners).hash(&mut hasher);
-    Some(hasher.finish())
+    (edit(image), owners).hash(&mut hasher);
+    hasher.finish()
 }
 
 async fn timed(image: Arc<Image>, ctx: Arc<NodeImages>) -> Result<Action, Error> {
@@ -360,7 +361,7 @@ async fn timed(image: Arc<Image>, ctx: Arc<NodeImages>) -> Result<Action, Error>
     match ctx.seats.of(move || Some(root_with(&*latest(), None))) {
         Seat::Taken(Role::Works, fence) => {
             let pass = Box::pin(super::reconcile(Arc::clone(&image), Arc::clone(&ctx)));
-            fence::within(fence, caught(&*image, &ctx.books.client, pass)).await
+            traced(span_of(&*image), Box::pin(fence::within(fence, caught(&*image, &ctx.books.client, pass)))).await
         }
         // Its ClusterStack says it.
         Seat::Taken(..) => Ok(Action::await_change()),

@@ -9,26 +9,36 @@ use crate::core::duration::spoken;
 /// How far back is looked for the rate.
 const WINDOW: Duration = Duration::from_secs(30);
 
+/// How long nothing is told at the begin of a step: what goes then goes into buffers.
+const SETTLES: Duration = Duration::from_secs(2);
+
 /// Bytes done over the last while.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pace(VecDeque<(Duration, u64)>);
+pub struct Pace {
+    noted: VecDeque<(Duration, u64)>,
+    began: Option<Duration>,
+}
 
 impl Pace {
     /// `done` bytes are there at `at`, a time since any fixed one that only grows.
     pub fn note(&mut self, at: Duration, done: u64) {
-        if self.0.back().is_some_and(|(_, last)| *last > done) {
+        if self.noted.back().is_some_and(|(_, last)| *last > done) {
             // Another step, or another try.
-            self.0.clear();
+            *self = Self::default();
         }
-        while self.0.len() > 1 && self.0.front().is_some_and(|(first, _)| at.saturating_sub(*first) > WINDOW) {
-            self.0.pop_front();
+        let began = *self.began.get_or_insert(at);
+        if at.saturating_sub(began) < SETTLES {
+            self.noted.clear();
         }
-        self.0.push_back((at, done));
+        while self.noted.len() > 1 && self.noted.front().is_some_and(|(first, _)| at.saturating_sub(*first) > WINDOW) {
+            self.noted.pop_front();
+        }
+        self.noted.push_back((at, done));
     }
 
     /// Bytes in a second; `None` before there is anything to tell from.
     fn rate(&self) -> Option<u64> {
-        let ((first, before), (last, done)) = (self.0.front()?, self.0.back()?);
+        let ((first, before), (last, done)) = (self.noted.front()?, self.noted.back()?);
         let millis = u64::try_from(last.checked_sub(*first)?.as_millis()).ok()?;
         (done - before).checked_mul(1000)?.checked_div(millis)
     }
@@ -115,5 +125,10 @@ mod tests {
         // Another step begins.
         pace.note(at(120), 5);
         assert_eq!(pace.shown(), "");
+        // What goes into buffers at once says nothing of what comes.
+        pace.note(at(121), 8 << 20);
+        assert_eq!(pace.shown(), "");
+        pace.note(at(131), 18 << 20);
+        assert_eq!(pace.shown(), "1.0MiB/s");
     }
 }

@@ -288,6 +288,18 @@ impl Pipeline {
         Ok(Some(Self { image: image.name.clone(), steps, properties }))
     }
 
+    /// Digest of the file that comes of it, where that is certain before: of one that is downloaded, and nothing else.
+    pub fn foretold(&self) -> Option<String> {
+        match self.steps.first().map(|step| &step.work) {
+            Some(Work::Download(Download { checksum: Some(sum @ Checksum::Sha256(_)), .. }))
+                if self.steps.len() == 3 =>
+            {
+                Some(sum.clone().into())
+            }
+            _ => None,
+        }
+    }
+
     /// What is said of the image at its destination: its options but for the format of its file, those below
     /// `properties`, as other tools group them, beside the others.
     pub fn description(&self) -> Map<String, Value> {

@@ -178,6 +178,7 @@ impl Releases {
     ///
     /// # Errors
     /// The chart does not render, what it renders are no objects, or what it asks for can't be had.
+    #[tracing::instrument(name = "render", skip_all)]
     pub async fn render(&self, job: &Job<'_>) -> Result<Objects, Trouble> {
         let (place, release) = job.place();
         let mut needs = lock(&self.needs).get(&place).cloned().unwrap_or_default();

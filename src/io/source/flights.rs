@@ -14,6 +14,7 @@ use kube::runtime::reflector::ObjectRef;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
 use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource};
 
@@ -123,10 +124,11 @@ impl<K: Clone + Eq + Hash + Send + 'static> Flights<K> {
                     tell: Arc::clone(&self.ground.tell),
                 };
                 let work = work();
-                self.ground.tasks.spawn(async move {
+                let flight = async move {
                     let _landing = landing;
                     work.await;
-                });
+                };
+                self.ground.tasks.spawn(flight.in_current_span());
                 Flight { began: Instant::now(), ended: CancellationToken::new(), waiting: HashSet::new() }
             });
             (flight.began, flight.ended.clone())

@@ -19,7 +19,7 @@ pub mod open;
 pub mod poller;
 pub mod room;
 pub(in crate::io) mod rooted;
-mod tls;
+pub(in crate::io) mod tls;
 pub mod trust;
 
 use std::collections::BTreeMap;

@@ -19,10 +19,12 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use super::flights::{Flights, Ground, LONGEST, PATIENCE, Waiter};
 use super::room::{Room, Sizes};
 use super::{Listing, Source, SourceError};
+use crate::io::traces;
 
 /// For how long a source that nobody asks for is remembered.
 const FORGET: Duration = Duration::from_hours(24);
@@ -41,6 +43,8 @@ pub struct Polled {
     pub listing: Arc<Listing>,
     /// When it was asked.
     pub at: Instant,
+    /// Where the trace of what comes of it begins, if there is one.
+    pub trace: Option<Arc<str>>,
 }
 
 /// The last attempt, if it failed.
@@ -211,6 +215,7 @@ impl Poller {
 
 impl Entry {
     /// Lists the source, and remembers what came of it.
+    #[tracing::instrument(name = "poll", skip_all, fields(server.address = source.host(), otel.kind = "client", otel.status_code))]
     async fn list(&self, source: &dyn Source, counts: &Counts, cancel: &CancellationToken) {
         self.polls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let at = Instant::now();
@@ -225,12 +230,14 @@ impl Entry {
                     Some(good) if *good.listing == listing => Arc::clone(&good.listing),
                     _ => Arc::new(listing),
                 };
-                *known = Known { good: Some(Polled { listing, at }), failed: None };
+                *known =
+                    Known { good: Some(Polled { listing, at, trace: traces::place().map(Arc::from) }), failed: None };
                 counts.listed.inc();
             }
             // Called off by the one who asked: nothing is known by it.
             Err(SourceError::Cancelled { .. }) => {}
             Err(error) => {
+                Span::current().record("otel.status_code", "ERROR");
                 known.failed = Some(Failed::after(known.failed.as_ref(), error, at.elapsed()));
                 counts.failed.inc();
             }

@@ -73,6 +73,14 @@ pub(super) fn config(tls: &Tls, asked: &Asked) -> Result<ClientConfig, SourceErr
     Ok(config)
 }
 
+/// What a client does that is of no source: it trusts the machine's authorities, and those in `authorities` (PEM).
+///
+/// # Errors
+/// They can't be used.
+pub fn of_machine(authorities: Option<String>) -> Result<ClientConfig, SourceError> {
+    config(&Tls { authorities, identity: None }, &Asked::default())
+}
+
 /// `None` where neither the machine nor the source has an authority.
 fn verifier(tls: &Tls, provider: Arc<CryptoProvider>) -> Result<Option<Verifier>, SourceError> {
     let own = match &tls.authorities {

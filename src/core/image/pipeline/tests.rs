@@ -35,6 +35,23 @@ fn a_url_is_downloaded_uploaded_and_registered_with_what_is_said_of_it() {
 }
 
 #[test]
+fn what_comes_of_a_download_alone_is_foretold() {
+    let of = |entry: &str| pipeline(entry).unwrap().foretold();
+    let sum = format!("checksum: 'sha256:{SUM}'");
+    assert_eq!(of(&format!("{{name: x, url: 'https://x/y', {sum}, format: raw}}")), Some(format!("sha256:{SUM}")));
+    for entry in [
+        "{name: x, url: 'https://x/y'}".to_owned(),
+        format!("{{name: x, url: 'https://x/y', checksum: 'sha512:{SUM}{SUM}'}}"),
+        format!("{{name: x, steps: [{{download: {{url: 'https://x/y', {sum}}}}}, {{compress: {{algorithm: gzip}}}}]}}"),
+        format!(
+            "{{name: x, steps: [{{download: {{url: 'https://x/y', {sum}}}}}, {{verify: {{signature: 'https://x/y.sig'}}}}]}}"
+        ),
+    ] {
+        assert_eq!(of(&entry), None, "{entry}");
+    }
+}
+
+#[test]
 fn steps_are_taken_as_they_are_written() {
     let steps = "{name: x, steps: [{download: {url: 'https://x/y'}}, {verify: {signature: 'https://x/y.sig'}}, \
                  {build: {command: [packer, build], output: out/x.raw, timeout: 1h30m}}, {convert: {format: qcow2}}, \

@@ -1,0 +1,129 @@
+//! `clusterstack migrate-from-cso`: an installation of the Go operator is looked at, then replaced, and nothing that it
+//! brought changes hands twice.
+
+use std::process::{Command, Output};
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::Api;
+use serde_json::{Value, json};
+
+use crate::harness::{GitServer, IMAGE, Node, SETTINGS, World, leave_behind};
+
+const V1: &str = "docker-x-1-34-v1";
+const NAMESPACE: &str = "clusterstack-system";
+const TOKEN: &str = "swordfish";
+
+/// What CSO's manifest brings that concerns us: its Deployment with the Secret of its variables, and a webhook. Nobody answers
+/// that, so nobody can change a ClusterStack while it is there.
+fn manifest(release_namespace: &str) -> Value {
+    let labels = json!({"cluster.x-k8s.io/provider": "cluster-stack-operator"});
+    let variable = |name: &str, key: &str| json!({"name": name, "valueFrom": {"secretKeyRef": {"name": "cso-cluster-stack-variables", "key": key}}});
+    let container = json!({
+        "name": "manager", "image": "registry.example.com/cso:v0.1.0", "args": ["--leader-elect=true", "--log-level=debug"],
+        "env": [
+            variable("GIT_PROVIDER", "git-provider"), variable("GIT_ORG_NAME", "git-org-name"),
+            variable("GIT_REPOSITORY_NAME", "git-repo-name"), variable("GIT_ACCESS_TOKEN", "git-access-token"),
+        ],
+    });
+    let pods = json!({"control-plane": "cso-controller-manager"});
+    let webhook = json!({
+        "name": "validation.clusterstack.x-k8s.io", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+        "failurePolicy": "Fail", "matchPolicy": "Equivalent",
+        "clientConfig": {"service": {"name": "cso-webhook-service", "namespace": "cso-system", "path": "/validate"}},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": release_namespace}},
+        "rules": [{"apiGroups": ["clusterstack.x-k8s.io"], "apiVersions": ["v1alpha1"],
+            "operations": ["CREATE", "UPDATE"], "resources": ["clusterstacks"]}],
+    });
+    let list = [
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "cso-system", "labels": labels}}),
+        json!({"apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": "cso-cluster-stack-variables", "namespace": "cso-system"},
+            "stringData": {"git-provider": "github", "git-org-name": "example", "git-repo-name": "stacks",
+                "git-access-token": TOKEN}}),
+        json!({"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": "cso-controller-manager", "namespace": "cso-system", "labels": labels},
+            "spec": {"replicas": 1, "selector": {"matchLabels": pods},
+                "template": {"metadata": {"labels": pods}, "spec": {"containers": [container]}}}}),
+        json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": "cso-validating-webhook-configuration", "labels": labels}, "webhooks": [webhook]}),
+    ];
+    json!({"apiVersion": "v1", "kind": "List", "items": list})
+}
+
+async fn migrate(t: &World, more: &[&str]) -> (Output, String) {
+    let backup = t.dir().join("backup.yaml");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_clusterstack"));
+    command.args(["migrate-from-cso", "--backup", backup.to_str().unwrap()]).args(more);
+    command.env("KUBECONFIG", &t.plane.kubeconfig).env("NO_COLOR", "1");
+    let output = tokio::task::spawn_blocking(move || command.output().expect("no program")).await.expect("no output");
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    (output, said)
+}
+
+#[tokio::test]
+async fn one_command_puts_the_operator_in_the_go_operators_place() {
+    const TEST: &str = "one_command_puts_the_operator_in_the_go_operators_place";
+    let Some(t) = World::installable("migrated", TEST).await else { return };
+    let Some(node) = Node::start(t.plane, TEST) else { return };
+    let crds = concat!(env!("CARGO_MANIFEST_DIR"), "/crds");
+    t.kubectl(&["apply", "--server-side", "-f", crds]);
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    let server = GitServer::start(repo.dir().parent().unwrap()).await;
+    let url = server.url(&format!("{}/.git", repo.dir().file_name().unwrap().display()));
+    let brought = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": V1}, "data": {"color": "blue", "size": "large"},
+    });
+    leave_behind(&t, "x", &url, V1, &[brought]).await;
+    let before = t.config_map(V1).await.unwrap();
+    let file = t.dir().join("cso.json");
+    std::fs::write(&file, manifest(&t.namespace).to_string()).unwrap();
+    t.kubectl(&["apply", "-n", "cso-system", "-f", file.to_str().unwrap()]);
+
+    // Looking changes nothing.
+    let (output, said) = migrate(&t, &[]).await;
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("1 ClusterStacks") && said.contains("1 webhook configurations"), "{said}");
+    let deployments: Api<Deployment> = Api::namespaced(t.client.clone(), "cso-system");
+    let replicas = async || deployments.get("cso-controller-manager").await.unwrap().spec.unwrap().replicas;
+    assert_eq!(replicas().await, Some(1));
+    let rows: Value = serde_json::from_slice(&migrate(&t, &["-o", "json"]).await.0.stdout).unwrap();
+    assert!(rows.as_array().unwrap().iter().all(|row| row["blocks"] == false), "{rows}");
+    assert!(!t.dir().join("backup.yaml").exists());
+
+    let (repository, tag) = IMAGE.rsplit_once(':').unwrap();
+    let (repository, tag) = (format!("image.repository={repository}"), format!("image.tag={tag}"));
+    // The Git server of the test is on loopback.
+    let allow = r#"flags.allow-source=["127.0.0.1"]"#;
+    let (output, said) =
+        migrate(&t, &["--yes", "--timeout", "90s", "--set", &repository, "--set", &tag, "--set-json", allow]).await;
+    assert!(output.status.success(), "{said}");
+    for step in [
+        "ValidatingWebhookConfiguration cso-validating-webhook-configuration removed",
+        "Deployment cso-system/cso-controller-manager stopped",
+        "Secret clusterstack-system/cso-cluster-stack-variables copied",
+    ] {
+        assert!(said.contains(step), "{step}: {said}");
+    }
+    assert_eq!(replicas().await, Some(0));
+    let secrets: Api<Secret> = Api::namespaced(t.client.clone(), NAMESPACE);
+    let copied = secrets.get("cso-cluster-stack-variables").await.unwrap().data.unwrap_or_default();
+    assert_eq!(copied["git-access-token"].0, TOKEN.as_bytes());
+    let kept = std::fs::read_to_string(t.dir().join("backup.yaml")).unwrap();
+    assert!(kept.contains("cso-validating-webhook-configuration") && kept.contains("cso-controller-manager"), "{kept}");
+    assert!(!said.contains(TOKEN) && !kept.contains(TOKEN) && !node.logs().contains(TOKEN), "the token is shown");
+
+    // What it brought is the operator's now, as it was.
+    t.ready("x", "v1").await;
+    t.release_ready(V1).await;
+    let after = t.config_map(V1).await.unwrap();
+    assert_eq!((&after["metadata"]["uid"], &after["data"]), (&before["metadata"]["uid"], &before["data"]));
+    let managers: Vec<_> =
+        after["metadata"]["managedFields"].as_array().unwrap().iter().map(|entry| &entry["manager"]).collect();
+    assert_eq!(managers, ["clusterstack"]);
+    let level = t.kubectl(&["get", "configmap", "-n", NAMESPACE, "-o", "jsonpath={.items[*].data.log-level}"]);
+    assert!(level.contains("debug"), "its level of logs is taken over: {level}");
+    // A change of it is judged by nobody who is gone.
+    t.change_stack("x", json!({"spec": {"interval": "20s"}})).await;
+}

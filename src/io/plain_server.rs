@@ -1,0 +1,128 @@
+//! Servers without TLS: of metrics, probes, the receiver and the web page.
+//!
+//! Guarantees: who sends no request, or sends it slowly, is not waited for; connections are bounded, and one too many is
+//! closed at once; at the end what is under way is finished, for a second.
+
+use std::future::{Ready, ready};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::middleware::AddExtension;
+use axum::{Extension, Router};
+use axum_server::Handle;
+use axum_server::accept::Accept;
+use hyper_util::rt::TokioTimer;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tower::Layer;
+
+/// Connections of each address at once.
+const CONNECTIONS: usize = 512;
+/// How long a request's head is waited for, also that of the next one on a connection.
+const HEAD: Duration = Duration::from_mins(1);
+/// How long answers may go on at the end.
+const ANSWERING: Duration = Duration::from_secs(1);
+
+/// Serves routes until `cancel`; gives the address that was bound.
+///
+/// # Errors
+/// The address can't be bound.
+pub fn serve(address: SocketAddr, routes: Router, cancel: CancellationToken) -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    let bound = listener.local_addr()?;
+    let handle = Handle::new();
+    let places = Places(Arc::new(Semaphore::new(CONNECTIONS)));
+    let mut server = axum_server::from_tcp(listener)?.handle(handle.clone()).acceptor(places);
+    server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
+    tokio::spawn(async move {
+        cancel.cancelled().await;
+        handle.graceful_shutdown(Some(ANSWERING));
+    });
+    tokio::spawn(async move {
+        if let Err(error) = server.serve(routes.into_make_service()).await {
+            tracing::error!(%error, %bound, "server ended");
+        }
+    });
+    Ok(bound)
+}
+
+/// Places for connections.
+#[derive(Clone, Debug)]
+struct Places(Arc<Semaphore>);
+
+/// A place, which is given back with the last part of its connection.
+#[derive(Clone, Debug)]
+struct Place {
+    _held: Arc<OwnedSemaphorePermit>,
+}
+
+impl<I, S> Accept<I, S> for Places {
+    type Stream = I;
+    type Service = AddExtension<S, Place>;
+    type Future = Ready<io::Result<(I, Self::Service)>>;
+
+    fn accept(&self, stream: I, service: S) -> Self::Future {
+        let place = Arc::clone(&self.0).try_acquire_owned();
+        let taken = place.map(|held| (stream, Extension(Place { _held: Arc::new(held) }).layer(service)));
+        ready(taken.map_err(|_| io::Error::other("too many connections")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    async fn ask(stream: &mut TcpStream) -> String {
+        let _ = stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer).await;
+        answer
+    }
+
+    #[tokio::test]
+    async fn one_connection_too_many_is_closed_and_a_place_comes_back() {
+        let end = CancellationToken::new();
+        let routes = Router::new().route("/", get(|| async { "here" }));
+        let address = serve("127.0.0.1:0".parse().unwrap(), routes, end.clone()).unwrap();
+        let mut held = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(b"GET / HT").await.unwrap();
+            held.push(stream);
+        }
+        // The last ones may not be accepted yet.
+        let mut refused = false;
+        for _ in 0..50 {
+            refused = ask(&mut TcpStream::connect(address).await.unwrap()).await.is_empty();
+            if refused {
+                break;
+            }
+        }
+        assert!(refused, "there is a place for everybody");
+        held.truncate(CONNECTIONS / 2);
+        let mut answer = String::new();
+        for _ in 0..100 {
+            answer = ask(&mut TcpStream::connect(address).await.unwrap()).await;
+            if answer.ends_with("here") {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(answer.ends_with("here"), "{answer}");
+        end.cancel();
+        for _ in 0..200 {
+            if TcpStream::connect(address).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("it is still there");
+    }
+}
