@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use serde_json::{Value, json};
 
-use crate::harness::{GitServer, IMAGE, Node, SETTINGS, World, leave_behind};
+use crate::harness::{GitServer, IMAGE, Node, SETTINGS, World, leave_behind, wait_for};
 
 const V1: &str = "docker-x-1-34-v1";
 const NAMESPACE: &str = "clusterstack-system";
@@ -114,14 +114,17 @@ async fn one_command_puts_the_operator_in_the_go_operators_place() {
     assert!(kept.contains("cso-validating-webhook-configuration") && kept.contains("cso-controller-manager"), "{kept}");
     assert!(!said.contains(TOKEN) && !kept.contains(TOKEN) && !node.logs().contains(TOKEN), "the token is shown");
 
-    // What it brought is the operator's now, as it was.
+    // What it brought is the operator's now, as it was. The Go operator left its release ready, so that says nothing yet.
     t.ready("x", "v1").await;
+    let after = wait_for("the ConfigMap to have one owner of fields", || async {
+        let after = t.config_map(V1).await.ok_or("gone")?;
+        let entries = after["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+        let managers: Vec<_> = entries.iter().map(|entry| &entry["manager"]).collect();
+        if managers == ["clusterstack"] { Ok(after) } else { Err(format!("{managers:?}")) }
+    })
+    .await;
     t.release_ready(V1).await;
-    let after = t.config_map(V1).await.unwrap();
     assert_eq!((&after["metadata"]["uid"], &after["data"]), (&before["metadata"]["uid"], &before["data"]));
-    let managers: Vec<_> =
-        after["metadata"]["managedFields"].as_array().unwrap().iter().map(|entry| &entry["manager"]).collect();
-    assert_eq!(managers, ["clusterstack"]);
     let level = t.kubectl(&["get", "configmap", "-n", NAMESPACE, "-o", "jsonpath={.items[*].data.log-level}"]);
     assert!(level.contains("debug"), "its level of logs is taken over: {level}");
     // A change of it is judged by nobody who is gone.
