@@ -3,12 +3,13 @@
 
 use std::process::{Command, Output};
 
+use clusterstack::api::ConditionType;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use serde_json::{Value, json};
 
-use crate::harness::{GitServer, IMAGE, Node, SETTINGS, World, leave_behind, wait_for};
+use crate::harness::{GitServer, IMAGE, Node, SETTINGS, World, leave_behind};
 
 const V1: &str = "docker-x-1-34-v1";
 const NAMESPACE: &str = "clusterstack-system";
@@ -114,17 +115,14 @@ async fn one_command_puts_the_operator_in_the_go_operators_place() {
     assert!(kept.contains("cso-validating-webhook-configuration") && kept.contains("cso-controller-manager"), "{kept}");
     assert!(!said.contains(TOKEN) && !kept.contains(TOKEN) && !node.logs().contains(TOKEN), "the token is shown");
 
-    // What it brought is the operator's now, as it was. The Go operator left its release ready, so that says nothing yet.
+    // What it brought is the operator's now, as it was. What the Go operator said of it gave no reason.
+    t.release_says(V1, ConditionType::Ready, "True", "Ready").await;
     t.ready("x", "v1").await;
-    let after = wait_for("the ConfigMap to have one owner of fields", || async {
-        let after = t.config_map(V1).await.ok_or("gone")?;
-        let entries = after["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
-        let managers: Vec<_> = entries.iter().map(|entry| &entry["manager"]).collect();
-        if managers == ["clusterstack"] { Ok(after) } else { Err(format!("{managers:?}")) }
-    })
-    .await;
-    t.release_ready(V1).await;
+    let after = t.config_map(V1).await.unwrap();
     assert_eq!((&after["metadata"]["uid"], &after["data"]), (&before["metadata"]["uid"], &before["data"]));
+    let managers: Vec<_> =
+        after["metadata"]["managedFields"].as_array().unwrap().iter().map(|entry| &entry["manager"]).collect();
+    assert_eq!(managers, ["clusterstack"]);
     let level = t.kubectl(&["get", "configmap", "-n", NAMESPACE, "-o", "jsonpath={.items[*].data.log-level}"]);
     assert!(level.contains("debug"), "its level of logs is taken over: {level}");
     // A change of it is judged by nobody who is gone.
