@@ -38,6 +38,7 @@ mod image_job_status;
 mod image_killed;
 mod image_logs;
 mod image_move;
+mod image_pods;
 mod image_queue;
 mod image_release;
 mod image_sample;

@@ -155,6 +155,20 @@ pub(super) async fn bare(name: &str, test: &str) -> Option<&'static ControlPlane
     Some(Box::leak(Box::new(plane)))
 }
 
+/// One of its own with our CRDs, those of Cluster API and the rights of operators; `None`, and a visible word, where another
+/// one is to be used.
+pub(super) async fn started(name: &str, test: &str) -> Option<ControlPlane> {
+    if is_given() {
+        super::wait::skipped(format_args!("{test}: pods run on hack/controlplane only, not in a given cluster"));
+        return None;
+    }
+    let mut plane = ours(&directory().join(name));
+    let client = plane.client().await;
+    install_definitions(&client).await;
+    plane.ship_rights(&client).await;
+    Some(plane)
+}
+
 /// Installs our CRDs and those of Cluster API.
 async fn install_definitions(client: &Client) {
     let ours = clusterstack::api::custom_resource_definitions();

@@ -61,7 +61,7 @@ pub(crate) use image_server::Server as ImageServer;
 pub(crate) use images::{Images, names};
 pub(crate) use kubelet::Kubelet;
 pub(crate) use leftovers::{install_small_kind, leave_behind, small_kind};
-pub(crate) use node::{IMAGE, Node};
+pub(crate) use node::{IMAGE, Node, SHELL};
 pub(crate) use operator::{Operator, free_address};
 pub(crate) use program::Server as Program;
 pub(crate) use proxy::{Fault, Proxy, Weather};

@@ -2,15 +2,19 @@
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::control_plane::{ControlPlane, ROOT};
+use tokio::sync::OnceCell;
+
+use super::control_plane::{self, ControlPlane, ROOT};
 use super::wait::skipped;
 
 /// The image that is the program under test.
 pub(crate) const IMAGE: &str = "registry.example.com/clusterstack:e2e";
+/// An image with the programs of this machine.
+pub(crate) const SHELL: &str = "registry.example.com/shell:e2e";
 
 /// A running Node. It ends, with its pods, when it goes out of scope.
 pub(crate) struct Node {
@@ -19,7 +23,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// A Node that runs [`IMAGE`]; `None`, and a visible word, where it can't be built.
+    /// A Node that runs [`IMAGE`] and [`SHELL`]; `None`, and a visible word, where it can't be built.
     pub(crate) fn start(plane: &ControlPlane, test: &str) -> Option<Self> {
         let built = Command::new(format!("{ROOT}/hack/node/build")).stdin(Stdio::null()).output();
         let Some(built) = built.ok().filter(|output| output.status.success()) else {
@@ -36,6 +40,7 @@ impl Node {
             .arg("-dir")
             .arg(directory.path())
             .arg(format!("{IMAGE}={}", env!("CARGO_BIN_EXE_clusterstack")))
+            .arg(format!("{SHELL}=/bin/bash"))
             // It ends with us.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -44,8 +49,17 @@ impl Node {
         let mut line = String::new();
         let out = child.stdout.take().expect("no output");
         BufReader::new(out).read_line(&mut line).expect("no word of the Node");
+        if line.is_empty() && child.wait().is_ok_and(|status| status.code() == Some(3)) {
+            skipped(format_args!("{test}: this user may make no namespaces for containers"));
+            return None;
+        }
         assert_eq!(line.trim(), "ready", "the Node does not start");
         Some(Self { child, directory })
+    }
+
+    /// Whether containers can be given a limit of memory, which takes an administrator.
+    pub(crate) fn limits_memory() -> bool {
+        std::fs::metadata("/proc/self").is_ok_and(|of| of.uid() == 0)
     }
 
     /// Where the files of its pods are.
@@ -53,11 +67,27 @@ impl Node {
         self.directory.path()
     }
 
-    /// What all pods logged.
+    /// What all containers of all pods logged.
     pub(crate) fn logs(&self) -> String {
-        let pods = std::fs::read_dir(self.dir().join("pods")).into_iter().flatten().flatten();
-        pods.map(|pod| std::fs::read_to_string(pod.path().join("log")).unwrap_or_default()).collect()
+        let below = |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+        let pods = below(self.dir().join("pods"));
+        let files = pods.flat_map(below).filter(|path| !path.ends_with("volumes")).flat_map(below);
+        let logs = files.filter(|path| path.extension().is_some_and(|end| end == "log"));
+        logs.map(|log| std::fs::read_to_string(log).unwrap_or_default()).collect()
     }
+}
+
+static PLANE: OnceCell<Option<(ControlPlane, Node)>> = OnceCell::const_new();
+
+/// A control plane whose pods run, on a [`Node`], shared by the tests that ask for one; `None`, and a visible word, where it
+/// can't be.
+pub(super) async fn plane(test: &str) -> Option<&'static ControlPlane> {
+    let start = || async {
+        let plane = control_plane::started("with-a-node", test).await?;
+        let node = Node::start(&plane, test)?;
+        Some((plane, node))
+    };
+    PLANE.get_or_init(start).await.as_ref().map(|(plane, _)| plane)
 }
 
 impl Drop for Node {

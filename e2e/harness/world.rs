@@ -68,6 +68,18 @@ impl World {
         Some(Self::on(control_plane::bare(name, test).await?, room, name).await)
     }
 
+    /// One on a control plane whose pods run; `None`, and a visible word, where there is none.
+    pub(crate) async fn with_pods(name: &str, test: &str) -> Option<Self> {
+        let room = ROOM.acquire().await.expect("closed");
+        Some(Self::on(super::node::plane(test).await?, room, name).await)
+    }
+
+    /// Another namespace beside this one.
+    pub(crate) async fn beside(&self, name: &str) -> Self {
+        let room = ROOM.acquire().await.expect("closed");
+        Self::on(self.plane, room, name).await
+    }
+
     async fn on(plane: &'static ControlPlane, room: SemaphorePermit<'static>, name: &str) -> Self {
         Self::in_namespace(plane, room, unique(&format!("e2e-{name}"))).await
     }

@@ -2,6 +2,7 @@
 //
 //	node -kubeconfig FILE -dir DIR [-name NAME] [-taint] IMAGE=PROGRAM...
 //
+// A pod of IMAGE sees this machine's programs and libraries, read-only, and has PROGRAM in /usr/local/bin as its entrypoint.
 // Kubernetes' own controllers and scheduler do the rest. It ends on a signal, or when its standard input ends.
 package main
 
@@ -10,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -19,10 +21,30 @@ import (
 )
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == inside {
+		if err := enter(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(128) // as a container runtime that can't start it
+	}
+	if err := possible(); err != nil {
+		fmt.Fprintf(os.Stderr, "node: this user may make no namespaces, so there can be no containers: %v\n", err)
+		os.Exit(3)
+	}
 	if err := run(); err != nil {
 		fmt.Fprintf(os.Stderr, "node: %v\n", err)
 		os.Exit(1)
 	}
+}
+
+// inside is the argument of the program that becomes a container's.
+const inside = "-in-container"
+
+// possible is an error where containers can't be.
+func possible() error {
+	command := exec.Command("/bin/true")
+	command.SysProcAttr = isolated()
+	return command.Run()
 }
 
 func run() error {

@@ -32,6 +32,7 @@ type node struct {
 	taint    bool
 	programs map[string]string
 
+	mutex   sync.Mutex // of pods
 	pods    map[types.UID]*pod
 	running sync.WaitGroup
 	// each pod has an address of its own
@@ -68,6 +69,10 @@ func (n *node) run(ctx context.Context) error {
 }
 
 func (n *node) register(ctx context.Context) error {
+	port, err := n.serve()
+	if err != nil {
+		return err
+	}
 	room := core.ResourceList{
 		core.ResourceCPU: resource.MustParse("64"), core.ResourceMemory: resource.MustParse("256Gi"),
 		core.ResourcePods: resource.MustParse("500"),
@@ -83,6 +88,8 @@ func (n *node) register(ctx context.Context) error {
 		return err
 	}
 	made.Status.Capacity, made.Status.Allocatable = room, room
+	made.Status.Addresses = []core.NodeAddress{{Type: core.NodeInternalIP, Address: "127.0.0.1"}}
+	made.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(port)
 	made.Status.Conditions = []core.NodeCondition{{Type: core.NodeReady, Status: core.ConditionTrue, Reason: "Ready"}}
 	_, err = n.client.CoreV1().Nodes().UpdateStatus(ctx, made, meta.UpdateOptions{})
 	return err
@@ -103,7 +110,9 @@ func (n *node) sync(ctx context.Context) error {
 		case !ok && object.DeletionTimestamp == nil:
 			n.addresses++
 			known = newPod(n, object, fmt.Sprintf("127.%d.%d.%d", 1+n.addresses/62500%200, n.addresses/250%250, 1+n.addresses%250))
+			n.mutex.Lock()
 			n.pods[object.UID] = known
+			n.mutex.Unlock()
 			n.running.Go(func() { known.run(ctx) })
 		case object.DeletionTimestamp != nil:
 			if ok {
@@ -126,7 +135,9 @@ func (n *node) sync(ctx context.Context) error {
 		if !here[uid] {
 			pod.stop(0)
 			if pod.ended() {
+				n.mutex.Lock()
 				delete(n.pods, uid)
+				n.mutex.Unlock()
 			}
 		}
 	}

@@ -3,45 +3,44 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
-	"runtime"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	authentication "k8s.io/api/authentication/v1"
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	api "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// pod is a Pod with one container, which is a process of this machine. What a container has and a process has not is
-// stood in for: an address of its own (addresses like :8080 in the arguments become 127.x.y.z:8080), mounts (their paths
-// become directories) and the token of its ServiceAccount (a kubeconfig). User, group, environment, probes, restarts and
-// termination are as kubelet has them.
+// pod is a Pod whose containers are processes of this machine, each with a root of its own (root.go). Volumes, users,
+// environment, token, limit of memory, probes, restarts, logs and termination are as kubelet has them. The network is the
+// machine's: an address like :8080 in the arguments becomes one of the pod's own, 127.x.y.z:8080.
 type pod struct {
 	*node
 	object  *core.Pod
 	address string
+	done    chan struct{}
 
-	mutex    sync.Mutex
-	process  *os.Process
-	since    meta.Time
-	restarts int32
-	stopping bool
-	done     chan struct{}
-	ready    bool
+	mutex      sync.Mutex
+	containers []*container
+	stopping   bool
+	// why all of it had to end, for example Evicted
+	reason, message string
+	phase           core.PodPhase
+	since           *meta.Time
+	changed         bool
 }
 
 func newPod(n *node, object *core.Pod, address string) *pod {
-	return &pod{node: n, object: object, address: address, done: make(chan struct{})}
+	p := &pod{node: n, object: object, address: address, done: make(chan struct{}), phase: core.PodPending, changed: true}
+	for _, spec := range object.Spec.InitContainers {
+		p.containers = append(p.containers, newContainer(p, spec, true))
+	}
+	for _, spec := range object.Spec.Containers {
+		p.containers = append(p.containers, newContainer(p, spec, false))
+	}
+	return p
 }
 
 func (p *pod) ended() bool {
@@ -53,7 +52,12 @@ func (p *pod) ended() bool {
 	}
 }
 
-// stop asks the process to end, once, and ends it after the grace period.
+// home is where its files are.
+func (p *pod) home() string {
+	return filepath.Join(p.dir, "pods", p.object.Namespace+"_"+p.object.Name+"_"+string(p.object.UID))
+}
+
+// stop asks all processes to end, once, and ends them after the grace period.
 func (p *pod) stop(grace time.Duration) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -69,363 +73,201 @@ func (p *pod) stop(grace time.Duration) {
 	})
 }
 
-// signal is for the process group; the mutex is held.
+// signal is for the first process of each container; the others go with it. The mutex is held.
 func (p *pod) signal(signal syscall.Signal) {
-	if p.process != nil {
-		_ = syscall.Kill(-p.process.Pid, signal)
+	for _, one := range p.containers {
+		if one.process != nil {
+			_ = one.process.Signal(signal)
+		}
 	}
 }
 
-// run starts the process, anew when it ends, until the pod has to go.
+// fail ends the whole pod.
+func (p *pod) fail(reason, message string) {
+	p.mutex.Lock()
+	if p.reason == "" {
+		p.reason, p.message = reason, message
+	}
+	p.mutex.Unlock()
+	p.stop(time.Second)
+}
+
+func (p *pod) isStopping() bool {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return p.stopping
+}
+
+// pause waits; false when the pod has to end meanwhile.
+func (p *pod) pause(ctx context.Context, long time.Duration) bool {
+	for until := time.Now().Add(long); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
+		if ctx.Err() != nil || p.isStopping() {
+			return false
+		}
+	}
+	return true
+}
+
+// run takes the pod through its life, and tells the API server of it until it is over.
 func (p *pod) run(ctx context.Context) {
 	defer close(p.done)
-	runtime.LockOSThread() // a process dies with the thread that started it
-	container := p.object.Spec.Containers[0]
-	program, known := p.programs[container.Image]
-	if len(p.object.Spec.Containers) != 1 || !known {
-		p.report(ctx, waiting("ErrImagePull", fmt.Sprintf("failed to pull %q: this machine has no such image", container.Image)), core.PodPending)
+	over := make(chan struct{})
+	go func() { defer close(over); p.live(ctx) }()
+	for {
+		select {
+		case <-over:
+			last, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			for !p.report(last) && last.Err() == nil {
+				time.Sleep(period)
+			}
+			return
+		case <-time.After(period / 2):
+			p.report(ctx)
+		}
+	}
+}
+
+func (p *pod) live(ctx context.Context) {
+	volumes := p.provide(ctx)
+	if volumes == nil {
 		return
 	}
-	for pause := time.Second; ctx.Err() == nil; pause = min(2*pause, time.Minute) {
-		state, err := p.once(ctx, container, program)
-		p.mutex.Lock()
-		stopping := p.stopping
-		p.ready, p.process = false, nil
-		p.restarts++
-		p.mutex.Unlock()
-		switch {
-		case err != nil:
-			p.report(ctx, waiting("CreateContainerConfigError", err.Error()), core.PodPending)
-		case stopping:
-			return
-		case p.object.Spec.RestartPolicy == core.RestartPolicyNever && state.ExitCode == 0:
-			p.report(ctx, core.ContainerState{Terminated: state}, core.PodSucceeded)
-			return
-		case p.object.Spec.RestartPolicy == core.RestartPolicyNever:
-			p.report(ctx, core.ContainerState{Terminated: state}, core.PodFailed)
-			return
-		default:
-			p.report(ctx, waiting("CrashLoopBackOff", fmt.Sprintf("ended with code %d", state.ExitCode)), core.PodRunning)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-		p.mutex.Lock()
-		stopping = p.stopping
-		p.mutex.Unlock()
-		if stopping {
-			return
-		}
-	}
-}
-
-func waiting(reason, message string) core.ContainerState {
-	return core.ContainerState{Waiting: &core.ContainerStateWaiting{Reason: reason, Message: message}}
-}
-
-// once runs the process to its end.
-func (p *pod) once(ctx context.Context, container core.Container, program string) (*core.ContainerStateTerminated, error) {
-	home := filepath.Join(p.dir, "pods", p.object.Namespace+"_"+p.object.Name+"_"+string(p.object.UID))
-	if err := os.MkdirAll(home, 0o755); err != nil {
-		return nil, err
-	}
-	uid, gid := p.user(container)
-	mounts, err := p.mounts(home, container, uid, gid)
-	if err != nil {
-		return nil, err
-	}
-	environment, err := p.environment(ctx, container)
-	if err != nil {
-		return nil, err
-	}
-	kubeconfig, err := p.kubeconfig(ctx, home, uid, gid)
-	if err != nil {
-		return nil, err
-	}
-	args := append(append([]string{}, container.Command...), container.Args...)
-	if len(container.Command) > 0 {
-		args = args[1:] // the program is what the image has
-	}
-	for i, arg := range args {
-		args[i] = p.placed(expand(arg, environment), mounts)
-	}
-	log, err := os.OpenFile(filepath.Join(home, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	command := exec.Command(program, args...)
-	command.Dir, command.Stdout, command.Stderr = "/", log, log
-	command.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "KUBECONFIG=" + kubeconfig}
-	for name, value := range environment {
-		command.Env = append(command.Env, name+"="+p.placed(value, mounts))
-	}
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if os.Getuid() == 0 {
-		command.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: gid}
-	}
+	now := meta.Now()
 	p.mutex.Lock()
-	if p.stopping {
-		p.mutex.Unlock()
-		return &core.ContainerStateTerminated{}, nil
-	}
-	err = command.Start()
-	p.process, p.since = command.Process, meta.Now()
+	p.since = &now
 	p.mutex.Unlock()
-	if err != nil {
-		return nil, err
+	watched, end := context.WithCancel(ctx)
+	defer end()
+	go p.bound(watched)
+	var sidecars, mains sync.WaitGroup
+	for _, one := range p.containers {
+		switch always := one.spec.RestartPolicy != nil && *one.spec.RestartPolicy == core.ContainerRestartPolicyAlways; {
+		case one.isInit && always:
+			sidecars.Go(func() { one.run(ctx, volumes, core.RestartPolicyAlways) })
+			for !one.hasStarted() && p.pause(ctx, period) {
+			}
+		case one.isInit:
+			policy := p.object.Spec.RestartPolicy
+			if policy == core.RestartPolicyAlways {
+				policy = core.RestartPolicyOnFailure
+			}
+			if !one.run(ctx, volumes, policy) {
+				p.stop(0)
+			}
+		default:
+			mains.Go(func() { one.run(ctx, volumes, p.object.Spec.RestartPolicy) })
+		}
+		if p.isStopping() {
+			break
+		}
 	}
-	ended := make(chan struct{})
-	go func() { _ = command.Wait(); close(ended) }()
-	p.probe(ctx, container, ended)
-	return &core.ContainerStateTerminated{ExitCode: int32(max(command.ProcessState.ExitCode(), 0)), StartedAt: p.since, FinishedAt: meta.Now()}, nil
+	mains.Wait()
+	p.stop(time.Second)
+	sidecars.Wait()
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	p.phase, p.changed = core.PodSucceeded, true
+	for _, one := range p.containers {
+		if state := one.state.Terminated; p.reason != "" || !one.isSidecar() && (state == nil || state.ExitCode != 0) {
+			p.phase = core.PodFailed
+		}
+	}
 }
 
-// probe tells whether the process is ready, and ends it when it is not alive, until it has ended.
-func (p *pod) probe(ctx context.Context, container core.Container, ended chan struct{}) {
-	failures := int32(0)
-	for last := ""; ; {
-		p.mutex.Lock()
-		p.ready = p.asks(container, container.ReadinessProbe)
-		now := fmt.Sprint(p.ready, p.restarts)
+// bound ends a pod that takes longer, or more room, than its spec says.
+func (p *pod) bound(ctx context.Context) {
+	for p.pause(ctx, time.Second) {
+		if most := p.object.Spec.ActiveDeadlineSeconds; most != nil && time.Since(p.since.Time) > time.Duration(*most)*time.Second {
+			p.fail("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+		}
+		for _, volume := range p.object.Spec.Volumes {
+			if volume.EmptyDir == nil || volume.EmptyDir.SizeLimit == nil || volume.EmptyDir.SizeLimit.IsZero() {
+				continue
+			}
+			if size(p.volume(volume.Name)) > volume.EmptyDir.SizeLimit.Value() {
+				p.fail("Evicted", fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", volume.Name, volume.EmptyDir.SizeLimit.String()))
+			}
+		}
+	}
+}
+
+// size of all files below a directory.
+func size(directory string) (bytes int64) {
+	_ = filepath.WalkDir(directory, func(_ string, entry os.DirEntry, err error) error {
+		if err != nil {
+			return nil // gone meanwhile
+		}
+		if info, err := entry.Info(); err == nil {
+			if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+				bytes += stat.Blocks * 512
+			}
+		}
+		return nil
+	})
+	return bytes
+}
+
+// report writes the pod's status if it is another one; false when it could not.
+func (p *pod) report(ctx context.Context) bool {
+	p.mutex.Lock()
+	if !p.changed {
 		p.mutex.Unlock()
-		if now != last && p.report(ctx, core.ContainerState{Running: &core.ContainerStateRunning{StartedAt: p.since}}, core.PodRunning) {
-			last = now
-		}
-		// A start takes its time.
-		if live := container.LivenessProbe; live != nil && time.Since(p.since.Time) > 10*time.Second {
-			if failures++; p.asks(container, live) {
-				failures = 0
-			}
-			if failures > max(live.FailureThreshold, 3)*max(live.PeriodSeconds, 1) {
-				p.mutex.Lock()
-				p.signal(syscall.SIGKILL)
-				p.mutex.Unlock()
-			}
-		}
-		select {
-		case <-ended:
-			return
-		case <-time.After(time.Second / 2):
-		}
-	}
-}
-
-// asks is true where there is no probe.
-func (p *pod) asks(container core.Container, probe *core.Probe) bool {
-	if probe == nil || probe.HTTPGet == nil {
 		return true
 	}
-	port := probe.HTTPGet.Port.IntValue()
-	for _, one := range container.Ports {
-		if one.Name == probe.HTTPGet.Port.StrVal {
-			port = int(one.ContainerPort)
+	p.changed = false
+	inits, mains, phase, isReady := []core.ContainerStatus{}, []core.ContainerStatus{}, p.phase, true
+	for _, one := range p.containers {
+		status := one.status()
+		if one.isInit {
+			inits = append(inits, status)
+			continue
+		}
+		mains = append(mains, status)
+		isReady = isReady && status.Ready
+		if phase == core.PodPending && (status.State.Running != nil || status.LastTerminationState.Terminated != nil) {
+			phase = core.PodRunning
 		}
 	}
-	client := http.Client{Timeout: time.Duration(max(probe.TimeoutSeconds, 1)) * time.Second}
-	answer, err := client.Get("http://" + p.address + ":" + strconv.Itoa(port) + probe.HTTPGet.Path)
-	if err != nil {
-		return false
-	}
-	answer.Body.Close()
-	return answer.StatusCode < 400
-}
-
-// user is who the process runs as, where this process may choose.
-func (p *pod) user(container core.Container) (uid, gid uint32) {
-	if security := p.object.Spec.SecurityContext; security != nil {
-		if security.RunAsUser != nil {
-			uid = uint32(*security.RunAsUser)
-		}
-		if security.FSGroup != nil {
-			gid = uint32(*security.FSGroup)
-		}
-		if security.RunAsGroup != nil {
-			gid = uint32(*security.RunAsGroup)
-		}
-	}
-	if security := container.SecurityContext; security != nil && security.RunAsUser != nil {
-		uid = uint32(*security.RunAsUser)
-	}
-	return uid, gid
-}
-
-// mounts are directories by the paths at which the container has them.
-func (p *pod) mounts(home string, container core.Container, uid, gid uint32) (map[string]string, error) {
-	mounts := map[string]string{}
-	for _, mount := range container.VolumeMounts {
-		for _, volume := range p.object.Spec.Volumes {
-			if volume.Name != mount.Name {
-				continue
-			}
-			path := filepath.Join(home, "volumes", volume.Name)
-			switch {
-			case volume.PersistentVolumeClaim != nil:
-				path = p.claim(p.object.Namespace, volume.PersistentVolumeClaim.ClaimName)
-			case volume.EmptyDir == nil:
-				continue
-			}
-			path = filepath.Join(path, mount.SubPath)
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				return nil, err
-			}
-			if err := os.MkdirAll(path, 0o770); err != nil {
-				return nil, err
-			}
-			if os.Getuid() == 0 {
-				if err := os.Chown(path, int(uid), int(gid)); err != nil {
-					return nil, err
-				}
-			}
-			mounts[mount.MountPath] = path
-		}
-	}
-	return mounts, nil
-}
-
-var bound = regexp.MustCompile(`^(--[a-z-]+-address=):(\d+)$`)
-
-// placed is a text with the directories for the container's paths, and the pod's address for all interfaces.
-func (p *pod) placed(text string, mounts map[string]string) string {
-	text = bound.ReplaceAllString(text, "${1}"+p.address+":${2}")
-	for inside, outside := range mounts {
-		prefix, path, ok := strings.Cut(text, "=")
-		if !ok {
-			prefix, path = "", text
-		} else {
-			prefix += "="
-		}
-		if path == inside || strings.HasPrefix(path, inside+"/") {
-			return prefix + outside + strings.TrimPrefix(path, inside)
-		}
-	}
-	return text
-}
-
-func (p *pod) environment(ctx context.Context, container core.Container) (map[string]string, error) {
-	environment := map[string]string{}
-	for _, one := range container.Env {
-		value := expand(one.Value, environment)
-		if from := one.ValueFrom; from != nil {
-			switch {
-			case from.FieldRef != nil:
-				value = p.field(from.FieldRef.FieldPath)
-			case from.SecretKeyRef != nil:
-				secret, err := p.client.CoreV1().Secrets(p.object.Namespace).Get(ctx, from.SecretKeyRef.Name, meta.GetOptions{})
-				if err != nil && (from.SecretKeyRef.Optional == nil || !*from.SecretKeyRef.Optional) {
-					return nil, err
-				}
-				value = string(secret.Data[from.SecretKeyRef.Key])
-			case from.ConfigMapKeyRef != nil:
-				config, err := p.client.CoreV1().ConfigMaps(p.object.Namespace).Get(ctx, from.ConfigMapKeyRef.Name, meta.GetOptions{})
-				if err != nil && (from.ConfigMapKeyRef.Optional == nil || !*from.ConfigMapKeyRef.Optional) {
-					return nil, err
-				}
-				value = config.Data[from.ConfigMapKeyRef.Key]
-			}
-		}
-		environment[one.Name] = value
-	}
-	return environment, nil
-}
-
-func (p *pod) field(path string) string {
-	switch path {
-	case "metadata.name":
-		return p.object.Name
-	case "metadata.namespace":
-		return p.object.Namespace
-	case "metadata.uid":
-		return string(p.object.UID)
-	case "spec.nodeName":
-		return p.name
-	case "spec.serviceAccountName":
-		return p.object.Spec.ServiceAccountName
-	case "status.podIP", "status.hostIP":
-		return p.address
-	}
-	return ""
-}
-
-var reference = regexp.MustCompile(`\$\(([A-Za-z_][A-Za-z0-9_]*)\)`)
-
-// expand resolves $(NAME), as kubelet does.
-func expand(text string, environment map[string]string) string {
-	return reference.ReplaceAllStringFunc(text, func(found string) string {
-		if value, ok := environment[found[2:len(found)-1]]; ok {
-			return value
-		}
-		return found
-	})
-}
-
-// kubeconfig is a file with the token of the pod's ServiceAccount.
-func (p *pod) kubeconfig(ctx context.Context, home string, uid, gid uint32) (string, error) {
-	path := filepath.Join(home, "kubeconfig")
-	seconds := int64(24 * 3600)
-	request := &authentication.TokenRequest{Spec: authentication.TokenRequestSpec{
-		ExpirationSeconds: &seconds,
-		BoundObjectRef:    &authentication.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.object.Name, UID: p.object.UID},
-	}}
-	account := p.object.Spec.ServiceAccountName
-	token, err := p.client.CoreV1().ServiceAccounts(p.object.Namespace).CreateToken(ctx, account, request, meta.CreateOptions{})
-	if err != nil {
-		return "", err
-	}
-	config := api.NewConfig()
-	config.Clusters["here"] = &api.Cluster{Server: p.config.Host, CertificateAuthorityData: p.config.CAData, CertificateAuthority: p.config.CAFile}
-	config.AuthInfos["pod"] = &api.AuthInfo{Token: token.Status.Token}
-	config.Contexts["pod"] = &api.Context{Cluster: "here", AuthInfo: "pod", Namespace: p.object.Namespace}
-	config.CurrentContext = "pod"
-	if err := clientcmd.WriteToFile(*config, path); err != nil {
-		return "", err
-	}
-	if os.Getuid() == 0 {
-		err = os.Chown(path, int(uid), int(gid))
-	}
-	return path, err
-}
-
-// report writes the pod's status; false when it could not.
-func (p *pod) report(ctx context.Context, state core.ContainerState, phase core.PodPhase) bool {
-	object, err := p.client.CoreV1().Pods(p.object.Namespace).Get(ctx, p.object.Name, meta.GetOptions{})
-	if err != nil || object.UID != p.object.UID {
-		return false
-	}
-	p.mutex.Lock()
-	ready := p.ready && state.Running != nil
-	restarts := p.restarts
+	since, reason, message := p.since, p.reason, p.message
 	p.mutex.Unlock()
-	truth := core.ConditionFalse
-	if ready {
-		truth = core.ConditionTrue
+
+	again := func(err error) bool {
+		p.mutex.Lock()
+		defer p.mutex.Unlock()
+		p.changed = p.changed || err != nil
+		return err == nil
+	}
+	object, err := p.client.CoreV1().Pods(p.object.Namespace).Get(ctx, p.object.Name, meta.GetOptions{})
+	if err == nil && object.UID != p.object.UID {
+		return true // nobody's any more
+	}
+	if err != nil {
+		return again(err)
 	}
 	status := &object.Status
-	status.Phase, status.PodIP, status.HostIP = phase, p.address, "127.0.0.1"
-	status.PodIPs, status.HostIPs = []core.PodIP{{IP: p.address}}, []core.HostIP{{IP: "127.0.0.1"}}
-	if status.StartTime == nil {
-		now := meta.Now()
-		status.StartTime = &now
+	status.Phase, status.Reason, status.Message, status.StartTime = phase, reason, message, since
+	status.PodIP, status.PodIPs = p.address, []core.PodIP{{IP: p.address}}
+	status.HostIP, status.HostIPs = "127.0.0.1", []core.HostIP{{IP: "127.0.0.1"}}
+	status.InitContainerStatuses, status.ContainerStatuses = inits, mains
+	if len(inits) == 0 {
+		status.InitContainerStatuses = nil
 	}
-	started := state.Running != nil
-	status.ContainerStatuses = []core.ContainerStatus{{
-		Name: p.object.Spec.Containers[0].Name, Image: p.object.Spec.Containers[0].Image,
-		State: state, Ready: ready, Started: &started, RestartCount: restarts,
-	}}
-	for _, kind := range []core.PodConditionType{core.ContainersReady, core.PodReady} {
-		set(status, core.PodCondition{Type: kind, Status: truth, LastTransitionTime: meta.Now()})
-	}
-	for _, kind := range []core.PodConditionType{core.PodInitialized, core.PodReadyToStartContainers} {
-		set(status, core.PodCondition{Type: kind, Status: core.ConditionTrue, LastTransitionTime: meta.Now()})
-	}
+	set(status, core.ContainersReady, isReady)
+	set(status, core.PodReady, isReady)
+	set(status, core.PodInitialized, phase != core.PodPending || len(inits) == 0)
+	set(status, core.PodReadyToStartContainers, since != nil)
 	_, err = p.client.CoreV1().Pods(object.Namespace).UpdateStatus(ctx, object, meta.UpdateOptions{})
-	return err == nil
+	return again(err)
 }
 
-func set(status *core.PodStatus, condition core.PodCondition) {
+func set(status *core.PodStatus, kind core.PodConditionType, truth bool) {
+	condition := core.PodCondition{Type: kind, Status: core.ConditionFalse, LastTransitionTime: meta.Now()}
+	if truth {
+		condition.Status = core.ConditionTrue
+	}
 	for i, one := range status.Conditions {
-		if one.Type == condition.Type {
+		if one.Type == kind {
 			if one.Status != condition.Status {
 				status.Conditions[i] = condition
 			}

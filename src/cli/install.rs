@@ -207,10 +207,19 @@ fn say(object: &str, change: Change, is_dry: bool) {
     anstream::println!("{object} {style}{word}{style:#}{dry}");
 }
 
+/// Whether the namespace of an object is missing.
+fn names_no_namespace(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    status.code == 404 && status.details.as_ref().is_some_and(|details| details.kind == "namespaces")
+}
+
 fn hinted(error: &InstallError) -> anyhow::Error {
     let hint = match error {
         InstallError::Refused { error: cause, .. } if matches!(&**cause, kube::Error::Api(status) if status.code == 403) => {
             "installing takes the rights of a cluster administrator; --dry-run prints what one has to apply"
+        }
+        InstallError::Refused { error: cause, .. } if names_no_namespace(cause) => {
+            "make that namespace: kubectl create namespace; what was applied stays, and the same command goes on"
         }
         InstallError::Refused { .. } => {
             "check --kubeconfig and --context; what was applied stays, and the same command goes on"

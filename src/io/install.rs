@@ -9,6 +9,7 @@ use serde_json::Value;
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
+use super::apply::refusal;
 use super::kinds::{Kind, Kinds};
 use crate::api::{MANAGED_BY as OPERATOR, MANAGED_BY_LABEL};
 use crate::core::install::{INSTALLED_IN, MANAGED_BY, Owner, Waves, key, owner, told, waits_for};
@@ -45,7 +46,7 @@ const REGISTERED: &[(&str, &str)] = &[
 #[derive(Debug, Error)]
 pub enum InstallError {
     /// The API server said no, or nothing.
-    #[error("{object} can't be {what}: {error}")]
+    #[error("{object} can't be {what}: {}", refusal(error).message)]
     Refused {
         /// The object.
         object: String,

@@ -217,6 +217,11 @@ impl Events {
             | Reason::ImageRemoved
             | Reason::ImageRetained
             | Reason::ImageUnused
+            | Reason::Fetching
+            | Reason::Moving
+            | Reason::Deleting
+            | Reason::Succeeded
+            | Reason::SourceSuspended
             | Reason::Paused => EventType::Normal,
             _ => EventType::Warning,
         };

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DynamicObject, ListParams};
 use kube::core::error_boundary::{DeserializeGuard, InvalidObject};
 use kube::core::{ClusterResourceScope, NamespaceResourceScope};
@@ -185,6 +186,14 @@ fn sorted_out<K: Resource<DynamicType = ()>>(items: Vec<DeserializeGuard<K>>) ->
     (objects, left_out)
 }
 
+/// Leaves out which fields each writer has, which is much of what is kept of an object and is read of none. Who wrote, and
+/// when, stays. So what is kept must not be sent back with its `managedFields`.
+fn lighten(metadata: &mut ObjectMeta) {
+    for entry in metadata.managed_fields.iter_mut().flatten() {
+        entry.fields_v1 = None;
+    }
+}
+
 /// The same event, if its object can be read; with the object as it was last read where it must not seem to be gone.
 fn readable<K>(event: Event<DeserializeGuard<K>>, known: &Store<K>, unreadable: &Unreadable) -> Option<Event<K>>
 where
@@ -198,8 +207,9 @@ where
     let read = |object: DeserializeGuard<K>| {
         let place = place(&object);
         match object.0 {
-            Ok(object) => {
+            Ok(mut object) => {
                 unreadable.forget(&place.erase());
+                lighten(object.meta_mut());
                 Ok(object)
             }
             Err(invalid) => {
@@ -252,6 +262,17 @@ mod tests {
         ] {
             assert_eq!(without_values(error), told);
         }
+    }
+
+    #[test]
+    fn who_wrote_is_kept_and_not_what() {
+        let entry = json!({"manager": "kubectl", "operation": "Apply", "time": "2026-01-01T00:00:00Z",
+            "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:interval": {}}}});
+        let mut metadata = serde_json::from_value(json!({"managedFields": [entry]})).unwrap();
+        lighten(&mut metadata);
+        let expected = json!({"managedFields": [{"manager": "kubectl", "operation": "Apply",
+            "time": "2026-01-01T00:00:00Z", "fieldsType": "FieldsV1"}]});
+        assert_eq!(serde_json::to_value(metadata).unwrap(), expected);
     }
 
     #[tokio::test]

@@ -74,6 +74,8 @@ struct Log {
     /// The last lines as they were last seen, where there are no others.
     tail: String,
     has_printed: bool,
+    /// The line that was printed last.
+    last: String,
     /// What was last said of what is waited for.
     said: String,
 }
@@ -81,7 +83,7 @@ struct Log {
 impl Log {
     fn new(named: Named) -> Self {
         let (served, pods) = (proxy::Cursor::default(), pods::Cursor::default());
-        Self { named, served, pods, tail: String::new(), has_printed: false, said: String::new() }
+        Self { named, served, pods, tail: String::new(), has_printed: false, last: String::new(), said: String::new() }
     }
 
     async fn print(mut self, image: Image, follow: bool) -> Result<()> {
@@ -91,14 +93,8 @@ impl Log {
             let sight = self.look(&image).await?;
             match follow::next(&sight, is_last, self.has_printed) {
                 Next::End => return Ok(()),
-                Next::Tail(why) => {
-                    self.say(&why);
-                    return self.print_tail(&image);
-                }
-                Next::FollowTail(why) => {
-                    self.say(&why);
-                    self.print_tail(&image)?;
-                }
+                Next::Tail(why) => return self.print_tail(&image, &why),
+                Next::FollowTail(why) => self.print_tail(&image, &why)?,
                 Next::Wait(why) => self.say(&why),
             }
             image = self.again().await?;
@@ -145,16 +141,23 @@ impl Log {
         }
     }
 
-    /// Prints the lines of the status that were not printed yet.
-    fn print_tail(&mut self, image: &Image) -> Result<()> {
+    /// Says why, and prints the lines of the status that were not printed yet. Where all of them were, there is nothing to say.
+    fn print_tail(&mut self, image: &Image, why: &str) -> Result<()> {
         let now = image.status.as_ref().map(|status| status.log_tail.clone()).unwrap_or_default();
-        let text = new_lines(&self.tail, &now).into_iter().fold(String::new(), |text, line| text + line + "\n");
+        let new = new_lines(&self.tail, &now).into_iter().fold(String::new(), |text, line| text + line + "\n");
+        let text = follow::behind(&new, &self.last).to_owned();
         self.tail = now;
+        if !text.is_empty() || !self.has_printed {
+            self.say(why);
+        }
         self.write(&text)
     }
 
     fn write(&mut self, text: &str) -> Result<()> {
         self.has_printed |= !text.is_empty();
+        if let Some(last) = text.lines().rfind(|line| !line.is_empty()) {
+            last.clone_into(&mut self.last);
+        }
         output::print(&follow::shown(text))
     }
 }

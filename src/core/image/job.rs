@@ -228,6 +228,13 @@ impl JobRequest {
         volumes.push(json!({"name": VOLUME, "configMap": {"name": self.name()}}));
         let container = spec.get_mut("containers").and_then(|all| all.get_mut(at)).and_then(Value::as_object_mut);
         self.equip(container.ok_or_else(|| unusable("its containers are no objects"))?)?;
+        // The last lines of each tell what went wrong also where logs can't be read.
+        for list in ["initContainers", "containers"] {
+            let all = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+            for container in all.filter_map(Value::as_object_mut) {
+                container.entry("terminationMessagePolicy").or_insert_with(|| "FallbackToLogsOnError".into());
+            }
+        }
         Ok(pod)
     }
 
@@ -260,8 +267,6 @@ impl JobRequest {
         let mounts = list(container, "volumeMounts").ok_or_else(|| unusable("volumeMounts"))?;
         mounts.retain(|mount| mount["mountPath"].as_str().map(|path| path.trim_end_matches('/')) != Some(DIRECTORY));
         mounts.push(json!({"name": VOLUME, "mountPath": DIRECTORY, "readOnly": true}));
-        // Its last lines tell what went wrong also where logs can't be read.
-        container.entry("terminationMessagePolicy").or_insert_with(|| "FallbackToLogsOnError".into());
         Ok(())
     }
 }

@@ -97,6 +97,8 @@ impl Books {
             }
             let mut next = image.clone();
             next.status = Some(status);
+            // What is kept of an object says not which fields each writer has: the API server's own word stays.
+            next.metadata.managed_fields = None;
             let params = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
             match api.replace_status(&image.name_any(), &params, &next).await {
                 Ok(image) => {

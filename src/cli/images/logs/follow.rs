@@ -138,6 +138,17 @@ pub fn is_over(image: &Image) -> bool {
     is_at_rest(phase) || image.metadata.deletion_timestamp.is_some()
 }
 
+/// What stands behind the line that was printed last; all, if it is not there.
+pub fn behind<'a>(text: &'a str, last: &str) -> &'a str {
+    let mut end = 0;
+    let ends = text.split_inclusive('\n').map(|line| {
+        end += line.len();
+        (line.trim_end_matches('\n'), end)
+    });
+    let printed = ends.filter(|(line, _)| !last.is_empty() && *line == last).last();
+    printed.map_or(text, |(_, end)| &text[end..])
+}
+
 /// Text as it may reach a terminal: what a container writes must not steer it.
 pub fn shown(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { ' ' } else { c }).collect()
@@ -238,6 +249,20 @@ mod tests {
         }
         for (phase, over) in [("Queued", false), ("Running", false), ("Succeeded", true), ("Cancelled", true)] {
             assert_eq!(is_over(&image(&json!({"phase": phase}))), over, "{phase}");
+        }
+    }
+
+    #[test]
+    fn what_was_printed_is_not_shown_again() {
+        for (text, last, expected) in [
+            ("Job a/b\na\nb\n", "b", ""),
+            ("a\nb\nstep register\n", "b", "step register\n"),
+            ("a\nno space left\nno space left\nc\n", "no space left", "c\n"),
+            ("a\nb\n", "before all of it", "a\nb\n"),
+            ("a\nb\n", "", "a\nb\n"),
+            ("", "b", ""),
+        ] {
+            assert_eq!(behind(text, last), expected, "{text:?} {last:?}");
         }
     }
 

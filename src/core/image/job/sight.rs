@@ -90,11 +90,14 @@ impl Seen {
         self.pods.iter().max_by_key(made)
     }
 
-    /// Whether it has come to an end by itself: the Job says so, or container `build` has ended.
+    /// Whether it has come to an end by itself: the Job says so, its pod does, or container `build` has ended.
     pub fn has_ended(&self) -> bool {
         let of_job =
             |job: &Value| ["Failed", "FailureTarget", "Complete"].iter().any(|type_| condition(job, type_).is_some());
-        self.job.as_ref().is_some_and(of_job) || self.pod().is_some_and(|pod| state(pod, "terminated").is_some())
+        let of_pod = |pod: &Value| {
+            matches!(text(pod, "/status/phase"), "Failed" | "Succeeded") || state(pod, "terminated").is_some()
+        };
+        self.job.as_ref().is_some_and(of_job) || self.pod().is_some_and(of_pod)
     }
 
     /// What it says.

@@ -42,6 +42,7 @@ fn template() -> Value {
             "affinity": {"nodeAffinity": {}},
             "fieldOfTheFuture": {"kept": true},
             "volumes": [{"name": "work", "emptyDir": {}}],
+            "initContainers": [{"name": "fetch", "terminationMessagePolicy": "File"}, {"name": "prepare"}],
             "containers": [
                 {"name": "proxy", "image": "proxy:1", "env": [{"name": "P", "value": "q"}]},
                 {
@@ -83,8 +84,15 @@ fn the_pod_is_the_templates_with_what_is_ours() {
                     {"name": "work", "emptyDir": {}},
                     {"name": "clusterstack-recipe", "configMap": {"name": request().name()}},
                 ],
+                "initContainers": [
+                    {"name": "fetch", "terminationMessagePolicy": "File"},
+                    {"name": "prepare", "terminationMessagePolicy": "FallbackToLogsOnError"},
+                ],
                 "containers": [
-                    {"name": "proxy", "image": "proxy:1", "env": [{"name": "P", "value": "q"}]},
+                    {
+                        "name": "proxy", "image": "proxy:1", "env": [{"name": "P", "value": "q"}],
+                        "terminationMessagePolicy": "FallbackToLogsOnError",
+                    },
                     {
                         "name": "build", "image": "packer:1", "futureField": [1],
                         "env": [
@@ -336,6 +344,11 @@ fn a_pod_that_is_refused_is_not_waited_for_as_one_that_may_come() {
     assert!(!seen("FailedCreate", level, vec![]).has_ended());
     let failed = json!([{"type": "Failed", "status": "True"}]);
     assert!(Seen { job: Some(job(failed)), ..Seen::default() }.has_ended());
+    // A pod that never came to its container keeps its log, too.
+    for (phase, has_ended) in [("Failed", true), ("Running", false), ("Pending", false)] {
+        let of_init = json!({"status": {"phase": phase}});
+        assert_eq!(Seen { pods: vec![of_init], ..Seen::default() }.has_ended(), has_ended, "{phase}");
+    }
     // One that was made nevertheless is looked at itself.
     let runs = seen("FailedCreate", level, vec![pod("Running", json!({"running": {}}))]);
     assert_eq!(runs.judge(), Sight::Running(None));
