@@ -31,7 +31,10 @@ impl Operator {
     pub(crate) fn start(clusterstack: &Path, plane: &Plane, source: &Path, flags: &[String]) -> Result<Self> {
         let log = plane.dir().join("operator.log");
         let file = File::options().create(true).append(true).open(&log)?;
-        let child = Command::new(clusterstack)
+        // It ends with us, however we do.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL"])
+            .arg(clusterstack)
             .args(["operator", "--leader-elect-namespace", "clusterstack-system"])
             .args(["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0"])
             .arg("--release-dir")

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -59,10 +60,18 @@ func run() error {
 		if !ok {
 			return fmt.Errorf("%q is not IMAGE=PROGRAM", pair)
 		}
-		programs[image] = program
+		path, err := filepath.Abs(program)
+		if err != nil {
+			return err
+		}
+		programs[image] = path
 	}
 	if *dir == "" || len(programs) == 0 {
 		return fmt.Errorf("usage: node -kubeconfig FILE -dir DIR [-name NAME] [-taint] IMAGE=PROGRAM...")
+	}
+	path, err := filepath.Abs(*dir)
+	if err != nil {
+		return err
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
 	if err != nil {
@@ -84,6 +93,6 @@ func run() error {
 			}
 		}
 	}()
-	node := newNode(client, config, *dir, *name, *taint, programs)
+	node := newNode(client, config, path, *name, *taint, programs)
 	return node.run(ctx)
 }

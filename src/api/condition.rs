@@ -417,6 +417,36 @@ pub fn find(conditions: &[Condition], type_: ConditionType) -> Option<&Condition
     conditions.iter().find(|c| c.type_ == type_.as_str())
 }
 
+/// A kind whose status has conditions.
+pub trait Reported {
+    /// What its status says; empty before the first pass.
+    fn conditions(&self) -> &[Condition];
+
+    /// Whether it is ready, and why not; `None` before that is said.
+    fn ready(&self) -> Option<&Condition> {
+        find(self.conditions(), ConditionType::Ready)
+    }
+}
+
+macro_rules! reported {
+    ($($kind:ty),+ $(,)?) => {$(
+        impl Reported for $kind {
+            fn conditions(&self) -> &[Condition] {
+                self.status.as_ref().map_or(&[], |status| &status.conditions)
+            }
+        }
+    )+};
+}
+
+reported!(
+    super::ClusterAddon,
+    super::ClusterStack,
+    super::ClusterStackRelease,
+    super::ClusterStackSource,
+    super::ProviderClusterStackRelease,
+    super::ProviderNodeImageRelease,
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;

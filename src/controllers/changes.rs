@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{Context, cluster_addon, cluster_stack, image_provider, origin};
-use crate::api::condition::{self, ConditionType, Reason};
+use crate::api::condition::{Reason, Reported};
 use crate::api::{ClusterAddon, ClusterStack, ClusterStackRelease, ClusterStackSource, ProviderClusterStackRelease};
 use crate::core::addon::cluster::addon_name;
 use crate::core::status;
@@ -101,7 +101,7 @@ fn tell(stack: ObjectRef<ClusterStack>, later: bool, to_stacks: &UnboundedSender
 
 /// Whether all that a release says is that it is being worked on.
 fn is_at_work(release: &ClusterStackRelease) -> bool {
-    let ready = release.status.as_ref().and_then(|status| condition::find(&status.conditions, ConditionType::Ready));
+    let ready = release.ready();
     release.metadata.deletion_timestamp.is_none()
         && ready.is_some_and(|ready| ready.reason == Reason::Progressing.as_str())
 }
@@ -160,12 +160,10 @@ fn provided_of(release: &ClusterStackRelease, to_provided: &UnboundedSender<Obje
 
 /// What of a ClusterStackSource concerns those who use it.
 fn source_change(source: &ClusterStackSource) -> u64 {
-    let status = source.status.as_ref();
-    let ready = status.and_then(|status| condition::find(&status.conditions, ConditionType::Ready));
-    let poll = status.and_then(|status| status.last_poll.as_ref());
+    let poll = source.status.as_ref().and_then(|status| status.last_poll.as_ref());
     let mut hasher = DefaultHasher::new();
     (source.uid(), edit(source), poll.map(|poll| &poll.revision)).hash(&mut hasher);
-    ready.map(|ready| (&ready.status, &ready.reason)).hash(&mut hasher);
+    source.ready().map(|ready| (&ready.status, &ready.reason)).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -188,21 +186,19 @@ pub(super) fn edit<K: ResourceExt>(object: &K) -> u64 {
 
 /// Lets those through that ask for a pass: what was edited since it was last seen, or has lost its status. A status that
 /// appears is our own report of a pass.
-pub(super) fn asking<K: ResourceExt<DynamicType = ()>, E>(
+pub(super) fn asking<K: ResourceExt<DynamicType = ()> + Reported, E>(
     events: impl Stream<Item = Result<K, E>>,
-    has_status: impl Fn(&K) -> bool,
 ) -> impl Stream<Item = Result<K, E>> {
-    asking_by(events, edit, has_status)
+    asking_by(events, edit)
 }
 
 /// The same, where `edit_of` tells one edit from another.
-pub(super) fn asking_by<K: ResourceExt<DynamicType = ()>, E>(
+pub(super) fn asking_by<K: ResourceExt<DynamicType = ()> + Reported, E>(
     events: impl Stream<Item = Result<K, E>>,
     edit_of: impl Fn(&K) -> u64,
-    has_status: impl Fn(&K) -> bool,
 ) -> impl Stream<Item = Result<K, E>> {
     let mut seen = Seen::default();
-    events.try_filter(move |object| ready(seen.asks(object, edit_of(object), has_status(object))))
+    events.try_filter(move |object| ready(seen.asks(object, edit_of(object))))
 }
 
 /// The edits of objects that were let through, by UID, and whether there was a status then.
@@ -210,27 +206,16 @@ pub(super) fn asking_by<K: ResourceExt<DynamicType = ()>, E>(
 struct Seen(HashMap<String, (u64, bool)>);
 
 impl Seen {
-    fn asks(&mut self, object: &impl ResourceExt, now: u64, has_status: bool) -> bool {
+    fn asks(&mut self, object: &(impl ResourceExt + Reported), now: u64) -> bool {
         let Some(uid) = object.uid() else { return true };
         if object.meta().deletion_timestamp.is_some() && object.finalizers().is_empty() {
             self.0.remove(&uid);
             return true;
         }
+        let has_status = !object.conditions().is_empty();
         let before = self.0.insert(uid, (now, has_status));
         before.is_none_or(|(edit, had_status)| edit != now || had_status && !has_status)
     }
-}
-
-pub(super) fn has_stack_status(stack: &ClusterStack) -> bool {
-    stack.status.as_ref().is_some_and(|status| !status.conditions.is_empty())
-}
-
-pub(super) fn has_source_status(source: &ClusterStackSource) -> bool {
-    source.status.as_ref().is_some_and(|status| !status.conditions.is_empty())
-}
-
-pub(super) fn has_release_status(release: &ClusterStackRelease) -> bool {
-    release.status.as_ref().is_some_and(|status| !status.conditions.is_empty())
 }
 
 /// The digests of the artifacts that these releases were made from.
@@ -350,7 +335,7 @@ mod tests {
             ("it is gone", json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}), true),
         ] {
             let object = stack(&change);
-            assert_eq!(seen.asks(&object, edit(&object), has_stack_status(&object)), expected, "{what}");
+            assert_eq!(seen.asks(&object, edit(&object)), expected, "{what}");
         }
         assert_eq!(seen.0.len(), 1, "what is gone is forgotten");
     }

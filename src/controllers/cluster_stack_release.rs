@@ -16,7 +16,7 @@ use super::origin::{Origin, own_demand};
 use super::rights::Rights;
 use super::{Context, Doing, Error, cluster_stack, deletion, provider, reconcile_at, spread};
 use crate::api::cluster_stack_release::{Artifact, Resource as Row, ResourceStatus};
-use crate::api::condition::{self, ConditionType, Reason};
+use crate::api::condition::{self, ConditionType, Reason, Reported};
 use crate::api::{ClusterStack, ClusterStackRelease, TRACEPARENT};
 use crate::core::manifest::{Manifest, ObjectKey, label_value};
 use crate::core::name::ReleaseName;
@@ -90,9 +90,7 @@ pub(super) async fn fetched(release: &ClusterStackRelease, ctx: &Context) -> Res
     }
     let artifact = release.status.as_ref().and_then(|status| status.artifact.as_ref());
     let Some(artifact) = artifact else {
-        let ready =
-            release.status.as_ref().and_then(|status| condition::find(&status.conditions, ConditionType::Ready));
-        let why = ready.filter(|ready| ready.status == "False" && !ready.message.is_empty());
+        let why = release.ready().filter(|ready| ready.status == "False" && !ready.message.is_empty());
         let why = why.map(|ready| format!("; it says {}: {}", ready.reason, ready.message)).unwrap_or_default();
         return Err(unknown(format!("waiting for ClusterStackRelease {name} to be fetched{why}")));
     };
@@ -534,6 +532,10 @@ async fn write_status(release: &ClusterStackRelease, ctx: &Context, facts: Relea
         .doing(|| format!("writing the status of ClusterStackRelease {}", release.name_any()))?;
     let reason = |conditions| condition::find(conditions, ConditionType::Ready).map(|c| c.reason.clone());
     let now = condition::find(&status.conditions, ConditionType::Ready);
+    let created = release.metadata.creation_timestamp.as_ref();
+    if let (true, Some(unready)) = (written, status::unready_for(&previous.conditions, created, &status.conditions)) {
+        ctx.metrics.release_unready_seconds.observe(unready);
+    }
     if let (true, Some(now)) = (written && reason(&previous.conditions) != reason(&status.conditions), now) {
         tracing::info!(namespace = release.namespace().unwrap_or_default(), release = %release.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStackRelease");
         let word = Reason::named(&now.reason);

@@ -139,10 +139,9 @@ pub(super) async fn run(
                     }
                 }
             });
-    let has_status = |release: &Release| release.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
     let unread = Arc::clone(&images);
     let pass = move |release: Arc<Release>, ctx: Arc<Context>| timed_release(release, ctx, Arc::clone(&images));
-    let releases = Controller::for_stream(asking(events, has_status), release_reader)
+    let releases = Controller::for_stream(asking(events), release_reader)
         .with_config(every_due())
         .reconcile_on(triggers)
         .graceful_shutdown_on(intake.clone().cancelled_owned())

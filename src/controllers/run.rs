@@ -16,10 +16,7 @@ use tokio::sync::{SetOnce, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::changes::{
-    Routes, artifacts_of, asking, has_release_status, has_source_status, has_stack_status, release_events, route,
-    source_events, stack_events,
-};
+use super::changes::{Routes, artifacts_of, asking, release_events, route, source_events, stack_events};
 use super::passes::{every_due, timed_release, timed_source, timed_stack};
 use super::receiver::{self, Bucket, Hooks, Tokens};
 use super::shared_settings::Ongoing;
@@ -358,19 +355,19 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
     let provided = (to_provided, provided_triggers);
     let provider = image_provider::run(&client, ctx(), provided, identity, tasks.clone(), intake());
     let before_any_pass = ends_before_any_pass(parts.intake.clone(), Arc::clone(&context));
-    let stacks = Controller::for_stream(asking(stack_events, has_stack_status), stack_reader)
+    let stacks = Controller::for_stream(asking(stack_events), stack_reader)
         .with_config(every_due())
         .reconcile_on(stack_triggers)
         .graceful_shutdown_on(parts.intake.clone().cancelled_owned())
         .run(timed_stack, |object, error, ctx| ctx.on_error(&*object, error), Arc::clone(&context))
         .for_each(|_| ready(()));
-    let releases = Controller::for_stream(asking(release_events, has_release_status), release_reader)
+    let releases = Controller::for_stream(asking(release_events), release_reader)
         .with_config(every_due())
         .reconcile_on(release_triggers)
         .graceful_shutdown_on(parts.intake.clone().cancelled_owned())
         .run(timed_release, |object, error, ctx| ctx.on_error(&*object, error), Arc::clone(&context))
         .for_each(|_| ready(()));
-    let sources = Controller::for_stream(asking(source_events, has_source_status), source_reader)
+    let sources = Controller::for_stream(asking(source_events), source_reader)
         .with_config(every_due())
         .reconcile_on(source_triggers)
         .graceful_shutdown_on(parts.intake.cancelled_owned())

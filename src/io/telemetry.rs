@@ -104,6 +104,8 @@ pub struct Metrics {
     pub reconciles: Family<ByController, Counter>,
     /// How long they took, in seconds.
     pub reconcile_seconds: Family<ByController, Histogram>,
+    /// How long releases were not Ready until they were, in seconds: from their creation, or since something was wrong.
+    pub release_unready_seconds: Histogram,
     /// Objects by what was done with them.
     pub objects: Family<ByAction, Counter>,
     /// Polls of sources that reached the source.
@@ -127,6 +129,8 @@ impl Default for Metrics {
             registry: Arc::default(),
             reconciles: Family::default(),
             reconcile_seconds,
+            // Conditions have whole seconds.
+            release_unready_seconds: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
             objects: Family::default(),
             polls: Counter::default(),
             poll_failures: Counter::default(),
@@ -136,6 +140,8 @@ impl Default for Metrics {
         };
         registry.register("reconciles", "Passes of the controllers", metrics.reconciles.clone());
         registry.register("reconcile_seconds", "Duration of a pass", metrics.reconcile_seconds.clone());
+        let unready = metrics.release_unready_seconds.clone();
+        registry.register("release_unready_seconds", "Time that releases were not ready until they were", unready);
         registry.register("objects", "Objects of releases by what was done with them", metrics.objects.clone());
         registry.register("source_polls", "Successful polls of sources", metrics.polls.clone());
         registry.register("source_poll_failures", "Failed polls of sources", metrics.poll_failures.clone());

@@ -17,10 +17,11 @@ use super::repository::{Repository, Stack};
 use super::rows::rows;
 use super::screen::{GOOD, Screen, seconds};
 use super::world::{self, World};
+use crate::api::ClusterStack;
 use crate::api::cluster_stack::ClusterStackSpec;
 use crate::api::cluster_stack_release::{ClusterStackReleaseStatus, Resource};
+use crate::api::condition::Reported;
 use crate::api::source::{GitSource, Source};
-use crate::api::{ClusterStack, ConditionType, condition};
 
 /// How long anything may take that waits for no poll of the source.
 const SOON: Duration = Duration::from_secs(30);
@@ -277,7 +278,6 @@ fn kept<'a>(world: &'a World, name: &str) -> Option<&'a str> {
 
 /// What the ClusterStack says is in the way.
 fn said(world: &World) -> String {
-    let status = world.stacks.values().next().and_then(|stack| stack.status.as_ref());
-    let ready = status.and_then(|status| condition::find(&status.conditions, ConditionType::Ready));
+    let ready = world.stacks.values().next().and_then(|stack| stack.ready());
     ready.map_or(String::new(), |c| format!("; the ClusterStack says {} {}: {}", c.status, c.reason, c.message))
 }

@@ -33,7 +33,6 @@ pub(in crate::controllers) async fn run(
     let (reader, writer) = reflector::store();
     let read = Arc::new(SetOnce::new());
     let namespace = ctx.settings.namespace.clone();
-    let has_status = |addon: &ClusterAddon| addon.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
     let changes = stored::watch(client, namespace.as_deref(), reader.clone(), ctx.unreadable.clone())
         .inspect_ok(ctx.moves.noted())
         .reflect(writer)
@@ -46,7 +45,7 @@ pub(in crate::controllers) async fn run(
     let _ = ctx.caches.addons.set(reader.clone());
     on_handover(&ctx, &reader, to_addons);
     let pass = move |addon: Arc<ClusterAddon>, ctx: Arc<Context>| timed_addon(addon, addons.clone(), ctx);
-    let passes = Controller::for_stream(asking(changes, has_status), reader)
+    let passes = Controller::for_stream(asking(changes), reader)
         .with_config(every_due())
         .reconcile_on(triggers)
         .graceful_shutdown_on(intake.clone().cancelled_owned())

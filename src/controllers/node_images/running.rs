@@ -266,9 +266,8 @@ pub async fn run(
                 changed(image);
             }
         });
-    let has_status = |image: &Image| image.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
     let templates = templates(client, &ctx, writers.templates);
-    let images = Controller::for_stream(asking_by(events, image_edit, has_status), ctx.images.clone())
+    let images = Controller::for_stream(asking_by(events, image_edit), ctx.images.clone())
         .with_config(every_due())
         .reconcile_on(triggers)
         .graceful_shutdown_on(intake.clone().cancelled_owned())

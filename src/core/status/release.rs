@@ -1,6 +1,7 @@
 //! Status of a ClusterStackRelease.
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{StepState, Trouble, applied_state, fit, not_synced, objects, unhealthy};
 use crate::api::cluster_stack_release::{Artifact, ClusterStackReleaseStatus, Resource};
@@ -175,4 +176,50 @@ pub fn waits_for_kind(status: &ClusterStackReleaseStatus, group: &str) -> bool {
     let mut rows = status.resources.iter();
     templated.is_some_and(|condition| !condition.is_true())
         || rows.any(|row| row.group == group && row.reason.is_some())
+}
+
+/// How many seconds a release was not Ready, now that it is: since it said so, or since it was created. `None` where it is
+/// not, or was before.
+pub fn unready_for(before: &[Condition], created: Option<&Time>, now: &[Condition]) -> Option<f64> {
+    let ready = |conditions| condition::find(conditions, ConditionType::Ready);
+    let now = ready(now).filter(|now| now.is_true())?.last_transition_time.as_ref()?;
+    let since = match ready(before) {
+        Some(before) if before.is_true() => return None,
+        Some(before) => before.last_transition_time.as_ref()?,
+        None => created?,
+    };
+    Some(now.0.duration_since(since.0).as_secs_f64().max(0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_time_until_a_release_is_ready_is_known() {
+        let at = |second: u8| format!("2026-01-01T00:00:{second:02}Z");
+        let ready = |status: &str, second: u8| -> Vec<Condition> {
+            vec![
+                serde_json::from_value(json!({"type": "Ready", "status": status, "reason": "R", "message": "",
+                "lastTransitionTime": at(second)}))
+                .unwrap(),
+            ]
+        };
+        let created: Time = serde_json::from_value(json!(at(1))).unwrap();
+        for (before, now, expected) in [
+            (vec![], ready("True", 8), Some(7.0)),
+            (ready("False", 3), ready("True", 8), Some(5.0)),
+            (ready("True", 3), ready("True", 3), None),
+            (ready("True", 3), ready("False", 8), None),
+            (vec![], ready("False", 8), None),
+            (vec![], vec![], None),
+            // A clock that went back.
+            (ready("False", 9), ready("True", 8), Some(0.0)),
+        ] {
+            assert_eq!(unready_for(&before, Some(&created), &now), expected, "{before:?} {now:?}");
+        }
+        assert_eq!(unready_for(&[], None, &ready("True", 8)), None);
+    }
 }
