@@ -365,10 +365,12 @@ async fn start(change: Change, mut order: Order, ctx: &Arc<NodeImages>) -> Resul
     if !ctx.queue_for(&me, &order, build.step()) {
         return Ok(Some(spread(WAITING)));
     }
-    let identity = ctx.identity.clone();
+    let (identity, log) = (ctx.identity.clone(), log_of(&image, &order, ctx));
     let decide = |_: &Image, build: &Build| {
         let claimed = Event::Claimed { identity: identity.clone(), now: Timestamp::now() };
-        build.is_due(Timestamp::now()).then(|| (vec![claimed], NodeImageFacts::default()))
+        // Who looks for its log knows at once where it will be.
+        let facts = NodeImageFacts { log: log.clone(), ..NodeImageFacts::default() };
+        build.is_due(Timestamp::now()).then(|| (vec![claimed], facts))
     };
     let claimed = ctx.books.change(&image, decide).await.doing(|| format!("claiming {}", named(&image)));
     let claimed = claimed.inspect_err(|_| ctx.leave(&me))?;
