@@ -165,6 +165,7 @@ async fn a_user_who_may_not_create_pods_gets_none_through_us_and_the_providers_r
     assert_eq!(pods(&provider).await.len(), 0);
 
     // What the provider offers is built, where the provider is.
+    server.set(|mode| mode.held = vec!["a.raw".into()]);
     create("x", json!({"sourceRef": {"name": "shared", "namespace": provider.namespace}})).await;
     let pod =
         wait_for("the provider's pod", || async { pods(&provider).await.pop().ok_or_else(|| "none".to_owned()) }).await;
@@ -173,6 +174,7 @@ async fn a_user_who_may_not_create_pods_gets_none_through_us_and_the_providers_r
     assert_eq!(pod["spec"]["automountServiceAccountToken"], false);
     let text = pod.to_string();
     assert!(!text.contains("hunter2") && !text.contains(&server.host()), "{text}");
+    server.set(|mode| mode.held.clear());
     user.ready("x", "v1").await;
     assert_eq!(pods(&user).await.len(), 0, "a pod in the user's namespace");
     assert_eq!(user.api("batch/v1", "Job").list(&ListParams::default()).await.unwrap().items.len(), 0);

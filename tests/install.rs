@@ -115,14 +115,22 @@ fn values_choose_what_is_installed() {
         "receiver.enabled=true",
         "crds.install=false",
         "flags.allow-source={127.0.0.1,/srv}",
+        "flags.log-format=text",
         "settings.log-level=debug",
         &format!("image.digest=sha256:{}", "a".repeat(64)),
     ]);
     let deployment = named(&narrow, "Deployment", "clusterstack").unwrap();
     assert_eq!(deployment["spec"].get("replicas"), None);
     let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap();
-    for arg in ["--allow-source=127.0.0.1", "--allow-source=/srv", "--receiver-bind-address=:9292"] {
+    for arg in ["--allow-source=127.0.0.1", "--allow-source=/srv"] {
         assert!(args.contains(&json!(arg)), "{arg}: {args:?}");
+    }
+    // What the chart gives itself is given once.
+    for (flag, value) in
+        [("--log-format", "text"), ("--receiver-bind-address", ":9292"), ("--metrics-bind-address", ":8080")]
+    {
+        let given: Vec<_> = args.iter().filter_map(|arg| arg.as_str()?.strip_prefix(flag)).collect();
+        assert_eq!(given, [format!("={value}")], "{flag}");
     }
     assert!(!args.iter().any(|arg| arg.as_str().unwrap().starts_with("--hook-")), "{args:?}");
     let secrets: Vec<&Value> =
@@ -142,6 +150,9 @@ fn values_that_make_no_sense_are_refused() {
         ("replica=3", "replica"),
         ("storage.size=1Gi,kind=Deployment", "storage.size needs kind StatefulSet"),
         ("image.digest=latest", "digest"),
+        ("flags.health-probe-bind-address=:9999", "flags.health-probe-bind-address: the chart gives that flag itself"),
+        ("flags.webhook-url=https://a.example", "flags.webhook-url: the chart gives that flag itself"),
+        ("flags.alow-source=127.0.0.1", "flags.alow-source: `clusterstack operator` has no flag --alow-source"),
     ] {
         let said = clusterstack(&["install", "--dry-run", "--set", value]).fails(1);
         assert!(said.contains(expected) && said.contains("install --chart DIR"), "{value}: {said}");

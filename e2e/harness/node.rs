@@ -2,7 +2,7 @@
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -20,6 +20,7 @@ pub(crate) const SHELL: &str = "registry.example.com/shell:e2e";
 pub(crate) struct Node {
     child: Child,
     directory: tempfile::TempDir,
+    limits_memory: bool,
 }
 
 impl Node {
@@ -31,7 +32,10 @@ impl Node {
             return None;
         };
         let program = String::from_utf8(built.stdout).expect("no UTF-8");
-        let directory = tempfile::tempdir().expect("no directory");
+        // Below the one of this process, which a later one removes where nobody else could.
+        let parent = control_plane::directory();
+        std::fs::create_dir_all(&parent).expect("no directory");
+        let directory = tempfile::tempdir_in(parent).expect("no directory");
         // Its pods run as other users.
         std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).expect("no directory");
         let mut child = Command::new(program.trim())
@@ -53,13 +57,13 @@ impl Node {
             skipped(format_args!("{test}: this user may make no namespaces for containers"));
             return None;
         }
-        assert_eq!(line.trim(), "ready", "the Node does not start");
-        Some(Self { child, directory })
+        assert!(line.starts_with("ready"), "the Node does not start: {line}");
+        Some(Self { child, directory, limits_memory: line.trim() == "ready" })
     }
 
-    /// Whether containers can be given a limit of memory, which takes an administrator.
+    /// Whether the containers of the shared one can be given a limit of memory, which takes control groups.
     pub(crate) fn limits_memory() -> bool {
-        std::fs::metadata("/proc/self").is_ok_and(|of| of.uid() == 0)
+        PLANE.get().and_then(Option::as_ref).is_some_and(|(_, node)| node.limits_memory)
     }
 
     /// Where the files of its pods are.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -161,7 +162,7 @@ func (c *container) once(ctx context.Context, program string, volumes map[string
 				return nil, err
 			}
 		}
-		description.Mounts = append(description.Mounts, mount{From: path, To: one.MountPath, IsReadOnly: one.ReadOnly})
+		description.Mounts = append(description.Mounts, mount{From: path, To: one.MountPath, IsReadOnly: one.ReadOnly || !c.isWritable(one.Name)})
 	}
 	if len(c.spec.Command) > 0 {
 		description.Command = nil
@@ -169,12 +170,12 @@ func (c *container) once(ctx context.Context, program string, volumes map[string
 	for _, word := range append(append([]string{}, c.spec.Command...), c.spec.Args...) {
 		description.Command = append(description.Command, listens.ReplaceAllString(expand(word, environment), "${1}"+c.address+":${2}"))
 	}
-	description.Environment = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "HOSTNAME=" + c.object.Name}
+	all := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/", "HOSTNAME": c.object.Name}
 	if server, err := url.Parse(c.config.Host); err == nil {
-		host, port, _ := net.SplitHostPort(server.Host)
-		description.Environment = append(description.Environment, "KUBERNETES_SERVICE_HOST="+host, "KUBERNETES_SERVICE_PORT="+port)
+		all["KUBERNETES_SERVICE_HOST"], all["KUBERNETES_SERVICE_PORT"], _ = net.SplitHostPort(server.Host)
 	}
-	for name, value := range environment {
+	maps.Copy(all, environment)
+	for name, value := range all {
 		description.Environment = append(description.Environment, name+"="+value)
 	}
 	return c.start(ctx, description, message)
@@ -227,10 +228,10 @@ func (c *container) start(ctx context.Context, description root, message string)
 	go func() { defer close(logged); defer read.Close(); keep(read, log) }()
 	go func() { _ = command.Wait(); close(ended) }()
 	c.probe(ctx, started, ended)
+	<-logged
 	c.mutex.Lock()
 	c.process, c.isReady = nil, false
 	c.mutex.Unlock()
-	<-logged
 
 	state := &core.ContainerStateTerminated{Reason: "Completed", StartedAt: started, FinishedAt: meta.Now()}
 	if status, ok := command.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
@@ -261,7 +262,7 @@ func keep(from io.Reader, log io.Writer) {
 			mark := "F"
 			if line[len(line)-1] == '\n' {
 				line = line[:len(line)-1]
-			} else {
+			} else if err != nil && errors.Is(err, bufio.ErrBufferFull) {
 				mark = "P"
 			}
 			fmt.Fprintf(log, "%s stdout %s %s\n", time.Now().UTC().Format(time.RFC3339Nano), mark, line)
@@ -288,7 +289,9 @@ func (c *container) probe(ctx context.Context, started meta.Time, ended chan str
 			}
 			if failures > max(live.FailureThreshold, 3)*max(live.PeriodSeconds, 1) {
 				c.mutex.Lock()
-				c.signal(syscall.SIGKILL)
+				if c.process != nil {
+					_ = c.process.Signal(syscall.SIGKILL)
+				}
 				c.mutex.Unlock()
 			}
 		}
@@ -390,13 +393,27 @@ func (c *container) environment(ctx context.Context) (map[string]string, error) 
 				if err != nil {
 					return nil, err
 				}
-				value = string(data[from.SecretKeyRef.Key])
+				found, ok := data[from.SecretKeyRef.Key]
+				if !ok {
+					if optional := from.SecretKeyRef.Optional; optional == nil || !*optional {
+						return nil, fmt.Errorf("couldn't find key %s in Secret %s/%s", from.SecretKeyRef.Key, c.object.Namespace, from.SecretKeyRef.Name)
+					}
+					continue
+				}
+				value = string(found)
 			case from.ConfigMapKeyRef != nil:
 				data, err := c.configMap(ctx, from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef.Optional)
 				if err != nil {
 					return nil, err
 				}
-				value = string(data[from.ConfigMapKeyRef.Key])
+				found, ok := data[from.ConfigMapKeyRef.Key]
+				if !ok {
+					if optional := from.ConfigMapKeyRef.Optional; optional == nil || !*optional {
+						return nil, fmt.Errorf("couldn't find key %s in ConfigMap %s/%s", from.ConfigMapKeyRef.Key, c.object.Namespace, from.ConfigMapKeyRef.Name)
+					}
+					continue
+				}
+				value = string(found)
 			}
 		}
 		environment[one.Name] = value

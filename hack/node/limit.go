@@ -21,27 +21,32 @@ func (c *container) limit() *limit {
 	if !ok {
 		return nil
 	}
-	var made limit
-	parent := "/sys/fs/cgroup/memory"
-	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
-		made.isUnified, parent = true, "/sys/fs/cgroup"
-		_ = os.WriteFile(parent+"/cgroup.subtree_control", []byte("+memory"), 0)
-	}
-	made.directory = filepath.Join(parent, fmt.Sprintf("node-%d-%s-%s-%d", os.Getpid(), c.object.UID, c.spec.Name, c.restarts))
-	file := "memory.limit_in_bytes"
-	if made.isUnified {
-		file = "memory.max"
-	}
-	err := os.Mkdir(made.directory, 0o755)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(made.directory, file), []byte(strconv.FormatInt(most.Value(), 10)), 0)
-	}
+	made, err := newLimit(fmt.Sprintf("%s-%s-%d", c.object.UID, c.spec.Name, c.restarts), most.Value())
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "node: %s/%s has no limit of memory: %v\n", c.object.Name, c.spec.Name, err)
-		made.remove()
-		return nil
 	}
-	return &made
+	return made
+}
+
+// newLimit makes a group of so many bytes.
+func newLimit(name string, bytes int64) (*limit, error) {
+	made, parent, files := limit{}, "/sys/fs/cgroup/memory", [2]string{"memory.limit_in_bytes", "memory.memsw.limit_in_bytes"}
+	swap := strconv.FormatInt(bytes, 10) // with what is swapped
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		made.isUnified, parent, files = true, "/sys/fs/cgroup", [2]string{"memory.max", "memory.swap.max"}
+		swap = "0"
+		_ = os.WriteFile(parent+"/cgroup.subtree_control", []byte("+memory"), 0)
+	}
+	made.directory = filepath.Join(parent, fmt.Sprintf("node-%d-%s", os.Getpid(), name))
+	if err := os.Mkdir(made.directory, 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(made.directory, files[0]), []byte(strconv.FormatInt(bytes, 10)), 0); err != nil {
+		made.remove()
+		return nil, err
+	}
+	_ = os.WriteFile(filepath.Join(made.directory, files[1]), []byte(swap), 0) // there may be no swap
+	return &made, nil
 }
 
 // processes is the file in which a process writes itself.

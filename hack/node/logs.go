@@ -115,6 +115,8 @@ type lines struct {
 	left  int // bytes, -1 for all
 	rest  []byte
 	full  bool
+	// isOpen is whether the last part was of a line that goes on
+	isOpen bool
 }
 
 func newLines(asked func(string) string) *lines {
@@ -145,13 +147,18 @@ func (l *lines) of(text []byte) []byte {
 			continue
 		}
 		said := fields[3]
-		if string(fields[2]) == "P" {
+		isRest := l.isOpen
+		if l.isOpen = string(fields[2]) == "P"; l.isOpen {
 			said = bytes.TrimSuffix(said, []byte("\n"))
 		}
-		if l.times {
+		if isRest && len(told) > 0 {
+			told[len(told)-1] = append(told[len(told)-1], said...)
+			continue
+		}
+		if l.times && !isRest {
 			said = append([]byte(at.Format("2006-01-02T15:04:05.000000000Z07:00")+" "), said...)
 		}
-		told = append(told, said)
+		told = append(told, bytes.Clone(said))
 	}
 	if l.tail >= 0 {
 		told = told[max(len(told)-l.tail, 0):]

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	core "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -25,6 +26,7 @@ type pod struct {
 	mutex      sync.Mutex
 	containers []*container
 	stopping   bool
+	end        time.Time // of all processes, when stopping
 	// why all of it had to end, for example Evicted
 	reason, message string
 	phase           core.PodPhase
@@ -57,15 +59,19 @@ func (p *pod) home() string {
 	return filepath.Join(p.dir, "pods", p.object.Namespace+"_"+p.object.Name+"_"+string(p.object.UID))
 }
 
-// stop asks all processes to end, once, and ends them after the grace period.
+// stop asks all processes to end, once, and ends them after the grace period, or after a shorter one that is given later.
 func (p *pod) stop(grace time.Duration) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	if p.stopping {
+	end := time.Now().Add(grace)
+	if p.stopping && !end.Before(p.end) {
 		return
 	}
-	p.stopping = true
-	p.signal(syscall.SIGTERM)
+	p.end = end
+	if !p.stopping {
+		p.stopping = true
+		p.signal(syscall.SIGTERM)
+	}
 	time.AfterFunc(grace, func() {
 		p.mutex.Lock()
 		defer p.mutex.Unlock()
@@ -116,7 +122,11 @@ func (p *pod) run(ctx context.Context) {
 	for {
 		select {
 		case <-over:
-			last, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			patience := 10 * time.Second
+			if ctx.Err() != nil {
+				patience = time.Second
+			}
+			last, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			for !p.report(last) && last.Err() == nil {
 				time.Sleep(period)
@@ -216,11 +226,12 @@ func (p *pod) report(ctx context.Context) bool {
 		return true
 	}
 	p.changed = false
-	inits, mains, phase, isReady := []core.ContainerStatus{}, []core.ContainerStatus{}, p.phase, true
+	inits, mains, phase, isReady, isInitialized := []core.ContainerStatus{}, []core.ContainerStatus{}, p.phase, true, true
 	for _, one := range p.containers {
 		status := one.status()
 		if one.isInit {
 			inits = append(inits, status)
+			isInitialized = isInitialized && (status.Ready || one.isSidecar() && *status.Started)
 			continue
 		}
 		mains = append(mains, status)
@@ -239,7 +250,7 @@ func (p *pod) report(ctx context.Context) bool {
 		return err == nil
 	}
 	object, err := p.client.CoreV1().Pods(p.object.Namespace).Get(ctx, p.object.Name, meta.GetOptions{})
-	if err == nil && object.UID != p.object.UID {
+	if errors.IsNotFound(err) || err == nil && object.UID != p.object.UID {
 		return true // nobody's any more
 	}
 	if err != nil {
@@ -255,7 +266,7 @@ func (p *pod) report(ctx context.Context) bool {
 	}
 	set(status, core.ContainersReady, isReady)
 	set(status, core.PodReady, isReady)
-	set(status, core.PodInitialized, phase != core.PodPending || len(inits) == 0)
+	set(status, core.PodInitialized, isInitialized)
 	set(status, core.PodReadyToStartContainers, since != nil)
 	_, err = p.client.CoreV1().Pods(object.Namespace).UpdateStatus(ctx, object, meta.UpdateOptions{})
 	return again(err)

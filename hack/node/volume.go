@@ -22,6 +22,13 @@ func (p *pod) volume(name string) string {
 	return filepath.Join(p.home(), "volumes", name)
 }
 
+// isWritable is whether a volume is for more than files of the API server's.
+func (p *pod) isWritable(name string) bool {
+	return slices.ContainsFunc(p.object.Spec.Volumes, func(volume core.Volume) bool {
+		return volume.Name == name && (volume.EmptyDir != nil || volume.PersistentVolumeClaim != nil)
+	})
+}
+
 // provide makes the directories of all volumes, and waits for what they need; nil when the pod has to end meanwhile.
 func (p *pod) provide(ctx context.Context) map[string]string {
 	for told := ""; ; {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result};
-use clap::{Args, ValueEnum};
+use clap::{Args, CommandFactory, ValueEnum};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -241,6 +241,7 @@ fn hinted(error: &InstallError) -> anyhow::Error {
 /// # Errors
 /// Values that the chart refuses.
 pub fn objects(namespace: &str, values: Map<String, Value>) -> Result<Vec<Value>> {
+    check_flags(&values)?;
     let chart = Chart::load(&install::chart()).context("the chart of this binary can't be loaded")?;
     let capabilities = Capabilities::of(HelmVersion::V3);
     let input = RenderInput {
@@ -266,6 +267,21 @@ pub fn objects(namespace: &str, values: Map<String, Value>) -> Result<Vec<Value>
         objects.push(object);
     }
     Ok(objects)
+}
+
+/// Refuses flags that the operator does not have: its pods would end as soon as they start.
+fn check_flags(values: &Map<String, Value>) -> Result<()> {
+    let command = super::Cli::command();
+    let known = command.find_subcommand("operator").into_iter().flat_map(clap::Command::get_arguments);
+    let known: Vec<&str> = known.filter_map(clap::Arg::get_long).collect();
+    let mut given = values.get("flags").and_then(Value::as_object).into_iter().flat_map(Map::keys);
+    let Some(unknown) = given.find(|flag| !known.contains(&flag.as_str())) else { return Ok(()) };
+    Err(Hinted::new(
+        format!("flags.{unknown}: `clusterstack operator` has no flag --{unknown}"),
+        "clusterstack operator --help has them all; clusterstack install --chart DIR writes values.yaml, which says what else \
+         there is",
+    )
+    .into())
 }
 
 fn print(objects: &[Value], format: Format) -> Result<()> {

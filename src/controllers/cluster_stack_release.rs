@@ -532,8 +532,7 @@ async fn write_status(release: &ClusterStackRelease, ctx: &Context, facts: Relea
         .doing(|| format!("writing the status of ClusterStackRelease {}", release.name_any()))?;
     let reason = |conditions| condition::find(conditions, ConditionType::Ready).map(|c| c.reason.clone());
     let now = condition::find(&status.conditions, ConditionType::Ready);
-    let created = release.metadata.creation_timestamp.as_ref();
-    if let (true, Some(unready)) = (written, status::unready_for(&previous.conditions, created, &status.conditions)) {
+    if let (true, Some(unready)) = (written, status::unready_for(&previous.conditions, &status.conditions)) {
         ctx.metrics.release_unready_seconds.observe(unready);
     }
     if let (true, Some(now)) = (written && reason(&previous.conditions) != reason(&status.conditions), now) {

@@ -104,7 +104,7 @@ pub struct Metrics {
     pub reconciles: Family<ByController, Counter>,
     /// How long they took, in seconds.
     pub reconcile_seconds: Family<ByController, Histogram>,
-    /// How long releases were not Ready until they were, in seconds: from their creation, or since something was wrong.
+    /// How long releases were not Ready until they were, in seconds: since they said so.
     pub release_unready_seconds: Histogram,
     /// Objects by what was done with them.
     pub objects: Family<ByAction, Counter>,

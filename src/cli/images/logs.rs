@@ -16,7 +16,6 @@ use self::follow::{Next, Place, Sight};
 use super::{Image, NameArgs, Named};
 use crate::cli::output;
 use crate::cli::report::Hinted;
-use crate::io::image::job::new_lines;
 
 /// How often is looked for more.
 const LOOK: Duration = Duration::from_secs(1);
@@ -144,8 +143,7 @@ impl Log {
     /// Says why, and prints the lines of the status that were not printed yet. Where all of them were, there is nothing to say.
     fn print_tail(&mut self, image: &Image, why: &str) -> Result<()> {
         let now = image.status.as_ref().map(|status| status.log_tail.clone()).unwrap_or_default();
-        let new = new_lines(&self.tail, &now).into_iter().fold(String::new(), |text, line| text + line + "\n");
-        let text = follow::behind(&new, &self.last).to_owned();
+        let text = follow::unseen(&self.tail, &now, &self.last);
         self.tail = now;
         if !text.is_empty() || !self.has_printed {
             self.say(why);

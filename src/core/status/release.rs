@@ -1,7 +1,6 @@
 //! Status of a ClusterStackRelease.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{StepState, Trouble, applied_state, fit, not_synced, objects, unhealthy};
 use crate::api::cluster_stack_release::{Artifact, ClusterStackReleaseStatus, Resource};
@@ -178,17 +177,12 @@ pub fn waits_for_kind(status: &ClusterStackReleaseStatus, group: &str) -> bool {
         || rows.any(|row| row.group == group && row.reason.is_some())
 }
 
-/// How many seconds a release was not Ready, now that it is: since it said so, or since it was created. `None` where it is
-/// not, or was before.
-pub fn unready_for(before: &[Condition], created: Option<&Time>, now: &[Condition]) -> Option<f64> {
+/// How many seconds a release was not Ready, now that it is: since it said so. `None` where it is not, or said nothing before.
+pub fn unready_for(before: &[Condition], now: &[Condition]) -> Option<f64> {
     let ready = |conditions| condition::find(conditions, ConditionType::Ready);
     let now = ready(now).filter(|now| now.is_true())?.last_transition_time.as_ref()?;
-    let since = match ready(before) {
-        Some(before) if before.is_true() => return None,
-        Some(before) => before.last_transition_time.as_ref()?,
-        None => created?,
-    };
-    Some(now.0.duration_since(since.0).as_secs_f64().max(0.0))
+    let before = ready(before).filter(|before| !before.is_true())?.last_transition_time.as_ref()?;
+    Some(now.0.duration_since(before.0).as_secs_f64().max(0.0))
 }
 
 #[cfg(test)]
@@ -207,9 +201,9 @@ mod tests {
                 .unwrap(),
             ]
         };
-        let created: Time = serde_json::from_value(json!(at(1))).unwrap();
         for (before, now, expected) in [
-            (vec![], ready("True", 8), Some(7.0)),
+            // Its status was lost: since when it was ready is not known.
+            (vec![], ready("True", 8), None),
             (ready("False", 3), ready("True", 8), Some(5.0)),
             (ready("True", 3), ready("True", 3), None),
             (ready("True", 3), ready("False", 8), None),
@@ -218,8 +212,7 @@ mod tests {
             // A clock that went back.
             (ready("False", 9), ready("True", 8), Some(0.0)),
         ] {
-            assert_eq!(unready_for(&before, Some(&created), &now), expected, "{before:?} {now:?}");
+            assert_eq!(unready_for(&before, &now), expected, "{before:?} {now:?}");
         }
-        assert_eq!(unready_for(&[], None, &ready("True", 8)), None);
     }
 }

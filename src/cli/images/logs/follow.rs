@@ -5,6 +5,7 @@ use kube::ResourceExt;
 use crate::api::ProviderNodeImageRelease as Image;
 use crate::api::image_release::ImagePhase;
 use crate::cli::images::row::is_at_rest;
+use crate::io::image::job::new_lines;
 
 /// Where a log is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,8 +139,15 @@ pub fn is_over(image: &Image) -> bool {
     is_at_rest(phase) || image.metadata.deletion_timestamp.is_some()
 }
 
+/// What of the status's last lines was not shown: of those that were there `before`, or in a log whose `last` line was
+/// printed.
+pub fn unseen(before: &str, now: &str, last: &str) -> String {
+    let new = new_lines(before, now).into_iter().fold(String::new(), |text, line| text + line + "\n");
+    if before.is_empty() { behind(&new, last).to_owned() } else { new }
+}
+
 /// What stands behind the line that was printed last; all, if it is not there.
-pub fn behind<'a>(text: &'a str, last: &str) -> &'a str {
+fn behind<'a>(text: &'a str, last: &str) -> &'a str {
     let mut end = 0;
     let ends = text.split_inclusive('\n').map(|line| {
         end += line.len();
@@ -262,7 +270,14 @@ mod tests {
             ("a\nb\n", "", "a\nb\n"),
             ("", "b", ""),
         ] {
-            assert_eq!(behind(text, last), expected, "{text:?} {last:?}");
+            assert_eq!(unseen("", text, last), expected, "{text:?} {last:?}");
+        }
+        // Where only these lines can be read, one that comes again is shown again.
+        for (before, now, expected) in [
+            ("a\nretry\n", "a\nretry\nerror\nretry\n", "error\nretry\n"),
+            ("no space left\n", "no space left\nno space left\n", "no space left\n"),
+        ] {
+            assert_eq!(unseen(before, now, before.lines().last().unwrap()), expected, "{now:?}");
         }
     }
 
