@@ -29,11 +29,18 @@ const chromium = spawn(browser, [
 ], { stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe'] });
 const [, , , into, from] = chromium.stdio;
 
+// Processes of the browser outlive it for a moment, and write.
+const remove = (code, tries) => {
+  try {
+    rmSync(home, { recursive: true, force: true });
+  } catch (error) {
+    if (tries > 0) return setTimeout(() => remove(code, tries - 1), 200);
+    console.error(`${home} is left: ${error.message}`);
+  }
+  process.exit(code);
+};
 const end = (code) => {
-  chromium.once('exit', () => {
-    rmSync(home, { recursive: true, force: true, maxRetries: 5 });
-    process.exit(code);
-  });
+  chromium.once('exit', () => remove(code, 50));
   chromium.kill('SIGKILL');
 };
 const late = setTimeout(() => { console.error('the browser took too long'); end(1); }, LONGEST);
