@@ -48,7 +48,7 @@ impl Log {
             let params = LogParams {
                 container: Some(container.to_owned()),
                 timestamps: true,
-                since_time: self.pods.mark.at,
+                since_time: self.pods.mark.at.map(second_of),
                 ..LogParams::default()
             };
             let log = match self.named.connection.answer(api.logs(&pod, &params)).await {
@@ -89,6 +89,11 @@ fn in_turn(pods: Vec<Pod>, before: &str) -> Vec<String> {
     let names: Vec<String> = pods.iter().map(ResourceExt::name_any).collect();
     let from = names.iter().position(|name| name == before).unwrap_or(names.len().saturating_sub(1));
     names.into_iter().skip(from).collect()
+}
+
+/// The second that a time is in: the client asks for whole ones and rounds, and what is rounded up leaves lines out.
+fn second_of(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
 /// The lines behind the mark, without their times, and the mark behind them. The API server gives whole seconds again.
@@ -140,6 +145,17 @@ mod tests {
         assert_eq!(rest, "c\n\n");
         let (more, _) = behind(&mark, &format!("{all}2026-01-01T00:00:02.5Z d e\n"));
         assert_eq!(more, "d e\n");
+    }
+
+    #[test]
+    fn lines_are_asked_for_from_the_second_of_the_last_one() {
+        for (at, second) in [
+            ("2026-01-01T00:00:01.9Z", "2026-01-01T00:00:01Z"),
+            ("2026-01-01T00:00:01.1Z", "2026-01-01T00:00:01Z"),
+            ("2026-01-01T00:00:01Z", "2026-01-01T00:00:01Z"),
+        ] {
+            assert_eq!(second_of(at.parse().unwrap()), second.parse().unwrap(), "{at}");
+        }
     }
 
     #[test]
