@@ -2,6 +2,7 @@
 
 use clusterstack::api::cluster_stack_release::{Resource, ResourceStatus};
 use clusterstack::api::{API_VERSION, ClusterStackReleaseStatus, ClusterStackStatus};
+use clusterstack::core::health;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
@@ -216,8 +217,19 @@ async fn the_status_of_a_release_of_two_thousand_objects_fits() {
 async fn statuses_without_anything_are_read() {
     let t = World::new("nostatus").await;
     assert_eq!(refusal(&t, stack("x", &json!({}))).await, "");
-    let patch = Patch::Merge(json!({"status": {}}));
+    let patch = Patch::Merge(json!({"status": {"observedGeneration": null}}));
     t.stacks().patch_status("x", &PatchParams::default(), &patch).await.unwrap();
     let status = t.stacks().get("x").await.unwrap().status.unwrap_or_default();
     assert_eq!(status, ClusterStackStatus::default());
+}
+
+#[tokio::test]
+async fn what_nobody_has_looked_at_is_not_taken_for_done() {
+    let t = World::new("unobserved").await;
+    assert_eq!(refusal(&t, stack("x", &json!({}))).await, "");
+    let mut made = t.get(API_VERSION, "ClusterStack", "x").await.unwrap();
+    assert_eq!(made["status"], json!({"observedGeneration": -1}));
+    assert_eq!(health::of(&made).as_str(), "InProgress");
+    made["status"].take();
+    assert_eq!(health::of(&made).as_str(), "Current");
 }

@@ -175,6 +175,33 @@ async fn what_belongs_to_somebody_else_is_left_alone() {
 }
 
 #[tokio::test]
+async fn what_nobody_marked_is_taken_over_after_a_look_at_it() {
+    let t = World::new("found").await;
+    let repo = t.repo();
+    repo.release(V1, &format!("{SETTINGS}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: new}}\n"));
+    t.apply(&json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": V1}, "data": {"color": "old", "size": "8"},
+    }))
+    .await;
+    let _operator = t.operator(&[]);
+    let from = t.audit_mark().await;
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    assert_eq!(t.in_config_map(V1, "/data/color").await, "blue");
+    assert_eq!(t.in_config_map(V1, "/data/size").await, "8");
+    if let (Some(from), Some(to)) = (from, t.audit_mark().await) {
+        let of = |name: &str| -> Vec<(String, u64)> {
+            let all = t.requests(from, to).into_iter().filter(|r| r.resource == "configmaps" && r.name == name);
+            all.map(|request| (request.verb, request.code)).collect()
+        };
+        let expected = [("patch", 409), ("get", 200), ("get", 200), ("patch", 200)];
+        assert_eq!(of(V1), expected.map(|(verb, code)| (verb.to_owned(), code)));
+        // What a new release makes is not looked for.
+        assert_eq!(of("new"), [("patch".to_owned(), 201)]);
+    }
+}
+
+#[tokio::test]
 async fn a_chart_that_renders_nothing_any_more_is_held() {
     let t = World::new("empty").await;
     let repo = t.repo();

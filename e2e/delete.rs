@@ -1,9 +1,10 @@
 //! Deletion: nothing that is in use, everything else, in order.
 
-use clusterstack::api::{API_VERSION, ConditionType, DELETION_POLICY};
+use clusterstack::api::cluster_stack_release::Resource;
+use clusterstack::api::{API_VERSION, ConditionType, DELETION_POLICY, Reason};
 use serde_json::{Value, json};
 
-use crate::harness::{CLASS, CLUSTER_API, INFRASTRUCTURE, Repo, SETTINGS, World, cluster};
+use crate::harness::{CLASS, CLUSTER_API, INFRASTRUCTURE, Repo, SETTINGS, World, check, cluster};
 
 const V1: &str = "docker-x-1-34-v1";
 const ALL: [(&str, &str); 4] = [
@@ -177,6 +178,29 @@ async fn what_somebody_took_over_is_left_when_the_stack_goes() {
     let _operator = t.operator(&[]);
     t.stack_gone("x").await;
     assert!(t.config_map(V1).await.is_some());
+    assert!(t.get(CLUSTER_API, "ClusterClass", V1).await.is_none());
+}
+
+#[tokio::test]
+async fn what_could_never_be_applied_is_not_deleted() {
+    let t = World::new("never").await;
+    let mut theirs =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": V1}, "data": {"color": "theirs"}});
+    theirs["immutable"] = true.into();
+    t.apply(&theirs).await;
+    let _operator = t.operator(&[]);
+    let repo = t.repo();
+    repo.release(V1, &format!("{CLASS}{SETTINGS}"));
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.release(V1, "to be refused its ConfigMap", |release| {
+        let rows = release.status.clone().unwrap_or_default().resources;
+        let is_refused = |row: &Resource| row.kind == "ConfigMap" && row.reason == Some(Reason::ImmutableField);
+        check(rows.iter().any(is_refused), &rows)
+    })
+    .await;
+    t.delete_stack("x").await;
+    t.stack_gone("x").await;
+    assert_eq!(t.in_config_map(V1, "/data/color").await, "theirs");
     assert!(t.get(CLUSTER_API, "ClusterClass", V1).await.is_none());
 }
 

@@ -34,9 +34,10 @@ pub use provider_release::{
 use std::collections::BTreeMap;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray,
+    CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray,
 };
 use kube::{CustomResourceExt, ResourceExt};
+use serde_json::json;
 
 /// API group of our objects.
 pub const GROUP: &str = "clusterstack.x-k8s.io";
@@ -187,13 +188,14 @@ fn providing(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     crd
 }
 
-/// Adds what the derive can't say: labels that `clusterctl move` and selectors use; and takes away formats that the API
-/// server does not know and warns of.
+/// Adds what the derive can't say: labels that `clusterctl move` and selectors use, and the status of what nobody has looked at
+/// yet; and takes away formats that the API server does not know and warns of.
 fn finished(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     for schema in
         crd.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut())
     {
         without_unsigned(schema);
+        not_observed(schema);
     }
     let labels = crd.metadata.labels.get_or_insert_default();
     labels.insert("app.kubernetes.io/name".into(), "clusterstack".into());
@@ -209,6 +211,18 @@ fn unmoved(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
         crd.labels_mut().remove(label);
     }
     crd
+}
+
+/// What has no status yet was observed in no generation: kstatus takes an object that says nothing for one that is done, and
+/// who waits for it would go on before anybody has looked at it.
+fn not_observed(schema: &mut JSONSchemaProps) {
+    let status = schema.properties.as_mut().and_then(|properties| properties.get_mut("status"));
+    let reports = |status: &&mut JSONSchemaProps| {
+        status.properties.as_ref().is_some_and(|properties| properties.contains_key("observedGeneration"))
+    };
+    if let Some(status) = status.filter(reports) {
+        status.default = Some(JSON(json!({"observedGeneration": -1})));
+    }
 }
 
 fn without_unsigned(schema: &mut JSONSchemaProps) {

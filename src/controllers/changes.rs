@@ -12,7 +12,7 @@ use kube::api::DynamicObject;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -45,7 +45,8 @@ pub(super) fn stack_events(
         .inspect_ok(at_init_done(move || drop(context.first_read.stacks.set(()))))
         .touched_objects()
         .inspect_ok(move |stack| {
-            if !edited.is_new(ObjectRef::from_obj(stack).erase(), edit(stack)) {
+            // Each release has its first pass by itself: those that are known by now would have two.
+            if !edited.is_new(stack, edit(stack)) || !ctx.first_read.stacks.initialized() {
                 return;
             }
             for release in ctx.stack_releases.state().iter().filter(|r| cluster_stack::is_owned(r, stack)) {
@@ -83,8 +84,8 @@ pub(super) fn release_events(
         })
 }
 
-/// How long a ClusterStack is not told that a release is being worked on: mostly it is Ready before.
-const AT_WORK: Duration = Duration::from_secs(1);
+/// How long nothing is said of a release that is being worked on in its ClusterStack: mostly it is Ready before.
+pub(super) const AT_WORK: Duration = Duration::from_secs(1);
 
 /// Starts a pass over a ClusterStack: at once, or after [`AT_WORK`] where `later`.
 fn tell(stack: ObjectRef<ClusterStack>, later: bool, to_stacks: &UnboundedSender<ObjectRef<ClusterStack>>) {
@@ -99,11 +100,11 @@ fn tell(stack: ObjectRef<ClusterStack>, later: bool, to_stacks: &UnboundedSender
     }
 }
 
-/// Whether all that a release says is that it is being worked on.
+/// Whether all that a release says is that it is being worked on; or nothing yet.
 fn is_at_work(release: &ClusterStackRelease) -> bool {
     let ready = release.ready();
     release.metadata.deletion_timestamp.is_none()
-        && ready.is_some_and(|ready| ready.reason == Reason::Progressing.as_str())
+        && ready.is_none_or(|ready| ready.reason == Reason::Progressing.as_str())
 }
 
 /// Start passes over what a ClusterStackSource concerns.
@@ -131,8 +132,8 @@ pub(super) fn source_events(
         .touched_objects()
         .inspect_ok(move |source| {
             let place = ObjectRef::from_obj(source);
-            let is_edit = edited.is_new(place.clone().erase(), edit(source));
-            if !changed.is_new(place.clone().erase(), source_change(source)) {
+            let is_edit = edited.is_new(source, edit(source));
+            if !changed.is_new(source, source_change(source)) || !ctx.first_read.sources.initialized() {
                 return;
             }
             for stack in ctx.stacks.state() {
@@ -208,7 +209,7 @@ struct Seen(HashMap<String, (u64, bool)>);
 impl Seen {
     fn asks(&mut self, object: &(impl ResourceExt + Reported), now: u64) -> bool {
         let Some(uid) = object.uid() else { return true };
-        if object.meta().deletion_timestamp.is_some() && object.finalizers().is_empty() {
+        if is_gone(object) {
             self.0.remove(&uid);
             return true;
         }
@@ -228,9 +229,20 @@ pub(super) fn artifacts_of(releases: &[Arc<ClusterStackRelease>]) -> HashSet<Str
 struct Edits(HashMap<ObjectRef<DynamicObject>, u64>);
 
 impl Edits {
-    fn is_new(&mut self, object: ObjectRef<DynamicObject>, now: u64) -> bool {
-        self.0.insert(object, now) != Some(now)
+    /// Whether this is another edit than the one before. What goes is forgotten.
+    fn is_new<K: Resource<DynamicType = ()>>(&mut self, object: &K, now: u64) -> bool {
+        let place = ObjectRef::from_obj(object).erase();
+        if is_gone(object) {
+            return self.0.remove(&place) != Some(now);
+        }
+        self.0.insert(place, now) != Some(now)
     }
+}
+
+/// Whether this is the last that is seen of an object.
+fn is_gone<K: Resource>(object: &K) -> bool {
+    let metadata = object.meta();
+    metadata.deletion_timestamp.is_some() && metadata.finalizers.as_ref().is_none_or(Vec::is_empty)
 }
 
 /// Where notices go.
@@ -338,5 +350,24 @@ mod tests {
             assert_eq!(seen.asks(&object, edit(&object)), expected, "{what}");
         }
         assert_eq!(seen.0.len(), 1, "what is gone is forgotten");
+    }
+
+    #[test]
+    fn an_edit_is_new_once_and_what_is_gone_is_forgotten() {
+        let mut edits = Edits::default();
+        let gone = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        for (what, change, expected) in [
+            ("it is new", json!({}), true),
+            ("it is told again", json!({}), false),
+            ("it is edited", json!({"metadata": {"generation": 2}}), true),
+            ("it is gone", gone, true),
+            ("it is made anew", json!({}), true),
+        ] {
+            let object = stack(&change);
+            assert_eq!(edits.is_new(&object, edit(&object)), expected, "{what}");
+        }
+        let object = stack(&json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
+        edits.is_new(&object, edit(&object));
+        assert!(edits.0.is_empty());
     }
 }

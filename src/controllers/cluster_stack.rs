@@ -11,10 +11,11 @@ use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 use tracing::Instrument;
 
+use super::changes::AT_WORK;
 use super::origin::{Origin, Template};
 use super::subscription::{self, Subject};
 use super::{Context, Doing, Error, deletion, provider, reconcile_at, seats, spread};
-use crate::api::condition::{self, ConditionType, Reason};
+use crate::api::condition::{self, ConditionType, Reason, Reported};
 use crate::api::{
     CLUSTER_STACK_FINALIZER, CLUSTER_STACK_LABEL, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
     FIELD_MANAGER, SHARD_CLASS, TRACEPARENT, WATCH_LABEL,
@@ -63,7 +64,10 @@ pub async fn reconcile(stack: Arc<ClusterStack>, ctx: Arc<Context>) -> Result<Ac
             facts.releases = views(&wish, &ctx, &stack, &Selection::default());
             Action::await_change()
         }
-        Ok(wish) => work(&stack, &wish, &ctx, &mut facts).await?,
+        Ok(wish) => match work(&stack, &wish, &ctx, &mut facts).await? {
+            Some(next) => next,
+            None => return Ok(Action::requeue(AT_WORK)),
+        },
     };
     write_status(&stack, &ctx, &facts).await?;
     Ok(next)
@@ -84,8 +88,14 @@ pub(super) async fn unserved(stack: &ClusterStack, ctx: &Context) -> Result<Acti
     Ok(Action::await_change())
 }
 
-/// Observe, decide, act; what was found goes into `facts`.
-async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut StackFacts) -> Result<Action, Error> {
+/// Observe, decide, act; what was found goes into `facts`. When to come back; `None` where all has just begun, as it should:
+/// that is told when it is Ready, or after a moment.
+async fn work(
+    stack: &ClusterStack,
+    wish: &Wish,
+    ctx: &Context,
+    facts: &mut StackFacts,
+) -> Result<Option<Action>, Error> {
     let existing = existing(stack, wish, ctx);
     let origin = Origin::of(stack, ctx).await;
     let reading = Subject { stack, wish, existing: &existing, ctx }.read(origin.as_ref(), facts).await;
@@ -110,7 +120,9 @@ async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut Stac
     let uid = stack.uid().unwrap_or_default();
     let trouble =
         [facts.source.as_ref(), Some(&facts.releases_synced)].into_iter().flatten().find_map(StepState::trouble);
-    Ok(match trouble {
+    let is_all = facts.available.as_ref().is_none_or(Vec::is_empty);
+    let has_begun = trouble.is_none() && is_all && stack.conditions().is_empty() && !selected.create.is_empty();
+    let next = match trouble {
         Some(trouble) if trouble.class == ErrorClass::Transient => {
             Action::requeue(ctx.after(ErrorClass::Transient, &uid).min(pause))
         }
@@ -121,7 +133,8 @@ async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut Stac
             let due = left.map(|left| Duration::try_from(left).unwrap_or_default() + A_MOMENT);
             Action::requeue(spread(pause).min(due.unwrap_or(pause)))
         }
-    })
+    };
+    Ok((!has_begun).then_some(next))
 }
 
 /// The releases of the stack that exist, as last seen.

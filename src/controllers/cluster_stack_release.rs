@@ -45,11 +45,7 @@ pub async fn reconcile(seen: Arc<ClusterStackRelease>, ctx: Arc<Context>) -> Res
     if !ctx.is_ours(&*seen) {
         return Ok(Action::await_change());
     }
-    // The cache may be behind our own last write, and the inventory must not be.
-    let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &seen.namespace().unwrap_or_default());
-    let read =
-        api.get_opt(&seen.name_any()).await.doing(|| format!("reading ClusterStackRelease {}", seen.name_any()))?;
-    let Some(release) = read else { return Ok(Action::await_change()) };
+    let Some(release) = as_written(&seen, &ctx).await? else { return Ok(Action::await_change()) };
     let stack = stack_of(&release, &ctx);
     if release.metadata.deletion_timestamp.is_some() {
         return deletion::release(&release, stack.as_deref(), &ctx).await;
@@ -69,6 +65,16 @@ pub async fn reconcile(seen: Arc<ClusterStackRelease>, ctx: Arc<Context>) -> Res
     let next = next(&facts, &stack, &release, &ctx);
     write_status(&release, &ctx, facts).await?;
     Ok(next)
+}
+
+/// The release as it is: the cache may be behind our own last write, and the inventory must not be. To one that this
+/// process just made nothing was written yet. `None` if it is gone.
+async fn as_written(seen: &ClusterStackRelease, ctx: &Context) -> Result<Option<ClusterStackRelease>, Error> {
+    if seen.conditions().is_empty() && ctx.memory.is_new(&seen.uid().unwrap_or_default()) {
+        return Ok(Some(seen.clone()));
+    }
+    let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &seen.namespace().unwrap_or_default());
+    api.get_opt(&seen.name_any()).await.doing(|| format!("reading ClusterStackRelease {}", seen.name_any()))
 }
 
 /// The ClusterStack that owns the release, as last seen.
@@ -160,11 +166,9 @@ impl Pass<'_> {
             namespace,
             only_namespace: rights.only_namespace.clone(),
         };
-        let (desired, kinds) = delivery.desired(manifests).await;
-        let uid = self.release.uid().unwrap_or_default();
-        let recorded = (facts.resources.as_slice(), facts.retained.as_slice());
-        let live = delivery.observe((&desired, &kinds), recorded, Some((&self.ctx.memory, &uid))).await?;
-        let plan = self.plan(&delivery.owner, desired, &live, facts);
+        let (mut desired, kinds) = delivery.desired(manifests).await;
+        let live = self.observe(&delivery, (&desired, &kinds), facts).await?;
+        let plan = self.plan(&delivery.owner, &mut desired, &live, facts);
         if plan.empty_render {
             let message = "the chart renders no object, although it did before; what is applied is held. Publish a release with objects, or delete this one";
             facts.applied = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::EmptyRender, message));
@@ -184,7 +188,8 @@ impl Pass<'_> {
         }
         facts.applied_as = rights.account.clone().unwrap_or_default();
         self.record_intent(&plan, facts).await?;
-        let outcomes = delivery.apply(&plan, &kinds, &live).await;
+        let decide = |desired: &mut [Desired], live: &Live| self.plan(&delivery.owner, desired, live, facts);
+        let (plan, live, outcomes) = delivery.apply_and_look((plan, live), (desired, &kinds), decide).await;
         self.watch(&plan, &outcomes, &kinds, &live);
         self.note(&plan, &outcomes).await;
         facts.unseen = plan.steps.iter().any(is_unseen);
@@ -342,8 +347,23 @@ impl Pass<'_> {
         self.ctx.releases.render(&job).await
     }
 
-    fn plan(&self, owner: &Owner, mut desired: Vec<Desired>, live: &Live, facts: &ReleaseFacts) -> Plan {
-        hold_unreadable(&mut desired, live);
+    /// What lives there. Of a release that this process just made nothing does, or it is met when it is to be made.
+    async fn observe(
+        &self,
+        delivery: &Delivery<'_>,
+        desired: (&[Desired], &BTreeMap<ObjectKey, Kind>),
+        facts: &ReleaseFacts,
+    ) -> Result<Live, Error> {
+        let uid = self.release.uid().unwrap_or_default();
+        let recorded = (facts.resources.as_slice(), facts.retained.as_slice());
+        if recorded.0.is_empty() && recorded.1.is_empty() && self.ctx.memory.takes_new(&uid) {
+            return Ok(Live::default());
+        }
+        delivery.observe(desired, recorded, Some((&self.ctx.memory, &uid))).await
+    }
+
+    fn plan(&self, owner: &Owner, desired: &mut [Desired], live: &Live, facts: &ReleaseFacts) -> Plan {
+        hold_unreadable(desired, live);
         let uid = self.release.uid().unwrap_or_default();
         let asked = self.asked != facts.reconcile_at;
         if asked {
@@ -353,7 +373,7 @@ impl Pass<'_> {
         let recorded: Vec<Row> = facts.resources.iter().chain(&facts.retained).cloned().collect();
         plan::plan(&Input {
             owner,
-            desired: &desired,
+            desired,
             recorded: &recorded,
             live: &live.objects,
             ignore: &self.stack.spec.ignore_differences,

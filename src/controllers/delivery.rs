@@ -15,7 +15,7 @@ use crate::core::health;
 use crate::core::manifest::{Manifest, ObjectKey, join_api_version};
 use crate::core::ownership::Owner;
 use crate::core::plan::{self, Action as Act, Desired, Plan, Step, key_of};
-use crate::io::apply::{self, Outcome, Refusal, Send};
+use crate::io::apply::{self, Outcome, Over, Refusal, Send};
 use crate::io::kinds::{Kind, Kinds};
 use crate::io::observe::{self, Lists, Live, Target};
 use crate::io::replace::replace;
@@ -100,11 +100,7 @@ impl<'a> Delivery<'a> {
         memory: Option<(&Memory, &str)>,
     ) -> Result<Live, Error> {
         let is_allowed = |d: &&Desired| d.obstacle.is_none();
-        let mut targets: Vec<Target> = desired
-            .iter()
-            .filter(is_allowed)
-            .filter_map(|d| Some(Target { key: d.manifest.key.clone(), kind: kinds.get(&d.manifest.key)?.clone() }))
-            .collect();
+        let mut targets: Vec<Target> = desired.iter().filter(is_allowed).filter_map(|d| target(d, kinds)).collect();
         let rest: Vec<Row> = recorded
             .iter()
             .chain(retained)
@@ -113,13 +109,8 @@ impl<'a> Delivery<'a> {
             .collect();
         targets.extend(self::targets(&rest, &self.discovery, self.kinds).await?);
         let without_inventory = recorded.is_empty();
-        let is_new = without_inventory && memory.is_some_and(|(memory, uid)| memory.takes_new(uid));
         let owner = &self.owner;
-        let lists = match without_inventory {
-            _ if is_new => Lists::None,
-            true => Lists::All,
-            false => Lists::OfSeveral,
-        };
+        let lists = if without_inventory { Lists::All } else { Lists::OfSeveral };
         let mut live = observe::live(&self.client, owner, &targets, lists).await;
         let was_applied = without_inventory && live.objects.values().any(|object| owner.is_of(object));
         if let Some((memory, uid)) = memory.filter(|(memory, uid)| was_applied && !memory.has_rebuilt(uid)) {
@@ -136,7 +127,35 @@ impl<'a> Delivery<'a> {
         Ok(live)
     }
 
-    /// Sends what has to be sent, wave by wave.
+    /// The same as [`Self::apply`]. What was to be made and is there already is looked at then, decided on with `decide`, and
+    /// sent if that is the decision: plan, live objects and outcomes are what came of both.
+    pub(super) async fn apply_and_look(
+        &self,
+        (mut plan, mut live): (Plan, Live),
+        (mut desired, kinds): (Vec<Desired>, &BTreeMap<ObjectKey, Kind>),
+        decide: impl FnOnce(&mut [Desired], &Live) -> Plan,
+    ) -> (Plan, Live, BTreeMap<ObjectKey, Outcome>) {
+        let mut outcomes = self.apply(&plan, kinds, &live).await;
+        desired.retain(|object| outcomes.get(&object.manifest.key).is_some_and(|outcome| outcome.is_there));
+        if !desired.is_empty() {
+            let targets = desired.iter().filter_map(|object| target(object, kinds)).collect::<Vec<_>>();
+            let found = observe::live(&self.client, &self.owner, &targets, Lists::None).await;
+            let anew = decide(&mut desired, &found);
+            outcomes.retain(|_, outcome| !outcome.is_there);
+            outcomes.extend(self.apply(&anew, kinds, &found).await);
+            live.extend(found);
+            for step in anew.steps {
+                let before = plan.steps.iter_mut().find(|before| before.manifest.key == step.manifest.key);
+                if let Some(before) = before {
+                    *before = step;
+                }
+            }
+        }
+        (plan, live, outcomes)
+    }
+
+    /// Sends what has to be sent, wave by wave. Where nothing lives an object is made, and nothing is sent over what is there
+    /// after all ([`Outcome::is_there`]).
     pub(super) async fn apply(
         &self,
         plan: &Plan,
@@ -153,8 +172,9 @@ impl<'a> Delivery<'a> {
                     let Act::Apply { migrate, .. } = step.action else { return None };
                     let kind = kinds.get(&step.manifest.key)?;
                     let there = live.objects.get(&step.manifest.key);
-                    let version = there.and_then(|live| live.pointer("/metadata/resourceVersion")?.as_str());
-                    Some(Send { manifest: &step.manifest, kind, migrate: there.filter(|_| migrate), version })
+                    let version = there.map(|live| live.pointer("/metadata/resourceVersion").and_then(Value::as_str));
+                    let over = version.map_or(Over::Nothing, |version| version.map_or(Over::Anything, Over::Version));
+                    Some(Send { manifest: &step.manifest, kind, migrate: there.filter(|_| migrate), over })
                 })
                 .collect();
             if objects.is_empty() {
@@ -190,6 +210,12 @@ impl<'a> Delivery<'a> {
             outcome.replaced = outcome.result.is_ok();
         }
     }
+}
+
+/// How to ask for an object that is wanted; `None` where its kind is not served.
+fn target(object: &Desired, kinds: &BTreeMap<ObjectKey, Kind>) -> Option<Target> {
+    let key = &object.manifest.key;
+    Some(Target { key: key.clone(), kind: kinds.get(key)?.clone() })
 }
 
 /// Objects that can't be read hold what is wanted of them.

@@ -111,6 +111,11 @@ impl Memory {
         self.lock().entry(uid.to_owned()).or_default().is_new = true;
     }
 
+    /// Whether this process made this object and did not take that up yet.
+    pub fn is_new(&self, uid: &str) -> bool {
+        self.lock().get(uid).is_some_and(|entry| entry.is_new)
+    }
+
     /// Whether this process made this object and has not asked that before.
     pub fn takes_new(&self, uid: &str) -> bool {
         self.lock().get_mut(uid).is_some_and(|entry| std::mem::take(&mut entry.is_new))

@@ -52,8 +52,10 @@ impl Owner {
 /// Whose a live object is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ownership {
-    /// It carries our labels, or nobody's.
+    /// It carries our labels, or nobody's while there are fields in it that we applied.
     Ours,
+    /// Nobody says that it is his, and we never applied it: it may be taken over by applying it, and is not deleted.
+    Nobodys,
     /// The Go operator applied it and our inventory holds it: its managed fields become ours first.
     OfGoOperator,
     /// Somebody else's; who, for the message.
@@ -87,9 +89,12 @@ pub fn of(live: &Value, owner: &Owner, in_inventory: bool) -> Ownership {
             label(live, OWNER_NAMESPACE_LABEL).unwrap_or("?"),
         ));
     }
-    let by_go_operator =
-        fields::entry(live, CSO_FIELD_MANAGER).is_some() && fields::entry(live, FIELD_MANAGER).is_none();
-    if in_inventory && by_go_operator { Ownership::OfGoOperator } else { Ownership::Ours }
+    let applied_by = |manager| fields::entry(live, manager).is_some();
+    match in_inventory {
+        _ if applied_by(FIELD_MANAGER) => Ownership::Ours,
+        true if applied_by(CSO_FIELD_MANAGER) => Ownership::OfGoOperator,
+        _ => Ownership::Nobodys,
+    }
 }
 
 fn controller(live: &Value) -> Option<String> {
@@ -122,8 +127,13 @@ mod tests {
         };
         let other = Owner { name: "docker-x-1-34-v2".into(), ..owner() };
         let by_kubectl = json!([{"manager": "kubectl", "operation": "Apply", "fieldsV1": {}}]);
+        let by_us = json!([{"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": {}}]);
+        let status_by_us = json!([{"manager": FIELD_MANAGER, "operation": "Apply", "subresource": "status"}]);
         for (name, metadata, inventory, expected) in [
-            ("without labels", json!({}), false, "ours"),
+            ("without labels", json!({}), false, "nobody's"),
+            ("without labels, in the inventory", json!({}), true, "nobody's"),
+            ("its labels were taken away", json!({"managedFields": by_us}), true, "ours"),
+            ("its status is ours", json!({"managedFields": status_by_us}), true, "nobody's"),
             ("our labels", json!({"labels": labels(&owner())}), false, "ours"),
             (
                 "another release",
@@ -141,7 +151,7 @@ mod tests {
                 "an owner that is none",
                 json!({"ownerReferences": [{"kind": "ClusterClass", "name": "c"}]}),
                 false,
-                "ours",
+                "nobody's",
             ),
             (
                 "Helm",
@@ -162,10 +172,11 @@ mod tests {
                 "marked by argocd.argoproj.io/tracking-id=a",
             ),
             ("the Go operator's, in the inventory", json!({"managedFields": by_kubectl}), true, "go"),
-            ("applied by hand with kubectl", json!({"managedFields": by_kubectl}), false, "ours"),
+            ("applied by hand with kubectl", json!({"managedFields": by_kubectl}), false, "nobody's"),
         ] {
             let found = match of(&json!({"metadata": metadata}), &owner(), inventory) {
                 Ownership::Ours => "ours".to_owned(),
+                Ownership::Nobodys => "nobody's".to_owned(),
                 Ownership::OfGoOperator => "go".to_owned(),
                 Ownership::Other(who) => who,
             };

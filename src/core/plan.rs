@@ -213,7 +213,7 @@ fn decide(
     let mut migrate = false;
     if let Some(live) = live {
         match ownership::of(live, input.owner, row.is_some()) {
-            Ownership::Ours => {}
+            Ownership::Ours | Ownership::Nobodys => {}
             Ownership::OfGoOperator => migrate = true,
             Ownership::Other(_) if sibling(input, live) == Some(Sibling::Older) => {}
             Ownership::Other(_) if sibling(input, live) == Some(Sibling::Newer) => {
@@ -364,7 +364,7 @@ pub fn prune<'a>(
     let mut prune = Prune::default();
     for key in gone {
         match live.get(key) {
-            Some(live) if matches!(ownership::of(live, owner, true), Ownership::Other(_)) => {
+            Some(live) if matches!(ownership::of(live, owner, true), Ownership::Other(_) | Ownership::Nobodys) => {
                 prune.forget.push(key.clone());
             }
             Some(live) if is_retained(key, live) => prune.retain.push(key.clone()),
@@ -645,7 +645,10 @@ mod tests {
             object["metadata"]["labels"] = Value::Object(labels.into_iter().chain(given).collect());
             object
         };
+        let mut theirs = object("v1", "ConfigMap", "theirs", json!({}));
+        theirs["metadata"]["labels"].take();
         let objects = [
+            theirs,
             object("v1", "ConfigMap", "goes", json!({})),
             object("v1", "ConfigMap", "helm-keep", json!({"annotations": {"helm.sh/resource-policy": "keep"}})),
             object("v1", "ConfigMap", "disabled", json!({"annotations": {"clusterstack.x-k8s.io/prune": "disabled"}})),
@@ -682,7 +685,7 @@ mod tests {
         let prune = plan(&input).prune;
         assert_eq!(names(&prune.delete), ["class", "goes", "opted-in"]);
         assert_eq!(names(&prune.retain), ["disabled", "helm-keep", "stays", "data"]);
-        assert_eq!(names(&prune.forget), ["taken"]);
+        assert_eq!(names(&prune.forget), ["taken", "theirs"]);
 
         input.desired = &[];
         let held = plan(&input);

@@ -2,7 +2,7 @@
 
 use futures::{StreamExt, stream};
 use kube::Client;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::core::response::Status;
 use serde_json::{Value, json};
 use tracing::Span;
@@ -29,9 +29,24 @@ pub struct Send<'a> {
     pub kind: &'a Kind,
     /// The live object whose managed fields of the Go operator become ours first.
     pub migrate: Option<&'a Value>,
-    /// The version of the live object that it was decided on; `None` where there was none.
-    pub version: Option<&'a str>,
+    /// What it is sent over.
+    pub over: Over<'a>,
 }
+
+/// What an object is sent over.
+#[derive(Clone, Copy, Debug)]
+pub enum Over<'a> {
+    /// The version of the live object that it was decided on.
+    Version(&'a str),
+    /// Nothing: it is made where there is none, and else left as it is ([`Outcome::is_there`]).
+    Nothing,
+    /// Whatever is there by now.
+    Anything,
+}
+
+/// A version that no object has: etcd's first revision is an empty store's. Server-side apply for it makes an object where
+/// there is none, and is refused as a conflict where there is one.
+const NO_VERSION: &str = "1";
 
 /// What the API server said to an object. Only [`send`] makes it.
 #[derive(Debug)]
@@ -42,6 +57,8 @@ pub struct Outcome {
     pub result: Result<Value, Refusal>,
     /// It was deleted and made anew.
     pub replaced: bool,
+    /// It was to be made, and there is one already: nothing was sent.
+    pub is_there: bool,
 }
 
 /// An error of the API server about one object.
@@ -62,24 +79,48 @@ pub async fn send(client: &Client, objects: Vec<Send<'_>>) -> Vec<Outcome> {
 #[tracing::instrument(name = "apply", skip_all, fields(object = %object.manifest.key, otel.status_code, otel.status_description))]
 pub(super) async fn send_one(client: &Client, object: Send<'_>) -> Outcome {
     let key = object.manifest.key.clone();
-    let result = patch(client, &object).await.map_err(|error| {
-        let refused = refusal(&error);
-        // Who refuses may quote what was sent.
-        let mut own = Secrets::default();
-        own.add_object(&object.manifest.object);
-        let message = object.manifest.hidden.hide(&own.hide(&refused.message));
-        Refusal { message, ..refused }
+    let sent = patch(client, &object).await;
+    let is_there = matches!(sent, Err(Unsent::IsThere));
+    let result = sent.map(|live| plain(&live, object.kind)).map_err(|unsent| match unsent {
+        Unsent::IsThere => Refusal {
+            reason: Reason::ApplyFailed,
+            message: "it was made by somebody else meanwhile; whose it is is looked at before it is applied".to_owned(),
+        },
+        Unsent::Refused(error) => {
+            let refused = refusal(&error);
+            // Who refuses may quote what was sent.
+            let mut own = Secrets::default();
+            own.add_object(&object.manifest.object);
+            let message = object.manifest.hidden.hide(&own.hide(&refused.message));
+            Refusal { message, ..refused }
+        }
     });
     if let Err(refusal) = &result {
         Span::current().record("otel.status_code", "ERROR").record("otel.status_description", &refusal.message);
     }
-    Outcome { key, result: result.map(|live| plain(&live, object.kind)), replaced: false }
+    Outcome { key, result, replaced: false, is_there }
 }
 
-async fn patch(client: &Client, object: &Send<'_>) -> Result<kube::api::DynamicObject, kube::Error> {
+/// Why an object was not applied.
+enum Unsent {
+    Refused(kube::Error),
+    IsThere,
+}
+
+impl From<kube::Error> for Unsent {
+    fn from(error: kube::Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+async fn patch(client: &Client, object: &Send<'_>) -> Result<DynamicObject, Unsent> {
     let key = &object.manifest.key;
     let api = api(client, object.kind, &key.namespace);
-    let mut decided_on = object.version.map(str::to_owned);
+    let mut over = match object.over {
+        Over::Nothing => return make(&api, object.manifest).await,
+        Over::Version(version) => Some(version.to_owned()),
+        Over::Anything => None,
+    };
     if let Some(list) = object.migrate.and_then(|live| fields::renamed(live, CSO_FIELD_MANAGER, FIELD_MANAGER)) {
         let version = object.migrate.and_then(|live| live.pointer("/metadata/resourceVersion")).cloned();
         let patch = json!([
@@ -88,24 +129,47 @@ async fn patch(client: &Client, object: &Send<'_>) -> Result<kube::api::DynamicO
         ]);
         let patch: json_patch::Patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
         let migrated = api.patch(&segment(&key.name), &PatchParams::default(), &Patch::Json::<Value>(patch)).await?;
-        decided_on = migrated.metadata.resource_version;
+        over = migrated.metadata.resource_version;
     }
-    let params = PatchParams::apply(FIELD_MANAGER).force();
     for _ in 0..OVERTAKEN {
         // Sent for what was there when it was decided on: what a process sends that slept meanwhile is refused.
-        let Some(version) = decided_on else { break };
-        let mut wanted = object.manifest.object.clone();
-        wanted["metadata"]["resourceVersion"] = version.into();
-        match api.patch(&segment(&key.name), &params, &Patch::Apply(&wanted)).await {
-            Err(kube::Error::Api(error)) if error.code == 409 => {
-                // Others write to it too. Whether it is ours still is looked at before it is sent again.
-                decided_on =
-                    api.get_metadata_opt(&segment(&key.name)).await?.and_then(|now| now.metadata.resource_version);
-            }
-            done => return done,
+        let Some(version) = over else { break };
+        match apply(&api, object.manifest, Some(&version)).await {
+            Err(kube::Error::Api(error)) if error.code == 409 => over = version_of(&api, key).await?,
+            done => return Ok(done?),
         }
     }
-    api.patch(&segment(&key.name), &params, &Patch::Apply(&object.manifest.object)).await
+    Ok(apply(&api, object.manifest, None).await?)
+}
+
+/// Makes an object where there is none.
+async fn make(api: &Api<DynamicObject>, manifest: &Manifest) -> Result<DynamicObject, Unsent> {
+    match apply(api, manifest, Some(NO_VERSION)).await {
+        Err(kube::Error::Api(error)) if error.code == 409 => match version_of(api, &manifest.key).await? {
+            Some(_) => Err(Unsent::IsThere),
+            // It was a conflict over something else, a quota for example.
+            None => Ok(apply(api, manifest, None).await?),
+        },
+        done => Ok(done?),
+    }
+}
+
+async fn version_of(api: &Api<DynamicObject>, key: &ObjectKey) -> Result<Option<String>, kube::Error> {
+    Ok(api.get_metadata_opt(&segment(&key.name)).await?.and_then(|now| now.metadata.resource_version))
+}
+
+/// Sends an object, for a version of the one that is there if there is one.
+async fn apply(
+    api: &Api<DynamicObject>,
+    manifest: &Manifest,
+    version: Option<&str>,
+) -> Result<DynamicObject, kube::Error> {
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    let name = segment(&manifest.key.name);
+    let Some(version) = version else { return api.patch(&name, &params, &Patch::Apply(&manifest.object)).await };
+    let mut wanted = manifest.object.clone();
+    wanted["metadata"]["resourceVersion"] = version.into();
+    api.patch(&name, &params, &Patch::Apply(&wanted)).await
 }
 
 /// Sorts an error of the API server.

@@ -42,6 +42,15 @@ pub struct Live {
     pub unreadable: BTreeMap<ObjectKey, kube::Error>,
 }
 
+impl Live {
+    /// Adds what was read later, which counts.
+    pub fn extend(&mut self, later: Self) {
+        self.unreadable.retain(|key, _| !later.objects.contains_key(key));
+        self.objects.extend(later.objects);
+        self.unreadable.extend(later.unreadable);
+    }
+}
+
 /// What can't stand in a path as it is (RFC 3986, 3.3).
 const NO_SEGMENT: &AsciiSet = &CONTROLS
     .add(b' ')

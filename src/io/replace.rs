@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::api::condition::Reason;
 use crate::core::manifest::{Manifest, ObjectKey};
-use crate::io::apply::{self, Refusal, Send};
+use crate::io::apply::{self, Over, Refusal, Send};
 use crate::io::kinds::Kind;
 use crate::io::observe::{api, segment};
 
@@ -30,7 +30,7 @@ pub async fn replace(client: &Client, manifest: &Manifest, kind: &Kind, live: &V
         let message = "deleted to be made anew, for a field that can't be changed did; it is not gone yet".to_owned();
         Err(Refusal { reason: Reason::ImmutableField, message })
     })?;
-    apply::send_one(client, Send { manifest, kind, migrate: None, version: None }).await.result
+    apply::send_one(client, Send { manifest, kind, migrate: None, over: Over::Anything }).await.result
 }
 
 async fn gone(client: &Client, kind: &Kind, key: &ObjectKey, uid: Option<&str>) -> Result<(), Refusal> {

@@ -159,7 +159,7 @@ async fn found(
     }
     for target in targets {
         let Some(object) = live.objects.get(&target.key) else { continue };
-        let is_others = matches!(ownership::of(object, owner, true), Ownership::Other(_));
+        let is_others = matches!(ownership::of(object, owner, true), Ownership::Other(_) | Ownership::Nobodys);
         if is_others || plan::is_retained(&target.key, object) {
             continue;
         }

@@ -154,7 +154,7 @@ impl Addons<'_> {
         let is_recorded = self.recorded.iter().any(|row| key_of(row) == *key);
         let other = before.as_ref().and_then(|before| match ownership::of(before, &owner, is_recorded) {
             Ownership::Other(whose) => Some(format!("left alone, for it is {whose}")),
-            Ownership::Ours | Ownership::OfGoOperator => None,
+            Ownership::Ours | Ownership::Nobodys | Ownership::OfGoOperator => None,
         });
         let after = match (obstacle.map(|(_, message)| message).or(other), kinds.get(key)) {
             (Some(message), _) => Err(message),
