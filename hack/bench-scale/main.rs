@@ -100,8 +100,12 @@ pub(crate) struct Found {
     cpu_seconds: f64,
     /// Resident memory of the operator before there is a ClusterStack, in MiB.
     memory_before: f64,
-    /// The same when all is done and it is at rest.
+    /// Of that the executable's.
+    files_before: f64,
+    /// Resident memory when all is done and it is at rest.
     memory_at_rest: f64,
+    /// Of that the executable's.
+    files_at_rest: f64,
     /// The most until then.
     memory_peak: f64,
     /// How long nothing happened, in seconds.
@@ -143,7 +147,7 @@ async fn measured(cli: &Cli, size: Size) -> Result<Found> {
     stacks.namespaces(&client, "bench").await?;
     let mut operator = Operator::start(&cli.clusterstack, &plane, stacks.source(), &cli.flags)?;
     operator.settled(&plane, Duration::from_secs(5)).await?;
-    let memory_before = operator.memory()?.resident;
+    let before = operator.memory()?;
 
     say("creating ClusterStacks");
     let (mark, cpu) = (plane.audit_end(), operator.cpu()?);
@@ -158,7 +162,7 @@ async fn measured(cli: &Cli, size: Size) -> Result<Found> {
     let (mark, cpu) = (plane.audit_end(), operator.cpu()?);
     tokio::time::sleep(Duration::from_secs(cli.quiet)).await;
     let (quiet, quiet_cpu_seconds) = (plane.counts(mark)?, operator.cpu()? - cpu);
-    let memory_at_rest = operator.memory()?.resident;
+    let at_rest = operator.memory()?;
 
     say("the operator starts anew");
     operator.end()?;
@@ -177,8 +181,10 @@ async fn measured(cli: &Cli, size: Size) -> Result<Found> {
         floor_seconds,
         requests,
         cpu_seconds,
-        memory_before,
-        memory_at_rest,
+        memory_before: before.resident,
+        files_before: before.files,
+        memory_at_rest: at_rest.resident,
+        files_at_rest: at_rest.files,
         memory_peak: memory.peak,
         quiet_seconds: cli.quiet,
         quiet,

@@ -22,6 +22,8 @@ pub(crate) struct Operator {
 pub(crate) struct Memory {
     /// Resident now.
     pub(crate) resident: f64,
+    /// Of that pages of files: the executable, which the kernel may drop and read again.
+    pub(crate) files: f64,
     /// The most there was.
     pub(crate) peak: f64,
 }
@@ -92,7 +94,7 @@ impl Operator {
             let kib: f64 = line.trim_end_matches("kB").trim().parse()?;
             anyhow::Ok(kib / 1024.0)
         };
-        Ok(Memory { resident: of("VmRSS:")?, peak: of("VmHWM:")? })
+        Ok(Memory { resident: of("VmRSS:")?, files: of("RssFile:")?, peak: of("VmHWM:")? })
     }
 
     /// Ends it as a kubelet does.

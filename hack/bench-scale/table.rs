@@ -28,15 +28,17 @@ pub(crate) fn table(all: &[Found]) -> String {
         );
     }
     out.push_str(
-        "\n| stacks × releases | before: memory | quiet: requests | of these lists | writes | Leases | CPU | restart | requests | writes |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
+        "\n| stacks × releases | before: memory | before: executable | at rest: executable | quiet: requests | of these lists | writes | Leases | CPU | restart | requests | writes |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
     );
     for found in all {
         let _ = writeln!(
             out,
-            "| {} × {} | {:.0} MiB | {} in {} s | {} | {} | {} | {:.2} s | {:.2} s | {} | {} |",
+            "| {} × {} | {:.0} MiB | {:.0} MiB | {:.0} MiB | {} in {} s | {} | {} | {} | {:.2} s | {:.2} s | {} | {} |",
             found.size.stacks,
             found.size.releases,
             found.memory_before,
+            found.files_before,
+            found.files_at_rest,
             found.quiet.all,
             found.quiet_seconds,
             found.quiet.lists,

@@ -417,6 +417,13 @@ pub fn find(conditions: &[Condition], type_: ConditionType) -> Option<&Condition
     conditions.iter().find(|c| c.type_ == type_.as_str())
 }
 
+/// Ready as it is now, where its state or reason is not what it was.
+pub fn readiness_turned<'a>(before: &[Condition], now: &'a [Condition]) -> Option<&'a Condition> {
+    let is = |c: &Condition| (c.status.clone(), c.reason.clone());
+    let now = find(now, ConditionType::Ready)?;
+    (find(before, ConditionType::Ready).map(is) != Some(is(now))).then_some(now)
+}
+
 /// A kind whose status has conditions.
 pub trait Reported {
     /// What its status says; empty before the first pass.
@@ -453,6 +460,31 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn readiness_turns_with_its_state_or_reason_alone() {
+        let ready = |status: &str, reason: &str, message: &str| {
+            vec![Condition {
+                type_: "Ready".into(),
+                status: status.into(),
+                reason: reason.into(),
+                message: message.into(),
+                observed_generation: None,
+                last_transition_time: None,
+            }]
+        };
+        let now = ready("False", "ApplyFailed", "b");
+        for (before, turns) in [
+            (vec![], true),
+            (ready("True", "Ready", ""), true),
+            (ready("Unknown", "ApplyFailed", "b"), true),
+            (ready("False", "RenderFailed", "b"), true),
+            (ready("False", "ApplyFailed", "a"), false),
+        ] {
+            assert_eq!(readiness_turned(&before, &now).is_some(), turns, "{before:?}");
+        }
+        assert_eq!(readiness_turned(&now, &[]), None, "nothing is said");
     }
 
     #[test]

@@ -34,7 +34,7 @@ use super::delivery::Delivery;
 use super::{Context, Doing, Error, cluster_stack_release, reconcile_at, seats, spread};
 use crate::api::cluster_addon::TestsPhase;
 use crate::api::cluster_stack_release::ResourceStatus;
-use crate::api::condition::{self, ConditionType, Reason};
+use crate::api::condition::{self, Reason};
 use crate::api::{
     CLUSTER_ADDON_FINALIZER, ClusterAddon, ClusterAddonStatus, ClusterStackRelease, FIELD_MANAGER, SHARD_CLASS,
 };
@@ -490,9 +490,8 @@ async fn write_status(addon: &ClusterAddon, ctx: &Context, mut facts: AddonFacts
     let previous = addon.status.clone().unwrap_or_default();
     let status = addon_status(&previous, facts, Timestamp::now());
     let written = put_status(addon, &status, ctx).await?;
-    let reason = |conditions| condition::find(conditions, ConditionType::Ready).map(|c| c.reason.clone());
-    let now = condition::find(&status.conditions, ConditionType::Ready);
-    if let (true, Some(now)) = (written && reason(&previous.conditions) != reason(&status.conditions), now) {
+    let turned = condition::readiness_turned(&previous.conditions, &status.conditions);
+    if let Some(now) = turned.filter(|_| written) {
         tracing::info!(addon = %addon.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterAddon");
         let word = Reason::named(&now.reason);
         if let Some(word) = word.filter(|word| *word != Reason::Progressing) {

@@ -15,7 +15,7 @@ use super::changes::AT_WORK;
 use super::origin::{Origin, Template};
 use super::subscription::{self, Subject};
 use super::{Context, Doing, Error, deletion, provider, reconcile_at, seats, spread};
-use crate::api::condition::{self, ConditionType, Reason, Reported};
+use crate::api::condition::{self, Reason, Reported};
 use crate::api::{
     CLUSTER_STACK_FINALIZER, CLUSTER_STACK_LABEL, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
     FIELD_MANAGER, SHARD_CLASS, TRACEPARENT, WATCH_LABEL,
@@ -388,10 +388,8 @@ pub(super) async fn write_status(stack: &ClusterStack, ctx: &Context, facts: &St
     let written = report::status(&ctx.clients.own(), stack, stack.status.as_ref(), &status)
         .await
         .doing(|| format!("writing the status of ClusterStack {}", stack.name_any()))?;
-    let ready =
-        |conditions| condition::find(conditions, ConditionType::Ready).map(|c| (c.status.clone(), c.reason.clone()));
-    let now = condition::find(&status.conditions, ConditionType::Ready);
-    if let (true, Some(now)) = (written && ready(&previous.conditions) != ready(&status.conditions), now) {
+    let turned = condition::readiness_turned(&previous.conditions, &status.conditions);
+    if let Some(now) = turned.filter(|_| written) {
         let reason = Reason::named(&now.reason);
         tracing::info!(namespace = stack.namespace().unwrap_or_default(), stack = %stack.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStack");
         if let Some(reason) = reason.filter(|reason| !matches!(reason, Reason::Progressing | Reason::ReleaseNotReady)) {

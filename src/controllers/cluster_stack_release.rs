@@ -550,12 +550,11 @@ async fn write_status(release: &ClusterStackRelease, ctx: &Context, facts: Relea
     let written = report::status(&ctx.clients.own(), release, release.status.as_ref(), &status)
         .await
         .doing(|| format!("writing the status of ClusterStackRelease {}", release.name_any()))?;
-    let reason = |conditions| condition::find(conditions, ConditionType::Ready).map(|c| c.reason.clone());
-    let now = condition::find(&status.conditions, ConditionType::Ready);
     if let (true, Some(unready)) = (written, status::unready_for(&previous.conditions, &status.conditions)) {
         ctx.metrics.release_unready_seconds.observe(unready);
     }
-    if let (true, Some(now)) = (written && reason(&previous.conditions) != reason(&status.conditions), now) {
+    let turned = condition::readiness_turned(&previous.conditions, &status.conditions);
+    if let Some(now) = turned.filter(|_| written) {
         tracing::info!(namespace = release.namespace().unwrap_or_default(), release = %release.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStackRelease");
         let word = Reason::named(&now.reason);
         if let Some(word) = word.filter(|word| *word != Reason::Progressing) {

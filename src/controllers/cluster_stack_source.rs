@@ -152,10 +152,8 @@ async fn write_status(source: &ClusterStackSource, ctx: &Context, facts: &Source
     let written = report::status(&ctx.clients.own(), source, source.status.as_ref(), &status)
         .await
         .doing(|| format!("writing the status of ClusterStackSource {}", source.name_any()))?;
-    let ready =
-        |conditions| condition::find(conditions, ConditionType::Ready).map(|c| (c.status.clone(), c.reason.clone()));
-    let now = condition::find(&status.conditions, ConditionType::Ready);
-    if let (true, Some(now)) = (written && ready(&previous.conditions) != ready(&status.conditions), now) {
+    let turned = condition::readiness_turned(&previous.conditions, &status.conditions);
+    if let Some(now) = turned.filter(|_| written) {
         tracing::info!(namespace = source.namespace().unwrap_or_default(), source = %source.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStackSource");
         let reason = Reason::named(&now.reason);
         if let Some(reason) = reason.filter(|reason| *reason != Reason::Progressing) {

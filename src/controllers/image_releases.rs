@@ -16,7 +16,7 @@ use super::origin::Origin;
 use super::seats::Rooted;
 use super::{Context, Doing, Error, cluster_stack_release, spread};
 use crate::api::cluster_stack_release::Artifact;
-use crate::api::condition::{self, ConditionType, Reason};
+use crate::api::condition::{self, Reason};
 use crate::api::image_release::{
     ProviderNodeImageRelease as Image, ProviderNodeImageReleaseSpec as ImageSpec, TemplateReference,
 };
@@ -351,11 +351,8 @@ async fn write_status(release: &Release, ctx: &Context, facts: &ProviderReleaseF
     let written = report::status(&ctx.clients.own(), release, release.status.as_ref(), &status)
         .await
         .doing(|| format!("writing the status of ProviderClusterStackRelease {}", release.name_any()))?;
-    let reason = |conditions| condition::find(conditions, ConditionType::Ready).map(|ready| ready.reason.clone());
-    if let (true, Some(now)) = (
-        written && reason(&previous.conditions) != reason(&status.conditions),
-        condition::find(&status.conditions, ConditionType::Ready),
-    ) {
+    let turned = condition::readiness_turned(&previous.conditions, &status.conditions);
+    if let Some(now) = turned.filter(|_| written) {
         tracing::info!(namespace = release.namespace().unwrap_or_default(), release = %release.name_any(), ready = now.status, reason = now.reason, message = now.message, "ProviderClusterStackRelease");
         if let Some(word) = Reason::named(&now.reason) {
             ctx.events.say(release, word, &now.message).await;

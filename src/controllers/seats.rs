@@ -86,9 +86,9 @@ impl Seats {
 
 /// An object that belongs to a root of work.
 pub(super) trait Rooted: ResourceExt + Resource<DynamicType = ()> + Sized {
-    /// Whether the object, and what it is worked on for, can be read as they are stored now.
-    fn is_readable(&self, ctx: &Context) -> bool {
-        !ctx.unreadable.holds::<Self>(&self.namespace().unwrap_or_default(), &self.name_any())
+    /// Whether what the object is worked on for can be read as it is stored now.
+    fn has_readable_owners(&self, _ctx: &Context) -> bool {
+        true
     }
 
     /// The root; `None` where it is not known yet.
@@ -148,17 +148,22 @@ impl Rooted for ClusterStackSource {
     }
 }
 
+/// Whether the object itself and what it is worked on for can be read as they are stored now.
+fn is_readable<K: Rooted>(object: &K, ctx: &Context) -> bool {
+    let itself = ctx.unreadable.holds::<K>(&object.namespace().unwrap_or_default(), &object.name_any());
+    !itself && object.has_readable_owners(ctx)
+}
+
 /// Whether the owners of this kind can be read.
-fn has_readable_owners<K: Resource<DynamicType = ()>>(object: &impl ResourceExt, ctx: &Context) -> bool {
+fn are_owners_readable<K: Resource<DynamicType = ()>>(object: &impl ResourceExt, ctx: &Context) -> bool {
     let namespace = object.namespace().unwrap_or_default();
     let mut owners = object.owner_references().iter().filter(|owner| owner.kind == K::kind(&()));
     !owners.any(|owner| ctx.unreadable.holds::<K>(&namespace, &owner.name))
 }
 
 impl Rooted for ClusterStackRelease {
-    fn is_readable(&self, ctx: &Context) -> bool {
-        let itself = ctx.unreadable.holds::<Self>(&self.namespace().unwrap_or_default(), &self.name_any());
-        !itself && has_readable_owners::<ClusterStack>(self, ctx)
+    fn has_readable_owners(&self, ctx: &Context) -> bool {
+        are_owners_readable::<ClusterStack>(self, ctx)
     }
 
     /// That of its ClusterStack; where that is gone, what it was.
@@ -185,9 +190,8 @@ impl Rooted for ClusterStackRelease {
 }
 
 impl Rooted for ProviderClusterStackRelease {
-    fn is_readable(&self, ctx: &Context) -> bool {
-        let itself = ctx.unreadable.holds::<Self>(&self.namespace().unwrap_or_default(), &self.name_any());
-        !itself && has_readable_owners::<ClusterStackRelease>(self, ctx)
+    fn has_readable_owners(&self, ctx: &Context) -> bool {
+        are_owners_readable::<ClusterStackRelease>(self, ctx)
     }
 
     /// That of its ClusterStackRelease, once that was seen.
@@ -235,14 +239,14 @@ pub(super) fn unserved<K: ResourceExt>(object: &K) -> Trouble {
 impl Context {
     /// What is to be done about an object.
     pub(super) fn seat<K: Rooted + Send + Sync + 'static>(self: &Arc<Self>, object: &Arc<K>) -> Seat {
-        if !object.is_readable(self) {
+        if !is_readable(&**object, self) {
             return Seat::Free(Action::requeue(WAITING));
         }
         let (ctx, object) = (Arc::clone(self), Arc::clone(object));
         self.seats.of(move || {
             let latest = object.latest(&ctx);
             let latest = latest.as_ref().unwrap_or(&object);
-            if latest.is_readable(&ctx) { latest.root(&ctx) } else { None }
+            if is_readable(&**latest, &ctx) { latest.root(&ctx) } else { None }
         })
     }
 }
