@@ -198,8 +198,11 @@ async fn the_status_of_a_release_of_two_thousand_objects_fits() {
         digest: "0123456789abcdef.0123456789abcdef".into(),
         ..Resource::default()
     };
-    let facts =
-        clusterstack::core::status::ReleaseFacts { resources: (0..2000).map(row).collect(), ..Default::default() };
+    let facts = clusterstack::core::status::ReleaseFacts {
+        generation: Some(1),
+        resources: (0..2000).map(row).collect(),
+        ..Default::default()
+    };
     let status = clusterstack::core::status::release_status(
         &ClusterStackReleaseStatus::default(),
         facts,

@@ -180,7 +180,7 @@ async fn what_nobody_marked_is_taken_over_after_a_look_at_it() {
     let repo = t.repo();
     repo.release(V1, &format!("{SETTINGS}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: new}}\n"));
     t.apply(&json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": V1}, "data": {"color": "old", "size": "8"},
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": V1}, "data": {"color": "old", "kept": "8"},
     }))
     .await;
     let _operator = t.operator(&[]);
@@ -188,7 +188,7 @@ async fn what_nobody_marked_is_taken_over_after_a_look_at_it() {
     t.create_stack("x", &repo.url(), json!({})).await;
     t.ready("x", "v1").await;
     assert_eq!(t.in_config_map(V1, "/data/color").await, "blue");
-    assert_eq!(t.in_config_map(V1, "/data/size").await, "8");
+    assert_eq!(t.in_config_map(V1, "/data/kept").await, "8");
     if let (Some(from), Some(to)) = (from, t.audit_mark().await) {
         let of = |name: &str| -> Vec<(String, u64)> {
             let all = t.requests(from, to).into_iter().filter(|r| r.resource == "configmaps" && r.name == name);

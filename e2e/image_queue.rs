@@ -30,7 +30,8 @@ impl Seen {
             let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).applied_objects());
             while let Some(image) = events.next().await {
                 let image = image.expect("the watch broke off");
-                if let Some(status) = &image.status {
+                // Before its first pass it has what the definition says.
+                if let Some(status) = image.status.as_ref().filter(|status| !status.conditions.is_empty()) {
                     all.lock().unwrap().push((image.name_any(), status.phase));
                 }
             }

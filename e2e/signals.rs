@@ -1,5 +1,6 @@
 //! The process: probes, metrics, signals, and one active replica.
 
+use clusterstack::api::condition::Reported;
 use serde_json::json;
 
 use crate::harness::{SETTINGS, World, check, wait_for};
@@ -113,5 +114,5 @@ async fn the_watch_filter_leaves_other_objects_alone() {
     t.change_stack("mine", json!({"metadata": {"labels": {"cluster.x-k8s.io/watch-filter": "mine"}}})).await;
     t.ready("mine", "v1").await;
     let other = t.stacks().get("other").await.unwrap();
-    assert!(other.status.is_none() && other.metadata.finalizers.is_none(), "{other:?}");
+    assert!(other.conditions().is_empty() && other.metadata.finalizers.is_none(), "{other:?}");
 }

@@ -106,6 +106,8 @@ async fn one_trace_leads_from_the_poll_to_each_object_that_is_applied() {
     let t = World::new("traced").await;
     let repo = t.repo();
     repo.release(V1, SETTINGS);
+    // What is there already is looked at.
+    t.apply(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": V1}, "data": {"kept": "8"}})).await;
     let collector = Collector::new().await;
     let operator = operator(&t, &collector.url);
     t.create_stack("x", &repo.url(), json!({})).await;

@@ -35,25 +35,24 @@ pub(super) fn stack_events(
         UnboundedSender<ObjectRef<ClusterStackRelease>>,
         UnboundedSender<ObjectRef<ProviderClusterStackRelease>>,
     ),
-) -> impl Stream<Item = Result<ClusterStack, watcher::Error>> + Send + use<> {
+) -> impl Stream<Item = Result<Touched<ClusterStack>, watcher::Error>> + Send + use<> {
     let namespace = context.settings.namespace.as_deref();
     let (ctx, context) = (Arc::clone(context), Arc::clone(context));
     let mut edited = Edits::default();
     let (known, unreadable) = (context.stacks.clone(), context.unreadable.clone());
-    stored::watch(client, namespace, known, unreadable)
+    let events = stored::watch(client, namespace, known, unreadable)
         .reflect(writer)
-        .inspect_ok(at_init_done(move || drop(context.first_read.stacks.set(()))))
-        .touched_objects()
-        .inspect_ok(move |stack| {
-            // Each release has its first pass by itself: those that are known by now would have two.
-            if !edited.is_new(stack, edit(stack)) || !ctx.first_read.stacks.initialized() {
-                return;
-            }
-            for release in ctx.stack_releases.state().iter().filter(|r| cluster_stack::is_owned(r, stack)) {
-                let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
-                provided_of(release, &to_provided);
-            }
-        })
+        .inspect_ok(at_init_done(move || drop(context.first_read.stacks.set(()))));
+    touched(events).inspect_ok(move |stack| {
+        // Each release has its first pass by itself: those that are known by now would have two.
+        if !edited.is_new(stack, edit(&stack.object)) || !ctx.first_read.stacks.initialized() {
+            return;
+        }
+        for release in ctx.stack_releases.state().iter().filter(|r| cluster_stack::is_owned(r, &stack.object)) {
+            let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
+            provided_of(release, &to_provided);
+        }
+    })
 }
 
 /// ClusterStackReleases as they change. What changes of one concerns its ClusterStack, and what was fetched the Clusters
@@ -64,24 +63,46 @@ pub(super) fn release_events(
     writer: Writer<ClusterStackRelease>,
     to_stacks: UnboundedSender<ObjectRef<ClusterStack>>,
     to_provided: UnboundedSender<ObjectRef<ProviderClusterStackRelease>>,
-) -> impl Stream<Item = Result<ClusterStackRelease, watcher::Error>> + Send + use<> {
+) -> impl Stream<Item = Result<Touched<ClusterStackRelease>, watcher::Error>> + Send + use<> {
     let namespace = context.settings.namespace.as_deref();
     let (mut fetched, watches, context) =
         (cluster_addon::Fetched::default(), Arc::clone(&context.watches), Arc::clone(context));
     let (known, unreadable) = (context.stack_releases.clone(), context.unreadable.clone());
-    stored::watch(client, namespace, known, unreadable)
+    let events = stored::watch(client, namespace, known, unreadable)
         .inspect_ok(context.moves.noted())
         .reflect(writer)
-        .inspect_ok(at_init_done(move || drop(context.first_read.releases.set(()))))
-        .touched_objects()
-        .inspect_ok(move |release| {
-            fetched.tell(release, &watches);
-            provided_of(release, &to_provided);
-            for owner in release.owner_references().iter().filter(|owner| owner.kind == "ClusterStack") {
-                let stack = ObjectRef::new(&owner.name).within(&release.namespace().unwrap_or_default());
-                tell(stack, is_at_work(release), &to_stacks);
+        .inspect_ok(at_init_done(move || drop(context.first_read.releases.set(()))));
+    touched(events).inspect_ok(move |Touched { object: release, is_gone }| {
+        fetched.tell(release, &watches);
+        provided_of(release, &to_provided);
+        for owner in release.owner_references().iter().filter(|owner| owner.kind == "ClusterStack") {
+            let stack = ObjectRef::new(&owner.name).within(&release.namespace().unwrap_or_default());
+            tell(stack, !is_gone && is_at_work(release), &to_stacks);
+        }
+    })
+}
+
+/// An object that an event of a watch is about.
+pub(super) struct Touched<K> {
+    /// As it is now, or was when it was last stored.
+    pub(super) object: K,
+    /// It was deleted. The object itself may not tell: the API server sends what it had stored, finalizers and all.
+    pub(super) is_gone: bool,
+}
+
+/// The objects of a watch's events.
+pub(super) fn touched<K, E>(
+    events: impl Stream<Item = Result<watcher::Event<K>, E>>,
+) -> impl Stream<Item = Result<Touched<K>, E>> {
+    events.try_filter_map(|event| {
+        ready(Ok(match event {
+            watcher::Event::Apply(object) | watcher::Event::InitApply(object) => {
+                Some(Touched { object, is_gone: false })
             }
-        })
+            watcher::Event::Delete(object) => Some(Touched { object, is_gone: true }),
+            watcher::Event::Init | watcher::Event::InitDone => None,
+        }))
+    })
 }
 
 /// How long nothing is said of a release that is being worked on in its ClusterStack: mostly it is Ready before.
@@ -121,35 +142,34 @@ pub(super) fn source_events(
     context: &Arc<Context>,
     writer: Writer<ClusterStackSource>,
     (to_stacks, to_releases, to_provided): Concerned,
-) -> impl Stream<Item = Result<ClusterStackSource, watcher::Error>> + Send + use<> {
+) -> impl Stream<Item = Result<Touched<ClusterStackSource>, watcher::Error>> + Send + use<> {
     let namespace = context.settings.namespace.as_deref();
     let (mut edited, mut changed) = (Edits::default(), Edits::default());
     let (ctx, context) = (Arc::clone(context), Arc::clone(context));
     let (known, unreadable) = (context.sources.clone(), context.unreadable.clone());
-    stored::watch(client, namespace, known, unreadable)
+    let events = stored::watch(client, namespace, known, unreadable)
         .reflect(writer)
-        .inspect_ok(at_init_done(move || drop(context.first_read.sources.set(()))))
-        .touched_objects()
-        .inspect_ok(move |source| {
-            let place = ObjectRef::from_obj(source);
-            let is_edit = edited.is_new(source, edit(source));
-            if !changed.is_new(source, source_change(source)) || !ctx.first_read.sources.initialized() {
-                return;
+        .inspect_ok(at_init_done(move || drop(context.first_read.sources.set(()))));
+    touched(events).inspect_ok(move |source| {
+        let place = ObjectRef::from_obj(&source.object);
+        let is_edit = edited.is_new(source, edit(&source.object));
+        if !changed.is_new(source, source_change(&source.object)) || !ctx.first_read.sources.initialized() {
+            return;
+        }
+        for stack in ctx.stacks.state() {
+            let own = stack.namespace().unwrap_or_default();
+            if stack.spec.source_ref.as_ref().is_none_or(|named| origin::place(named, &own) != place) {
+                continue;
             }
-            for stack in ctx.stacks.state() {
-                let own = stack.namespace().unwrap_or_default();
-                if stack.spec.source_ref.as_ref().is_none_or(|named| origin::place(named, &own) != place) {
-                    continue;
-                }
-                let _ = to_stacks.unbounded_send(ObjectRef::from_obj(&*stack));
-                let owned = |release: &&Arc<ClusterStackRelease>| cluster_stack::is_owned(release, &stack);
-                for release in ctx.stack_releases.state().iter().filter(|release| is_edit && owned(release)) {
-                    let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
-                    // It may have been allowed to use the provider's template, or be so no more.
-                    provided_of(release, &to_provided);
-                }
+            let _ = to_stacks.unbounded_send(ObjectRef::from_obj(&*stack));
+            let owned = |release: &&Arc<ClusterStackRelease>| cluster_stack::is_owned(release, &stack);
+            for release in ctx.stack_releases.state().iter().filter(|release| is_edit && owned(release)) {
+                let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
+                // It may have been allowed to use the provider's template, or be so no more.
+                provided_of(release, &to_provided);
             }
-        })
+        }
+    })
 }
 
 /// Starts a pass over the provider's object of a release, if it is the built-in provider's.
@@ -180,26 +200,30 @@ pub(super) fn at_init_done<K>(then: impl Fn()) -> impl FnMut(&watcher::Event<K>)
 /// What of an object asks for a pass when it changes: all but our own reports.
 pub(super) fn edit<K: ResourceExt>(object: &K) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (object.meta().generation, object.annotations(), object.labels(), object.finalizers()).hash(&mut hasher);
-    object.meta().deletion_timestamp.is_some().hash(&mut hasher);
+    let metadata = object.meta();
+    (&metadata.uid, metadata.generation, object.annotations(), object.labels(), object.finalizers()).hash(&mut hasher);
+    metadata.deletion_timestamp.is_some().hash(&mut hasher);
     hasher.finish()
 }
 
 /// Lets those through that ask for a pass: what was edited since it was last seen, or has lost its status. A status that
 /// appears is our own report of a pass.
 pub(super) fn asking<K: ResourceExt<DynamicType = ()> + Reported, E>(
-    events: impl Stream<Item = Result<K, E>>,
+    events: impl Stream<Item = Result<Touched<K>, E>>,
 ) -> impl Stream<Item = Result<K, E>> {
     asking_by(events, edit)
 }
 
 /// The same, where `edit_of` tells one edit from another.
 pub(super) fn asking_by<K: ResourceExt<DynamicType = ()> + Reported, E>(
-    events: impl Stream<Item = Result<K, E>>,
+    events: impl Stream<Item = Result<Touched<K>, E>>,
     edit_of: impl Fn(&K) -> u64,
 ) -> impl Stream<Item = Result<K, E>> {
     let mut seen = Seen::default();
-    events.try_filter(move |object| ready(seen.asks(object, edit_of(object))))
+    events.try_filter_map(move |touched| {
+        let asks = seen.asks(&touched, edit_of(&touched.object));
+        ready(Ok(asks.then_some(touched.object)))
+    })
 }
 
 /// The edits of objects that were let through, by UID, and whether there was a status then.
@@ -207,9 +231,9 @@ pub(super) fn asking_by<K: ResourceExt<DynamicType = ()> + Reported, E>(
 struct Seen(HashMap<String, (u64, bool)>);
 
 impl Seen {
-    fn asks(&mut self, object: &(impl ResourceExt + Reported), now: u64) -> bool {
+    fn asks(&mut self, Touched { object, is_gone }: &Touched<impl ResourceExt + Reported>, now: u64) -> bool {
         let Some(uid) = object.uid() else { return true };
-        if is_gone(object) {
+        if *is_gone {
             self.0.remove(&uid);
             return true;
         }
@@ -226,23 +250,22 @@ pub(super) fn artifacts_of(releases: &[Arc<ClusterStackRelease>]) -> HashSet<Str
 
 /// The last edit of each object.
 #[derive(Default)]
-struct Edits(HashMap<ObjectRef<DynamicObject>, u64>);
+pub(super) struct Edits<E>(HashMap<ObjectRef<DynamicObject>, E>);
 
-impl Edits {
-    /// Whether this is another edit than the one before. What goes is forgotten.
-    fn is_new<K: Resource<DynamicType = ()>>(&mut self, object: &K, now: u64) -> bool {
-        let place = ObjectRef::from_obj(object).erase();
-        if is_gone(object) {
-            return self.0.remove(&place) != Some(now);
+impl<E: PartialEq> Edits<E> {
+    /// Whether this is another edit than the one before. What goes is news, and forgotten.
+    pub(super) fn is_new<K: Resource<DynamicType = ()>>(&mut self, touched: &Touched<K>, now: E) -> bool {
+        let place = ObjectRef::from_obj(&touched.object).erase();
+        if touched.is_gone {
+            self.0.remove(&place);
+            return true;
         }
-        self.0.insert(place, now) != Some(now)
+        let is_same = self.0.get(&place) == Some(&now);
+        if !is_same {
+            self.0.insert(place, now);
+        }
+        !is_same
     }
-}
-
-/// Whether this is the last that is seen of an object.
-fn is_gone<K: Resource>(object: &K) -> bool {
-    let metadata = object.meta();
-    metadata.deletion_timestamp.is_some() && metadata.finalizers.as_ref().is_none_or(Vec::is_empty)
 }
 
 /// Where notices go.
@@ -343,31 +366,37 @@ mod tests {
             ("it stays lost", json!({}), false),
             ("it is edited", json!({"metadata": {"generation": 2}}), true),
             ("it is another one", json!({"metadata": {"uid": "2"}}), true),
-            ("it goes", json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x"]}}), true),
-            ("it is gone", json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}), true),
+            ("it goes", going(), true),
+            ("it is gone", going(), true),
         ] {
-            let object = stack(&change);
-            assert_eq!(seen.asks(&object, edit(&object)), expected, "{what}");
+            let touched = Touched { object: stack(&change), is_gone: what == "it is gone" };
+            assert_eq!(seen.asks(&touched, edit(&touched.object)), expected, "{what}");
         }
         assert_eq!(seen.0.len(), 1, "what is gone is forgotten");
+    }
+
+    /// As the API server has it until the last finalizer is gone, and sends it when the object is.
+    fn going() -> Value {
+        json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x"]}})
     }
 
     #[test]
     fn an_edit_is_new_once_and_what_is_gone_is_forgotten() {
         let mut edits = Edits::default();
-        let gone = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
         for (what, change, expected) in [
             ("it is new", json!({}), true),
             ("it is told again", json!({}), false),
             ("it is edited", json!({"metadata": {"generation": 2}}), true),
-            ("it is gone", gone, true),
-            ("it is made anew", json!({}), true),
+            ("it goes", going(), true),
+            ("it is told again that it goes", going(), false),
+            ("it is gone", going(), true),
+            ("another is made", json!({"metadata": {"uid": "2"}}), true),
+            ("another one with the same name, by a new reading", json!({"metadata": {"uid": "3"}}), true),
+            ("it is gone", json!({"metadata": {"uid": "3"}}), true),
         ] {
-            let object = stack(&change);
-            assert_eq!(edits.is_new(&object, edit(&object)), expected, "{what}");
+            let touched = Touched { object: stack(&change), is_gone: what == "it is gone" };
+            assert_eq!(edits.is_new(&touched, edit(&touched.object)), expected, "{what}");
         }
-        let object = stack(&json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
-        edits.is_new(&object, edit(&object));
         assert!(edits.0.is_empty());
     }
 }

@@ -121,7 +121,10 @@ async fn work(
     let trouble =
         [facts.source.as_ref(), Some(&facts.releases_synced)].into_iter().flatten().find_map(StepState::trouble);
     let is_all = facts.available.as_ref().is_none_or(Vec::is_empty);
-    let has_begun = trouble.is_none() && is_all && stack.conditions().is_empty() && !selected.create.is_empty();
+    // Who asked reads in the status that it was done.
+    let is_unasked = facts.reconcile_at.is_empty();
+    let is_first = is_unasked && stack.conditions().is_empty() && !selected.create.is_empty();
+    let has_begun = trouble.is_none() && is_all && is_first;
     let next = match trouble {
         Some(trouble) if trouble.class == ErrorClass::Transient => {
             Action::requeue(ctx.after(ErrorClass::Transient, &uid).min(pause))

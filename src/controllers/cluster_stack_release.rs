@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt};
 use serde_json::Value;
 use tracing::Span;
 
-use super::delivery::{Delivery, hold_unreadable, is_unseen, leftover, row_of, rows};
+use super::delivery::{Delivery, about_to_apply, hold_unreadable, is_unseen, leftover, rows};
 use super::origin::{Origin, own_demand};
 use super::rights::Rights;
 use super::{Context, Doing, Error, cluster_stack, deletion, provider, reconcile_at, spread};
@@ -167,8 +167,12 @@ impl Pass<'_> {
             only_namespace: rights.only_namespace.clone(),
         };
         let (mut desired, kinds) = delivery.desired(manifests).await;
-        let live = self.observe(&delivery, (&desired, &kinds), facts).await?;
-        let plan = self.plan(&delivery.owner, &mut desired, &live, facts);
+        let mut live = self.observe(&delivery, (&desired, &kinds), facts).await?;
+        let recorded: Vec<Row> = facts.resources.iter().chain(&facts.retained).cloned().collect();
+        let retries = self.retries_refused(facts);
+        let decide =
+            |desired: &mut [Desired], live: &Live| self.plan(&delivery.owner, desired, live, (&recorded, retries));
+        let mut plan = decide(&mut desired, &live);
         if plan.empty_render {
             let message = "the chart renders no object, although it did before; what is applied is held. Publish a release with objects, or delete this one";
             facts.applied = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::EmptyRender, message));
@@ -188,8 +192,10 @@ impl Pass<'_> {
         }
         facts.applied_as = rights.account.clone().unwrap_or_default();
         self.record_intent(&plan, facts).await?;
-        let decide = |desired: &mut [Desired], live: &Live| self.plan(&delivery.owner, desired, live, facts);
-        let (plan, live, outcomes) = delivery.apply_and_look((plan, live), (desired, &kinds), decide).await;
+        let outcomes = delivery.apply_and_look((&mut plan, &mut live), (&desired, &kinds), decide).await;
+        if recorded.is_empty() && delivery.find_lost(&mut live, (&self.ctx.memory, &self.uid())).await? {
+            plan.prune = decide(&mut desired, &live).prune;
+        }
         self.watch(&plan, &outcomes, &kinds, &live);
         self.note(&plan, &outcomes).await;
         facts.unseen = plan.steps.iter().any(is_unseen);
@@ -320,7 +326,7 @@ impl Pass<'_> {
             verify: &verify,
             pin: &self.stack.spec.pin,
             again: &self.asked,
-            insists: self.ctx.memory.asks_anew(&self.release.uid().unwrap_or_default(), &self.asked),
+            insists: self.ctx.memory.asks_anew(&self.uid(), &self.asked),
             ..origin.map_or_else(|_| Wanted::of_nowhere(name), |origin| origin.wanted(name))
         };
         let mut fetched = self.ctx.releases.fetch(&client, &wanted, &self.ctx.cancel).await?;
@@ -354,7 +360,7 @@ impl Pass<'_> {
         desired: (&[Desired], &BTreeMap<ObjectKey, Kind>),
         facts: &ReleaseFacts,
     ) -> Result<Live, Error> {
-        let uid = self.release.uid().unwrap_or_default();
+        let uid = self.uid();
         let recorded = (facts.resources.as_slice(), facts.retained.as_slice());
         if recorded.0.is_empty() && recorded.1.is_empty() && self.ctx.memory.takes_new(&uid) {
             return Ok(Live::default());
@@ -362,24 +368,36 @@ impl Pass<'_> {
         delivery.observe(desired, recorded, Some((&self.ctx.memory, &uid))).await
     }
 
-    fn plan(&self, owner: &Owner, desired: &mut [Desired], live: &Live, facts: &ReleaseFacts) -> Plan {
-        hold_unreadable(desired, live);
-        let uid = self.release.uid().unwrap_or_default();
+    fn uid(&self) -> String {
+        self.release.uid().unwrap_or_default()
+    }
+
+    /// Whether what was refused before is sent again: somebody asks for it, which ends fights too, or it is due.
+    fn retries_refused(&self, facts: &ReleaseFacts) -> bool {
         let asked = self.asked != facts.reconcile_at;
         if asked {
-            self.ctx.memory.end_fights(&uid);
+            self.ctx.memory.end_fights(&self.uid());
         }
-        let retries = self.ctx.memory.retries_refused(&uid);
-        let recorded: Vec<Row> = facts.resources.iter().chain(&facts.retained).cloned().collect();
+        self.ctx.memory.retries_refused(&self.uid()) || asked
+    }
+
+    fn plan(
+        &self,
+        owner: &Owner,
+        desired: &mut [Desired],
+        live: &Live,
+        (recorded, retry_refused): (&[Row], bool),
+    ) -> Plan {
+        hold_unreadable(desired, live);
         plan::plan(&Input {
             owner,
             desired,
-            recorded: &recorded,
+            recorded,
             live: &live.objects,
             ignore: &self.stack.spec.ignore_differences,
             drift: self.stack.spec.drift_mode.unwrap_or_default(),
-            fights: &self.ctx.memory.fights(&uid, Timestamp::now()),
-            retry_refused: retries || asked,
+            fights: &self.ctx.memory.fights(&self.uid(), Timestamp::now()),
+            retry_refused,
             siblings: &self.siblings(),
         })
     }
@@ -414,9 +432,7 @@ impl Pass<'_> {
             return Ok(());
         }
         let mut intent = facts.clone();
-        intent
-            .resources
-            .extend(new.into_iter().map(|step| Row { error: "about to be applied".into(), ..row_of(&step.manifest) }));
+        intent.resources.extend(new.into_iter().map(|step| about_to_apply(&step.manifest)));
         intent.applied = StepState::Running(Reason::Progressing, "applying objects".into());
         write_status(self.release, self.ctx, intent).await
     }
@@ -454,7 +470,7 @@ impl Pass<'_> {
                     if matches!(why, Why::Drifted { .. } | Why::Deleted) {
                         corrected += 1;
                         let what = plan::drift_message(why);
-                        let uid = self.release.uid().unwrap_or_default();
+                        let uid = self.uid();
                         self.ctx.memory.corrected(&uid, key, &what, Timestamp::now());
                         put_back.push(format!("{key} was {what}"));
                     }

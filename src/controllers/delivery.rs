@@ -12,6 +12,7 @@ use crate::api::cluster_stack_release::{Resource as Row, ResourceStatus};
 use crate::api::condition::{self, Reason};
 use crate::core::addon::cluster::HELM_NAMESPACE;
 use crate::core::health;
+use crate::core::inventory::{ABOUT_TO_APPLY, after_refusal};
 use crate::core::manifest::{Manifest, ObjectKey, join_api_version};
 use crate::core::ownership::Owner;
 use crate::core::plan::{self, Action as Act, Desired, Plan, Step, key_of};
@@ -23,6 +24,9 @@ use crate::io::workload::Workload;
 
 /// Longest time that new CustomResourceDefinitions are waited for.
 const ESTABLISHED: Duration = Duration::from_secs(30);
+
+/// The waves of an apply: one is done before the next one starts.
+const WAVES: std::ops::RangeInclusive<u8> = 0..=3;
 
 /// Where objects go, and as whose.
 pub(super) struct Delivery<'a> {
@@ -109,49 +113,30 @@ impl<'a> Delivery<'a> {
             .collect();
         targets.extend(self::targets(&rest, &self.discovery, self.kinds).await?);
         let without_inventory = recorded.is_empty();
-        let owner = &self.owner;
         let lists = if without_inventory { Lists::All } else { Lists::OfSeveral };
-        let mut live = observe::live(&self.client, owner, &targets, lists).await;
-        let was_applied = without_inventory && live.objects.values().any(|object| owner.is_of(object));
-        if let Some((memory, uid)) = memory.filter(|(memory, uid)| was_applied && !memory.has_rebuilt(uid)) {
-            tracing::info!(owner = %owner.name, "the inventory was lost: rebuilding it from labels");
-            let found = observe::rebuild_as(&self.discovery, (&self.client, Some(&owner.name)), self.kinds, owner)
-                .await
-                .doing(|| format!("finding the objects of {} {}", owner.kind, owner.name))?;
-            let unknown: Vec<Target> =
-                found.into_iter().filter(|target| !live.objects.contains_key(&target.key)).collect();
-            let more = observe::live(&self.client, owner, &unknown, Lists::OfSeveral).await;
-            live.objects.extend(more.objects);
-            memory.rebuilt(uid);
+        let mut live = observe::live(&self.client, &self.owner, &targets, lists).await;
+        if let (Some(memory), true) = (memory, without_inventory) {
+            self.find_lost(&mut live, memory).await?;
         }
         Ok(live)
     }
 
-    /// The same as [`Self::apply`]. What was to be made and is there already is looked at then, decided on with `decide`, and
-    /// sent if that is the decision: plan, live objects and outcomes are what came of both.
-    pub(super) async fn apply_and_look(
-        &self,
-        (mut plan, mut live): (Plan, Live),
-        (mut desired, kinds): (Vec<Desired>, &BTreeMap<ObjectKey, Kind>),
-        decide: impl FnOnce(&mut [Desired], &Live) -> Plan,
-    ) -> (Plan, Live, BTreeMap<ObjectKey, Outcome>) {
-        let mut outcomes = self.apply(&plan, kinds, &live).await;
-        desired.retain(|object| outcomes.get(&object.manifest.key).is_some_and(|outcome| outcome.is_there));
-        if !desired.is_empty() {
-            let targets = desired.iter().filter_map(|object| target(object, kinds)).collect::<Vec<_>>();
-            let found = observe::live(&self.client, &self.owner, &targets, Lists::None).await;
-            let anew = decide(&mut desired, &found);
-            outcomes.retain(|_, outcome| !outcome.is_there);
-            outcomes.extend(self.apply(&anew, kinds, &found).await);
-            live.extend(found);
-            for step in anew.steps {
-                let before = plan.steps.iter_mut().find(|before| before.manifest.key == step.manifest.key);
-                if let Some(before) = before {
-                    *before = step;
-                }
-            }
+    /// Where objects of the owner are there that no inventory holds, the rest of them is looked for by labels: once per
+    /// process, for the object with this UID. Whether it was.
+    pub(super) async fn find_lost(&self, live: &mut Live, (memory, uid): (&Memory, &str)) -> Result<bool, Error> {
+        let owner = &self.owner;
+        if memory.has_rebuilt(uid) || !live.objects.values().any(|object| owner.is_of(object)) {
+            return Ok(false);
         }
-        (plan, live, outcomes)
+        tracing::info!(owner = %owner.name, "the inventory was lost: rebuilding it from labels");
+        let found = observe::rebuild_as(&self.discovery, (&self.client, Some(&owner.name)), self.kinds, owner)
+            .await
+            .doing(|| format!("finding the objects of {} {}", owner.kind, owner.name))?;
+        let unknown: Vec<Target> = found.into_iter().filter(|target| !live.objects.contains_key(&target.key)).collect();
+        let more = observe::live(&self.client, owner, &unknown, Lists::OfSeveral).await;
+        live.objects.extend(more.objects);
+        memory.rebuilt(uid);
+        Ok(true)
     }
 
     /// Sends what has to be sent, wave by wave. Where nothing lives an object is made, and nothing is sent over what is there
@@ -163,38 +148,87 @@ impl<'a> Delivery<'a> {
         live: &Live,
     ) -> BTreeMap<ObjectKey, Outcome> {
         let mut outcomes = BTreeMap::new();
-        for wave in 0..=3 {
-            let objects: Vec<Send<'_>> = plan
-                .steps
-                .iter()
-                .filter(|step| step.wave == wave)
-                .filter_map(|step| {
-                    let Act::Apply { migrate, .. } = step.action else { return None };
-                    let kind = kinds.get(&step.manifest.key)?;
-                    let there = live.objects.get(&step.manifest.key);
-                    let version = there.map(|live| live.pointer("/metadata/resourceVersion").and_then(Value::as_str));
-                    let over = version.map_or(Over::Nothing, |version| version.map_or(Over::Anything, Over::Version));
-                    Some(Send { manifest: &step.manifest, kind, migrate: there.filter(|_| migrate), over })
-                })
-                .collect();
-            if objects.is_empty() {
-                continue;
-            }
-            let definitions = apply::definitions(&objects);
-            let mut sent = apply::send(&self.client, objects).await;
-            self.replace(plan, kinds, live, &mut sent).await;
-            apply::established(&self.watching, &definitions, ESTABLISHED).await;
-            let ends = |outcome: &Outcome| {
-                let ends = outcome.result.as_ref().is_err_and(|refusal| refusal.reason == Reason::NamespaceTerminating);
-                ends && outcome.key.namespace == self.namespace
-            };
-            let is_over = sent.iter().any(ends);
-            outcomes.extend(sent.into_iter().map(|outcome| (outcome.key.clone(), outcome)));
-            if is_over {
+        for wave in WAVES {
+            outcomes.extend(self.apply_wave(wave, plan, kinds, live).await);
+            if self.is_over(&outcomes) {
                 break;
             }
         }
         outcomes
+    }
+
+    /// The same. What was to be made and is there already is looked at before the next wave, decided on with `decide`, and
+    /// sent if that is the decision; `plan` and `live` tell afterwards what came of both.
+    pub(super) async fn apply_and_look(
+        &self,
+        (plan, live): (&mut Plan, &mut Live),
+        (desired, kinds): (&[Desired], &BTreeMap<ObjectKey, Kind>),
+        decide: impl Fn(&mut [Desired], &Live) -> Plan,
+    ) -> BTreeMap<ObjectKey, Outcome> {
+        let mut outcomes = BTreeMap::new();
+        for wave in WAVES {
+            let mut sent = self.apply_wave(wave, plan, kinds, live).await;
+            let is_there = |object: &&Desired| sent.get(&object.manifest.key).is_some_and(|outcome| outcome.is_there);
+            let mut there: Vec<Desired> = desired.iter().filter(is_there).cloned().collect();
+            if !there.is_empty() {
+                let targets = there.iter().filter_map(|object| target(object, kinds)).collect::<Vec<_>>();
+                let found = observe::live(&self.client, &self.owner, &targets, Lists::None).await;
+                let anew = decide(&mut there, &found);
+                sent.retain(|_, outcome| !outcome.is_there);
+                sent.extend(self.apply_wave(wave, &anew, kinds, &found).await);
+                live.extend(found);
+                for step in anew.steps {
+                    let before = plan.steps.iter_mut().find(|before| before.manifest.key == step.manifest.key);
+                    if let Some(before) = before {
+                        *before = step;
+                    }
+                }
+            }
+            outcomes.extend(sent);
+            if self.is_over(&outcomes) {
+                break;
+            }
+        }
+        outcomes
+    }
+
+    /// Whether the namespace that objects go to ends: nothing more can be made there.
+    fn is_over(&self, outcomes: &BTreeMap<ObjectKey, Outcome>) -> bool {
+        outcomes.values().any(|outcome| {
+            let ends = outcome.result.as_ref().is_err_and(|refusal| refusal.reason == Reason::NamespaceTerminating);
+            ends && outcome.key.namespace == self.namespace
+        })
+    }
+
+    /// Sends the objects of one wave, and waits until its definitions are served.
+    async fn apply_wave(
+        &self,
+        wave: u8,
+        plan: &Plan,
+        kinds: &BTreeMap<ObjectKey, Kind>,
+        live: &Live,
+    ) -> BTreeMap<ObjectKey, Outcome> {
+        let objects: Vec<Send<'_>> = plan
+            .steps
+            .iter()
+            .filter(|step| step.wave == wave)
+            .filter_map(|step| {
+                let Act::Apply { migrate, .. } = step.action else { return None };
+                let kind = kinds.get(&step.manifest.key)?;
+                let there = live.objects.get(&step.manifest.key);
+                let version = there.map(|live| live.pointer("/metadata/resourceVersion").and_then(Value::as_str));
+                let over = version.map_or(Over::Nothing, |version| version.map_or(Over::Anything, Over::Version));
+                Some(Send { manifest: &step.manifest, kind, migrate: there.filter(|_| migrate), over })
+            })
+            .collect();
+        if objects.is_empty() {
+            return BTreeMap::new();
+        }
+        let definitions = apply::definitions(&objects);
+        let mut sent = apply::send(&self.client, objects).await;
+        self.replace(plan, kinds, live, &mut sent).await;
+        apply::established(&self.watching, &definitions, ESTABLISHED).await;
+        sent.into_iter().map(|outcome| (outcome.key.clone(), outcome)).collect()
     }
 
     /// Makes those anew that were refused for a field that can't be changed, where that is allowed.
@@ -267,6 +301,11 @@ pub(super) fn row_of(manifest: &Manifest) -> Row {
     }
 }
 
+/// The inventory row of an object that is about to be applied for the first time.
+pub(super) fn about_to_apply(manifest: &Manifest) -> Row {
+    Row { error: "about to be applied".to_owned(), digest: ABOUT_TO_APPLY.to_owned(), ..row_of(manifest) }
+}
+
 /// The inventory after a pass: a row per object, in the order of applying.
 pub(super) fn rows(plan: &Plan, mut outcomes: BTreeMap<ObjectKey, Outcome>, live: &Live, before: &[Row]) -> Vec<Row> {
     plan.steps
@@ -332,7 +371,7 @@ fn refused(row: &mut Row, reason: Reason, message: &str, previous: Option<&Row>)
     row.status = ResourceStatus::NotSynced;
     row.reason = Some(reason);
     row.error = condition::cut(message, condition::MAX_MESSAGE);
-    row.digest = previous.map(|row| row.digest.clone()).unwrap_or_default();
+    row.digest = after_refusal(previous, reason);
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! The built-in provider: its controllers, which start when its kinds are served.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,7 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::changes::{asking, at_init_done, edit};
+use super::changes::{Edits, asking, at_init_done, edit, touched};
 use super::node_images::{self, NodeImages, Writers, before_any_pass};
 use super::passes::{every_due, has_read_all, seated};
 use super::seats::Seat;
@@ -122,23 +121,22 @@ pub(super) async fn run(
     images.tasks.spawn(sweep(Arc::clone(&images), ctx.settings.image_dir.clone(), intake.clone()));
     let passes = node_images::run(client, Arc::clone(&images), writers, woken, changed, intake.clone());
     let (of_releases, read) = (Arc::clone(&images), Arc::clone(&images));
-    let mut seen: HashMap<ObjectRef<Release>, (u64, bool)> = HashMap::new();
+    let mut seen = Edits::default();
     let events =
         stored::watch(client, ctx.settings.namespace.as_deref(), release_reader.clone(), ctx.unreadable.clone())
             .inspect_ok(ctx.moves.noted())
             .reflect(release_writer)
-            .inspect_ok(at_init_done(move || read.read.releases()))
-            .touched_objects()
-            .inspect_ok(move |release: &Release| {
-                // An image that goes may be wanted again.
-                let has_images = release.status.as_ref().is_some_and(|status| !status.node_images.is_empty());
-                let now = (edit(release), has_images);
-                if seen.insert(ObjectRef::from_obj(release), now) != Some(now) {
-                    for image in of_releases.images.state().iter().filter(|image| lists(release, image)) {
-                        of_releases.wake(ObjectRef::from_obj(&**image));
-                    }
-                }
-            });
+            .inspect_ok(at_init_done(move || read.read.releases()));
+    let events = touched(events).inspect_ok(move |touched| {
+        let release: &Release = &touched.object;
+        // An image that goes may be wanted again.
+        let has_images = release.status.as_ref().is_some_and(|status| !status.node_images.is_empty());
+        if seen.is_new(touched, (edit(release), has_images)) {
+            for image in of_releases.images.state().iter().filter(|image| lists(release, image)) {
+                of_releases.wake(ObjectRef::from_obj(&**image));
+            }
+        }
+    });
     let unread = Arc::clone(&images);
     let pass = move |release: Arc<Release>, ctx: Arc<Context>| timed_release(release, ctx, Arc::clone(&images));
     let releases = Controller::for_stream(asking(events), release_reader)

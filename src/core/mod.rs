@@ -18,6 +18,7 @@ pub mod image;
 pub mod immutable;
 pub mod in_use;
 pub mod install;
+pub mod inventory;
 pub mod limits;
 pub mod lint;
 

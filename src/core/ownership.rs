@@ -56,7 +56,7 @@ pub enum Ownership {
     Ours,
     /// Nobody says that it is his, and we never applied it: it may be taken over by applying it, and is not deleted.
     Nobodys,
-    /// The Go operator applied it and our inventory holds it: its managed fields become ours first.
+    /// The Go operator applied it and holds it in its inventory: its managed fields become ours first.
     OfGoOperator,
     /// Somebody else's; who, for the message.
     Other(String),
@@ -71,8 +71,9 @@ const MARKERS: &[(&str, bool)] = &[
     ("argocd.argoproj.io/instance", false),
 ];
 
-/// Decides whose `live` is, seen from `owner`, whose inventory may hold it.
-pub fn of(live: &Value, owner: &Owner, in_inventory: bool) -> Ownership {
+/// Decides whose `live` is, seen from `owner`. `by_go_operator`: the Go operator's inventory holds it, and nothing was
+/// written of it since; what that one applied looks as if somebody had used kubectl.
+pub fn of(live: &Value, owner: &Owner, by_go_operator: bool) -> Ownership {
     if let Some(reference) = controller(live) {
         return Ownership::Other(format!("controlled by {reference}"));
     }
@@ -90,11 +91,16 @@ pub fn of(live: &Value, owner: &Owner, in_inventory: bool) -> Ownership {
         ));
     }
     let applied_by = |manager| fields::entry(live, manager).is_some();
-    match in_inventory {
+    match by_go_operator {
         _ if applied_by(FIELD_MANAGER) => Ownership::Ours,
-        true if applied_by(CSO_FIELD_MANAGER) => Ownership::OfGoOperator,
+        // Of an object with nothing but a name there is no record who applied it.
+        true if applied_by(CSO_FIELD_MANAGER) || is_unmanaged(live) => Ownership::OfGoOperator,
         _ => Ownership::Nobodys,
     }
+}
+
+fn is_unmanaged(live: &Value) -> bool {
+    live.pointer("/metadata/managedFields").and_then(Value::as_array).is_none_or(Vec::is_empty)
 }
 
 fn controller(live: &Value) -> Option<String> {
@@ -127,11 +133,13 @@ mod tests {
         };
         let other = Owner { name: "docker-x-1-34-v2".into(), ..owner() };
         let by_kubectl = json!([{"manager": "kubectl", "operation": "Apply", "fieldsV1": {}}]);
+        let by_helm = json!([{"manager": "helm", "operation": "Apply", "fieldsV1": {}}]);
         let by_us = json!([{"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": {}}]);
         let status_by_us = json!([{"manager": FIELD_MANAGER, "operation": "Apply", "subresource": "status"}]);
         for (name, metadata, inventory, expected) in [
             ("without labels", json!({}), false, "nobody's"),
-            ("without labels, in the inventory", json!({}), true, "nobody's"),
+            ("without labels or fields, in the Go operator's inventory", json!({}), true, "go"),
+            ("another's, in the Go operator's inventory", json!({"managedFields": by_helm}), true, "nobody's"),
             ("its labels were taken away", json!({"managedFields": by_us}), true, "ours"),
             ("its status is ours", json!({"managedFields": status_by_us}), true, "nobody's"),
             ("our labels", json!({"labels": labels(&owner())}), false, "ours"),
@@ -171,7 +179,7 @@ mod tests {
                 false,
                 "marked by argocd.argoproj.io/tracking-id=a",
             ),
-            ("the Go operator's, in the inventory", json!({"managedFields": by_kubectl}), true, "go"),
+            ("the Go operator's, in its inventory", json!({"managedFields": by_kubectl}), true, "go"),
             ("applied by hand with kubectl", json!({"managedFields": by_kubectl}), false, "nobody's"),
         ] {
             let found = match of(&json!({"metadata": metadata}), &owner(), inventory) {

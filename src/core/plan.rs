@@ -12,6 +12,7 @@ use crate::api::{
     FIELD_MANAGER, HELM_RESOURCE_POLICY, OWNER_KIND_LABEL, OWNER_NAME_LABEL, OWNER_NAMESPACE_LABEL, PRUNE, REPLACE,
 };
 use crate::core::fields;
+use crate::core::inventory::{NEVER_APPLIED, is_of_go_operator, record};
 use crate::core::manifest::{Manifest, ObjectKey, annotation, label, short_digest, wave};
 use crate::core::ownership::{self, Owner, Ownership};
 
@@ -166,7 +167,7 @@ pub fn unwanted(input: &Input<'_>) -> Prune {
     let recorded: Vec<ObjectKey> = input.recorded.iter().map(key_of).collect();
     let wanted: BTreeSet<&ObjectKey> = input.desired.iter().map(|desired| &desired.manifest.key).collect();
     let inventory: BTreeSet<&ObjectKey> = recorded.iter().chain(input.live.keys()).collect();
-    prune(input.owner, input.live, inventory.into_iter().filter(|key| !wanted.contains(key)))
+    prune(input.owner, input.live, input.recorded, inventory.into_iter().filter(|key| !wanted.contains(key)))
 }
 
 /// The identity of an inventory row.
@@ -202,7 +203,7 @@ fn decide(
 ) -> Action {
     let manifest = &desired.manifest;
     let wanted = manifest.digest();
-    let hold = |reason, message: String| Action::Hold { reason, message, digest: String::new() };
+    let hold = |reason, message: String| Action::Hold { reason, message, digest: NEVER_APPLIED.to_owned() };
     if let Some((reason, message)) = &desired.obstacle {
         // What was recorded stays: it tells later whether the object was changed or deleted meanwhile.
         return Action::Hold { reason: *reason, message: message.clone(), digest: digest_of(row) };
@@ -212,7 +213,7 @@ fn decide(
     }
     let mut migrate = false;
     if let Some(live) = live {
-        match ownership::of(live, input.owner, row.is_some()) {
+        match ownership::of(live, input.owner, row.is_some_and(is_of_go_operator)) {
             Ownership::Ours | Ownership::Nobodys => {}
             Ownership::OfGoOperator => migrate = true,
             Ownership::Other(_) if sibling(input, live) == Some(Sibling::Older) => {}
@@ -231,7 +232,7 @@ fn decide(
     }
     if let Some(row) = row
         && let Some(reason @ (Reason::Invalid | Reason::ImmutableField)) = row.reason
-        && recorded_digest(row).0 == wanted
+        && record(row).0 == wanted
         && !(input.retry_refused || (reason == Reason::ImmutableField && may_be_replaced(desired, live)))
     {
         return Action::Hold { reason, message: row.error.clone(), digest: row.digest.clone() };
@@ -252,7 +253,7 @@ fn decide(
 }
 
 fn digest_of(row: Option<&Resource>) -> String {
-    row.map(|row| row.digest.clone()).unwrap_or_default()
+    row.map_or_else(|| NEVER_APPLIED.to_owned(), |row| row.digest.clone())
 }
 
 /// `Ok` with the digest to record if nothing differs, else why the object has to be sent.
@@ -263,7 +264,7 @@ fn difference(
     live: Option<&Value>,
     ignored: &[String],
 ) -> Result<String, Why> {
-    let (applied, owned_then) = row.map(recorded_digest).unwrap_or_default();
+    let (applied, owned_then) = row.map(record).unwrap_or_default();
     let Some(live) = live else {
         return Err(if owned_then.is_empty() { Why::New } else { Why::Deleted });
     };
@@ -319,11 +320,6 @@ pub fn owned_digest(live: &Value, ignored: &[String]) -> Option<String> {
     Some(short_digest(&owned))
 }
 
-/// The two halves of a recorded digest: what was sent, and what was ours right after it.
-fn recorded_digest(row: &Resource) -> (&str, &str) {
-    row.digest.split_once('.').unwrap_or((&row.digest, ""))
-}
-
 /// The pointers that `ignoreDifferences` names for an object.
 pub fn ignored_pointers(ignore: &[IgnoreDifference], key: &ObjectKey) -> Vec<String> {
     ignore
@@ -355,18 +351,18 @@ fn may_be_replaced(desired: &Desired, live: Option<&Value>) -> bool {
     allowed && live.is_none_or(|live| !is_retained(&desired.manifest.key, live))
 }
 
-/// What becomes of objects of `owner` that nobody wants any more, in the order of their deletion.
+/// What becomes of objects of `owner` that nobody wants any more, in the order of their deletion; `recorded` is its
+/// inventory.
 pub fn prune<'a>(
     owner: &Owner,
     live: &BTreeMap<ObjectKey, Value>,
+    recorded: &[Resource],
     gone: impl IntoIterator<Item = &'a ObjectKey>,
 ) -> Prune {
     let mut prune = Prune::default();
     for key in gone {
         match live.get(key) {
-            Some(live) if matches!(ownership::of(live, owner, true), Ownership::Other(_) | Ownership::Nobodys) => {
-                prune.forget.push(key.clone());
-            }
+            Some(live) if !is_applied_by(owner, key, live, recorded) => prune.forget.push(key.clone()),
             Some(live) if is_retained(key, live) => prune.retain.push(key.clone()),
             Some(_) => prune.delete.push(key.clone()),
             None => prune.forget.push(key.clone()),
@@ -374,6 +370,12 @@ pub fn prune<'a>(
     }
     prune.delete.sort_by_cached_key(deletion_order);
     prune
+}
+
+/// Whether a live object was applied by `owner`, by us or the Go operator, and nobody else has it: it may be deleted.
+pub fn is_applied_by(owner: &Owner, key: &ObjectKey, live: &Value, recorded: &[Resource]) -> bool {
+    let by_go_operator = recorded.iter().any(|row| is_of_go_operator(row) && key_of(row) == *key);
+    matches!(ownership::of(live, owner, by_go_operator), Ownership::Ours | Ownership::OfGoOperator)
 }
 
 /// Reverse of the install order; ClusterClasses come first.
@@ -647,6 +649,8 @@ mod tests {
         };
         let mut theirs = object("v1", "ConfigMap", "theirs", json!({}));
         theirs["metadata"]["labels"].take();
+        theirs["metadata"]["managedFields"] =
+            json!([{"manager": "kubectl-create", "operation": "Update", "fieldsV1": {}}]);
         let objects = [
             theirs,
             object("v1", "ConfigMap", "goes", json!({})),

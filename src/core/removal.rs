@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::cluster_stack_release::Resource;
 use crate::api::condition::Reason;
 use crate::core::manifest::ObjectKey;
 use crate::core::retry::ErrorClass;
@@ -89,13 +88,6 @@ pub fn decide(situation: &Situation<'_>) -> Verdict {
         ),
     };
     Verdict::Wait(Trouble::new(ErrorClass::Waiting, reason, message))
-}
-
-/// Whether an object of the inventory was refused when it was to be applied for the first time, so that nothing of it is
-/// there: the second half of its digest is made of what was applied.
-pub fn was_never_applied(row: &Resource) -> bool {
-    let applied = row.digest.split_once('.').is_some_and(|(_, owned)| !owned.is_empty());
-    row.reason == Some(Reason::Forbidden) && !applied
 }
 
 /// Whether these words of the API server, said with HTTP 403, are about rights of who is asking. Admission speaks with 403
@@ -185,20 +177,6 @@ mod tests {
                 }
                 (verdict, expected) => panic!("{name}: {verdict:?} instead of {expected:?}"),
             }
-        }
-    }
-
-    #[test]
-    fn what_was_refused_at_first_is_told_from_what_was_applied_once() {
-        for (reason, digest, expected) in [
-            (Some(Reason::Forbidden), "", true),
-            (Some(Reason::Forbidden), "sent.", true),
-            (Some(Reason::Forbidden), "sent.owned", false),
-            (Some(Reason::ApplyFailed), "", false),
-            (None, "", false),
-        ] {
-            let row = Resource { reason, digest: digest.into(), ..Resource::default() };
-            assert_eq!(was_never_applied(&row), expected, "{reason:?} {digest}");
         }
     }
 

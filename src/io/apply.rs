@@ -3,6 +3,7 @@
 use futures::{StreamExt, stream};
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::core::ObjectMeta;
 use kube::core::response::Status;
 use serde_json::{Value, json};
 use tracing::Span;
@@ -36,7 +37,7 @@ pub struct Send<'a> {
 /// What an object is sent over.
 #[derive(Clone, Copy, Debug)]
 pub enum Over<'a> {
-    /// The version of the live object that it was decided on.
+    /// The version of the live object that it was decided on; where that is gone, nothing.
     Version(&'a str),
     /// Nothing: it is made where there is none, and else left as it is ([`Outcome::is_there`]).
     Nothing,
@@ -135,7 +136,10 @@ async fn patch(client: &Client, object: &Send<'_>) -> Result<DynamicObject, Unse
         // Sent for what was there when it was decided on: what a process sends that slept meanwhile is refused.
         let Some(version) = over else { break };
         match apply(&api, object.manifest, Some(&version)).await {
-            Err(kube::Error::Api(error)) if error.code == 409 => over = version_of(&api, key).await?,
+            Err(kube::Error::Api(error)) if error.code == 409 => match found(&api, key).await? {
+                Some(metadata) => over = metadata.resource_version,
+                None => return make(&api, object.manifest).await,
+            },
             done => return Ok(done?),
         }
     }
@@ -144,18 +148,51 @@ async fn patch(client: &Client, object: &Send<'_>) -> Result<DynamicObject, Unse
 
 /// Makes an object where there is none.
 async fn make(api: &Api<DynamicObject>, manifest: &Manifest) -> Result<DynamicObject, Unsent> {
-    match apply(api, manifest, Some(NO_VERSION)).await {
-        Err(kube::Error::Api(error)) if error.code == 409 => match version_of(api, &manifest.key).await? {
-            Some(_) => Err(Unsent::IsThere),
-            // It was a conflict over something else, a quota for example.
-            None => Ok(apply(api, manifest, None).await?),
-        },
-        done => Ok(done?),
+    let mut tries = 1;
+    loop {
+        let refused = match apply(api, manifest, Some(NO_VERSION)).await {
+            Err(kube::Error::Api(refused)) => refused,
+            done => return Ok(done?),
+        };
+        let look = may_be_there(&refused);
+        if look == MayBeThere::No {
+            return Err(kube::Error::Api(refused).into());
+        }
+        match found(api, &manifest.key).await {
+            Ok(Some(_)) => return Err(Unsent::IsThere),
+            Ok(None) if look == MayBeThere::NoVersionTaken => return Ok(apply(api, manifest, None).await?),
+            // The conflict was over something else, a quota for example.
+            Ok(None) if look == MayBeThere::Yes && tries < OVERTAKEN => tries += 1,
+            _ => return Err(kube::Error::Api(refused).into()),
+        }
     }
 }
 
-async fn version_of(api: &Api<DynamicObject>, key: &ObjectKey) -> Result<Option<String>, kube::Error> {
-    Ok(api.get_metadata_opt(&segment(&key.name)).await?.and_then(|now| now.metadata.resource_version))
+/// What a refusal to make an object says of one that may be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MayBeThere {
+    /// A conflict is what the API server says where it is.
+    Yes,
+    /// The change of what is there may be refused for what it is, by its kind's rules or a webhook, before its version is.
+    Perhaps,
+    /// An API server beside the real one (`APIService`) may have a store of its own that takes no version for a new object.
+    NoVersionTaken,
+    No,
+}
+
+fn may_be_there(refused: &Status) -> MayBeThere {
+    let message = refused.message.to_lowercase();
+    match reason_of(refused) {
+        _ if refused.code == 409 => MayBeThere::Yes,
+        _ if message.contains("resourceversion") || message.contains("resource version") => MayBeThere::NoVersionTaken,
+        Reason::Invalid | Reason::Forbidden if refused.code != 401 => MayBeThere::Perhaps,
+        _ => MayBeThere::No,
+    }
+}
+
+/// What is there by now.
+async fn found(api: &Api<DynamicObject>, key: &ObjectKey) -> Result<Option<ObjectMeta>, kube::Error> {
+    Ok(api.get_metadata_opt(&segment(&key.name)).await?.map(|now| now.metadata))
 }
 
 /// Sends an object, for a version of the one that is there if there is one.
@@ -301,6 +338,33 @@ mod tests {
         ] {
             let message = status.message.clone();
             assert_eq!(refusal(&kube::Error::Api(Box::new(status))), Refusal { reason: expected, message });
+        }
+    }
+
+    #[test]
+    fn what_may_be_there_already_is_looked_for() {
+        let status = |code: u16, message: &str| Status { code, message: message.into(), ..Status::success() };
+        for (refused, expected) in [
+            (
+                status(409, "the object has been modified; please apply your changes to the latest version"),
+                MayBeThere::Yes,
+            ),
+            (status(409, "Operation cannot be fulfilled on resourcequotas \"q\""), MayBeThere::Yes),
+            (status(422, "admission webhook \"w\" denied the request"), MayBeThere::Perhaps),
+            (status(403, "ConfigMap \"x\" is forbidden"), MayBeThere::Perhaps),
+            (
+                status(500, "failed to create typed patch object (a/b): .x: field not declared in schema"),
+                MayBeThere::Perhaps,
+            ),
+            (status(400, "Rejecting Create request with non-empty resource version"), MayBeThere::NoVersionTaken),
+            (status(422, "metadata.resourceVersion: Invalid value: must not be set"), MayBeThere::NoVersionTaken),
+            (status(403, "unable to create new content in namespace x because it is being terminated"), MayBeThere::No),
+            (status(401, "Unauthorized"), MayBeThere::No),
+            (status(404, "namespaces \"x\" not found"), MayBeThere::No),
+            (status(500, "etcd leader changed"), MayBeThere::No),
+            (status(429, "too many requests"), MayBeThere::No),
+        ] {
+            assert_eq!(may_be_there(&refused), expected, "{}", refused.message);
         }
     }
 

@@ -30,7 +30,7 @@ pub async fn replace(client: &Client, manifest: &Manifest, kind: &Kind, live: &V
         let message = "deleted to be made anew, for a field that can't be changed did; it is not gone yet".to_owned();
         Err(Refusal { reason: Reason::ImmutableField, message })
     })?;
-    apply::send_one(client, Send { manifest, kind, migrate: None, over: Over::Anything }).await.result
+    apply::send_one(client, Send { manifest, kind, migrate: None, over: Over::Nothing }).await.result
 }
 
 async fn gone(client: &Client, kind: &Kind, key: &ObjectKey, uid: Option<&str>) -> Result<(), Refusal> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::super::Error;
-use super::super::delivery::{hold_unreadable, row_of, rows};
+use super::super::delivery::{about_to_apply, hold_unreadable, rows};
 use super::helm_hooks::{self, Ran};
 use super::work::{Work, of_stage};
 use crate::api::cluster_addon::{StageAction, StagePhase, StageStatus};
@@ -251,12 +251,7 @@ impl Work<'_> {
     async fn record_intent(&self, plan: &Plan, before: &AddonFacts, facts: &AddonFacts) -> Result<(), Error> {
         let known = |key: &ObjectKey| facts.resources.iter().any(|row| key_of(row) == *key);
         let is_new = |step: &&plan::Step| matches!(step.action, Act::Apply { .. }) && !known(&step.manifest.key);
-        let new: Vec<Row> = plan
-            .steps
-            .iter()
-            .filter(is_new)
-            .map(|step| Row { error: "about to be applied".into(), ..row_of(&step.manifest) })
-            .collect();
+        let new: Vec<Row> = plan.steps.iter().filter(is_new).map(|step| about_to_apply(&step.manifest)).collect();
         if new.is_empty() && before.charts == facts.charts {
             return Ok(());
         }

@@ -16,6 +16,7 @@ use crate::api::{CSO_OWNED_LABEL, FIELD_MANAGER, RECONCILE_AT, TEST_AT};
 use crate::core::addon::helm_hooks::{
     self as decide, Change, HelmHook, Policy, Step, TEST, entry, find, is_going, is_of_run, of_event, record,
 };
+use crate::core::inventory::was_applied;
 use crate::core::manifest::label;
 use crate::core::ownership::Owner;
 use crate::core::plan::{Action as Act, Plan};
@@ -57,7 +58,7 @@ pub(super) fn begin(
         }
         let objects: Vec<_> = want.behind_hooks(&chart.name).collect();
         let is_ours = |object: &Value| owner.is_of(object) || label(object, key) == Some(value);
-        let is_there = facts.resources.iter().any(|row| row.stage == chart.name && !row.digest.is_empty())
+        let is_there = facts.resources.iter().any(|row| row.stage == chart.name && was_applied(row))
             || objects.iter().any(|key| live.objects.get(key).is_some_and(is_ours));
         let recorded = facts.charts.iter().find(|known| known.name == chart.name);
         let is_as_wanted = |step: &&crate::core::plan::Step| matches!(step.action, Act::Unchanged { .. });

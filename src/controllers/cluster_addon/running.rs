@@ -13,7 +13,7 @@ use kube::{Client, ResourceExt};
 use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 
-use super::super::changes::{asking, at_init_done};
+use super::super::changes::{asking, at_init_done, touched};
 use super::super::passes::{every_due, has_read_all, seated};
 use super::super::seats::Seat;
 use super::super::{Context, Error, handover};
@@ -39,13 +39,12 @@ pub(in crate::controllers) async fn run(
         .inspect_ok(at_init_done({
             let read = Arc::clone(&read);
             move || drop(read.set(()))
-        }))
-        .touched_objects();
+        }));
     let addons = reader.clone();
     let _ = ctx.caches.addons.set(reader.clone());
     on_handover(&ctx, &reader, to_addons);
     let pass = move |addon: Arc<ClusterAddon>, ctx: Arc<Context>| timed_addon(addon, addons.clone(), ctx);
-    let passes = Controller::for_stream(asking(changes), reader)
+    let passes = Controller::for_stream(asking(touched(changes)), reader)
         .with_config(every_due())
         .reconcile_on(triggers)
         .graceful_shutdown_on(intake.clone().cancelled_owned())

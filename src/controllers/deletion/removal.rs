@@ -12,8 +12,9 @@ use super::{owner_of, targets};
 use crate::api::ClusterStackRelease;
 use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::Reason;
+use crate::core::inventory::was_refused_from_the_first;
 use crate::core::manifest::ObjectKey;
-use crate::core::ownership::{self, Owner, Ownership};
+use crate::core::ownership::Owner;
 use crate::core::plan::{self, deletion_order};
 use crate::core::removal::{self, Account, Obstacle, Situation, Verdict};
 use crate::core::retry::ErrorClass;
@@ -137,7 +138,7 @@ async fn found(
     owner: &Owner,
 ) -> Result<Found, Trouble> {
     let mut found = Found::default();
-    let never = |key: &ObjectKey| rows.iter().any(|row| plan::key_of(row) == *key && removal::was_never_applied(row));
+    let never = |key: &ObjectKey| rows.iter().any(|row| plan::key_of(row) == *key && was_refused_from_the_first(row));
     if let Account::Missing(name) = account {
         let words = format!("ServiceAccount {}/{name} does not exist", owner.namespace);
         let out = targets.iter().filter(|target| !never(&target.key) && !plan::is_retained(&target.key, &Value::Null));
@@ -159,8 +160,7 @@ async fn found(
     }
     for target in targets {
         let Some(object) = live.objects.get(&target.key) else { continue };
-        let is_others = matches!(ownership::of(object, owner, true), Ownership::Other(_) | Ownership::Nobodys);
-        if is_others || plan::is_retained(&target.key, object) {
+        if !plan::is_applied_by(owner, &target.key, object, rows) || plan::is_retained(&target.key, object) {
             continue;
         }
         if outside(&target.key) {

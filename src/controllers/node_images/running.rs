@@ -1,6 +1,6 @@
 //! What the passes over node images share, and the watches that start them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::super::changes::{asking_by, at_init_done, edit};
+use super::super::changes::{Edits, Touched, asking_by, at_init_done, edit, touched};
 use super::super::passes::{caught, every_due, span_of, traced};
 use super::super::seats::{Seat, root_with};
 use super::super::{Error, Memory, Moves, Seats};
@@ -248,24 +248,19 @@ pub async fn run(
     intake: CancellationToken,
 ) {
     let namespace = ctx.namespace.clone();
-    let mut said: HashMap<ObjectRef<Image>, (u64, bool)> = HashMap::new();
-    let known = ctx.images.clone();
+    let mut said = Edits::default();
     let events = stored::watch(client, namespace.as_deref(), ctx.images.clone(), ctx.unreadable.clone())
         .inspect_ok(ctx.moves.noted())
         .reflect(writers.images)
         .inspect_ok(at_init_done({
             let ctx = Arc::clone(&ctx);
             move || drop(ctx.read.images.set(()))
-        }))
-        .touched_objects()
-        .inspect_ok(move |image| {
-            let place = ObjectRef::from_obj(image);
-            // One that was deleted is told as it was last.
-            let now = (concern(image), known.get(&place).is_some());
-            if said.insert(place, now) != Some(now) {
-                changed(image);
-            }
-        });
+        }));
+    let events = touched(events).inspect_ok(move |image| {
+        if said.is_new(image, concern(&image.object)) {
+            changed(&image.object);
+        }
+    });
     let templates = templates(client, &ctx, writers.templates);
     let images = Controller::for_stream(asking_by(events, image_edit), ctx.images.clone())
         .with_config(every_due())
@@ -292,29 +287,25 @@ pub(in crate::controllers) async fn before_any_pass(ctx: &NodeImages, intake: &C
 /// Watches templates: what changes of one concerns its images.
 async fn templates(client: &Client, ctx: &Arc<NodeImages>, writer: Writer<Template>) {
     let ctx = Arc::clone(ctx);
-    let mut known: HashMap<ObjectRef<Template>, (u64, bool)> = HashMap::new();
-    stored::watch(client, ctx.namespace.as_deref(), ctx.templates.clone(), ctx.unreadable.clone())
+    let mut known = Edits::default();
+    let events = stored::watch(client, ctx.namespace.as_deref(), ctx.templates.clone(), ctx.unreadable.clone())
         .reflect(writer)
         .inspect_ok(at_init_done({
             let ctx = Arc::clone(&ctx);
             move || drop(ctx.read.templates.set(()))
-        }))
-        .touched_objects()
-        .for_each(move |template| {
-            if let Ok(template) = template {
-                let place = ObjectRef::from_obj(&template);
-                // One that was deleted is told as it was last.
-                let now = (edit(&template), ctx.templates.get(&place).is_some());
-                if known.insert(place, now) != Some(now) {
-                    let of_it = |image: &&Arc<Image>| template_place(image) == ObjectRef::from_obj(&template);
-                    for image in ctx.images.state().iter().filter(of_it) {
-                        ctx.wake(ObjectRef::from_obj(&**image));
-                    }
-                }
+        }));
+    let tell = move |template: Result<Touched<Template>, _>| {
+        if let Ok(touched) = template
+            && known.is_new(&touched, edit(&touched.object))
+        {
+            let of_it = |image: &&Arc<Image>| template_place(image) == ObjectRef::from_obj(&touched.object);
+            for image in ctx.images.state().iter().filter(of_it) {
+                ctx.wake(ObjectRef::from_obj(&**image));
             }
-            ready(())
-        })
-        .await;
+        }
+        ready(())
+    };
+    touched(events).for_each(tell).await;
 }
 
 /// Where the template of an image is.

@@ -19,6 +19,7 @@ use crate::core::addon::cluster::{Cluster, HELM_NAMESPACE, addon_name};
 use crate::core::addon::stages;
 use crate::core::addon::values;
 use crate::core::addon_config::{Action, AddonConfig};
+use crate::core::inventory::is_of_go_operator;
 use crate::core::manifest::{Manifest, ObjectKey};
 use crate::core::ownership::{self, Ownership};
 use crate::core::plan::{Desired, key_of};
@@ -151,8 +152,8 @@ impl Addons<'_> {
         let key = &manifest.key;
         let before = live.objects.get(key).cloned();
         let owner = owner_named(&self.cluster.namespace, &addon_name(&self.cluster.name));
-        let is_recorded = self.recorded.iter().any(|row| key_of(row) == *key);
-        let other = before.as_ref().and_then(|before| match ownership::of(before, &owner, is_recorded) {
+        let by_go_operator = self.recorded.iter().any(|row| is_of_go_operator(row) && key_of(row) == *key);
+        let other = before.as_ref().and_then(|before| match ownership::of(before, &owner, by_go_operator) {
             Ownership::Other(whose) => Some(format!("left alone, for it is {whose}")),
             Ownership::Ours | Ownership::Nobodys | Ownership::OfGoOperator => None,
         });

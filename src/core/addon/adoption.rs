@@ -6,12 +6,13 @@ use serde_json::Value;
 use crate::api::{CSO_FIELD_MANAGER, ClusterAddonSpec, ClusterAddonStatus, FIELD_MANAGER, OWNER_NAME_LABEL};
 use crate::core::addon::helm_hooks::is_hook;
 use crate::core::fields;
+use crate::core::inventory::was_applied;
 use crate::core::manifest::label;
 
 /// Whether there may be objects of the Go operator that no inventory of ours holds: it worked on the Cluster, and we never
 /// applied anything.
 pub fn is_due(spec: &ClusterAddonSpec, status: &ClusterAddonStatus) -> bool {
-    let never_applied = status.resources.iter().chain(&status.retained).all(|row| row.digest.is_empty());
+    let never_applied = status.resources.iter().chain(&status.retained).all(|row| !was_applied(row));
     let has_stages_of_its_own = status.release.is_empty() && !status.stages.is_empty();
     never_applied && (!spec.cluster_stack.is_empty() || !status.resources.is_empty() || has_stages_of_its_own)
 }
@@ -30,6 +31,7 @@ mod tests {
     use super::*;
     use crate::api::cluster_addon::StageStatus;
     use crate::api::cluster_stack_release::Resource;
+    use crate::core::inventory::ABOUT_TO_APPLY;
     use serde_json::json;
 
     #[test]
@@ -46,7 +48,8 @@ mod tests {
             ("the Go operator was done", spec("v1"), status("", &[], 0), true),
             ("it was in the middle of its first stages", spec(""), status("", &[], 2), true),
             ("its inventory is there", spec(""), status("", &[""], 0), true),
-            ("our first pass was cut off", spec("v1"), status("v1", &[""], 1), true),
+            ("our first pass was cut off", spec("v1"), status("v1", &["", ABOUT_TO_APPLY], 1), true),
+            ("all of it was refused", spec("v1"), status("v1", &["", "a."], 1), true),
             ("we applied", spec("v1"), status("v1", &["a.b", ""], 1), false),
             ("ours, nothing applied yet", spec(""), status("v1", &[], 1), false),
         ] {
