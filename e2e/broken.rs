@@ -122,6 +122,35 @@ async fn a_definition_of_the_release_itself_is_waited_for() {
 }
 
 #[tokio::test]
+async fn a_definition_that_two_releases_share_is_changed_before_what_needs_it() {
+    let t = World::new("sharedcrd").await;
+    let _operator = t.operator(&["--allow-cluster-scope"]);
+    let group = format!("{}.example.com", t.namespace);
+    t.add_rights(&group, &["widgets"]).await;
+    t.remove_at_end("apiextensions.k8s.io/v1", "CustomResourceDefinition", &format!("widgets.{group}"));
+    let release = |fields: &[&str]| {
+        let mut definition = serde_json::to_value(small_kind(&group, "Widget")).unwrap();
+        let known: serde_json::Map<_, _> =
+            fields.iter().map(|field| ((*field).to_owned(), json!({"type": "integer"}))).collect();
+        definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] =
+            json!({"type": "object", "properties": known});
+        let spec = fields.iter().map(|field| format!("{field}: 1")).collect::<Vec<_>>().join(", ");
+        let name = fields.join("-");
+        format!(
+            "{definition}\n---\napiVersion: {group}/v1\nkind: Widget\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n"
+        )
+    };
+    let repo = t.repo();
+    repo.release(V1, &release(&["a"]));
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    repo.release(V2, &release(&["a", "b"]));
+    t.look_again("x").await;
+    t.ready("x", "v2").await;
+    assert_eq!(t.get(&format!("{group}/v1"), "Widget", "a-b").await.unwrap()["spec"]["b"], 1);
+}
+
+#[tokio::test]
 async fn without_rights_only_objects_of_the_own_namespace_are_applied() {
     let t = World::new("scope").await;
     let _operator = t.operator(&[]);

@@ -2,6 +2,7 @@
 
 use clusterstack::api::cluster_stack_release::Resource;
 use clusterstack::api::{API_VERSION, ConditionType, DELETION_POLICY, Reason};
+use clusterstack::core::ownership::Owner;
 use serde_json::{Value, json};
 
 use crate::harness::{CLASS, CLUSTER_API, INFRASTRUCTURE, Repo, SETTINGS, World, check, cluster};
@@ -182,12 +183,34 @@ async fn what_somebody_took_over_is_left_when_the_stack_goes() {
 }
 
 #[tokio::test]
+async fn what_an_earlier_release_of_that_name_left_is_found_and_pruned() {
+    let t = World::new("again").await;
+    let _operator = t.operator(&[]);
+    let owner = Owner { kind: "ClusterStackRelease".into(), namespace: t.namespace.clone(), name: V1.into() };
+    let labels: serde_json::Map<_, _> =
+        owner.labels().map(|(key, value)| (key.to_owned(), json!(value))).into_iter().collect();
+    for name in [V1, "more"] {
+        let left = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}});
+        t.apply_as("clusterstack", &left).await;
+    }
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    // The process that makes the release expects nothing to be there.
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    t.gone("v1", "ConfigMap", "more").await;
+    t.event("Pruned", "more").await;
+    assert!(t.config_map(V1).await.is_some());
+}
+
+#[tokio::test]
 async fn what_could_never_be_applied_is_not_deleted() {
     let t = World::new("never").await;
     let mut theirs =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": V1}, "data": {"color": "theirs"}});
     theirs["immutable"] = true.into();
-    t.apply(&theirs).await;
+    // As `kubectl apply --server-side` does, and the Go operator did.
+    t.apply_as("kubectl", &theirs).await;
     let _operator = t.operator(&[]);
     let repo = t.repo();
     repo.release(V1, &format!("{CLASS}{SETTINGS}"));

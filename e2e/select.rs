@@ -87,6 +87,24 @@ async fn served(t: &World, releases: &[&str]) -> (Repo, GitServer, String) {
 }
 
 #[tokio::test]
+async fn a_shared_source_that_is_deleted_is_missed_at_once_and_so_is_one_in_its_place() {
+    let t = World::new("srcgone").await;
+    let (_repo, server, url) = served(&t, &[V1]).await;
+    let _operator = t.operator(&["--allow-source", server.host()]);
+    t.apply(&source("s", &url, json!({}))).await;
+    // The interval is no help.
+    let mut spec = of_source("s", None);
+    spec["interval"] = "1h".into();
+    t.create_stack("x", "", spec).await;
+    t.ready("x", "v1").await;
+    t.delete(API_VERSION, "ClusterStackSource", "s").await;
+    let missed = t.stack_says("x", ConditionType::ReleasesSynced, "False", "SourceNotAllowed").await;
+    assert!(missed.contains("does not exist"), "{missed}");
+    t.apply(&source("s", &url, json!({}))).await;
+    t.stack_says("x", ConditionType::ReleasesSynced, "True", "Succeeded").await;
+}
+
+#[tokio::test]
 async fn releases_wait_for_a_human() {
     let t = World::new("approve").await;
     let repo = t.repo();

@@ -242,15 +242,12 @@ async fn faulty(shared: &Shared, fault: Fault, parts: Parts, body: Bytes) -> Res
         Fault::Internal => status(StatusCode::INTERNAL_SERVER_ERROR),
         Fault::Unavailable => status(StatusCode::SERVICE_UNAVAILABLE),
         Fault::WatchCut => forward(shared, parts, body).await.map(|body| {
-            let mut is_over = false;
-            let parts = body.into_data_stream().map(move |part| {
-                let part = part.map_err(std::io::Error::other)?;
-                if std::mem::replace(&mut is_over, true) {
-                    return Err(std::io::Error::other("cut"));
-                }
-                Ok(part.slice(..part.len() / 2))
+            let halves = body.into_data_stream().take(1).flat_map(|part| {
+                let half = part.map_err(std::io::Error::other).map(|part| part.slice(..part.len() / 2));
+                // At once: a watch that says no more would be noticed only by the next bookmark, a minute later.
+                futures::stream::iter([half, Err(std::io::Error::other("cut"))])
             });
-            Body::from_stream(parts)
+            Body::from_stream(halves)
         }),
         Fault::Stale => {
             let response = forward(shared, parts, body).await;
