@@ -122,7 +122,7 @@ fn tell(stack: ObjectRef<ClusterStack>, later: bool, to_stacks: &UnboundedSender
 }
 
 /// Whether all that a release says is that it is being worked on; or nothing yet.
-fn is_at_work(release: &ClusterStackRelease) -> bool {
+pub(super) fn is_at_work(release: &ClusterStackRelease) -> bool {
     let ready = release.ready();
     release.metadata.deletion_timestamp.is_none()
         && ready.is_none_or(|ready| ready.reason == Reason::Progressing.as_str())

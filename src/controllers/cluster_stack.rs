@@ -11,7 +11,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 use tracing::Instrument;
 
-use super::changes::AT_WORK;
+use super::changes::{AT_WORK, is_at_work};
 use super::origin::{Origin, Template};
 use super::subscription::{self, Subject};
 use super::{Context, Doing, Error, deletion, provider, reconcile_at, seats, spread};
@@ -121,10 +121,7 @@ async fn work(
     let trouble =
         [facts.source.as_ref(), Some(&facts.releases_synced)].into_iter().flatten().find_map(StepState::trouble);
     let is_all = facts.available.as_ref().is_none_or(Vec::is_empty);
-    // Who asked reads in the status that it was done.
-    let is_unasked = facts.reconcile_at.is_empty();
-    let is_first = is_unasked && stack.conditions().is_empty() && !selected.create.is_empty();
-    let has_begun = trouble.is_none() && is_all && is_first;
+    let has_begun = trouble.is_none() && is_all && has_just_begun(stack, &selected, facts, ctx);
     let next = match trouble {
         Some(trouble) if trouble.class == ErrorClass::Transient => {
             Action::requeue(ctx.after(ErrorClass::Transient, &uid).min(pause))
@@ -138,6 +135,18 @@ async fn work(
         }
     };
     Ok((!has_begun).then_some(next))
+}
+
+/// Whether nothing was said of a ClusterStack yet, and its releases were made a moment ago and are worked on. Who asked reads in
+/// the status that it was done.
+fn has_just_begun(stack: &ClusterStack, selected: &Selection, facts: &StackFacts, ctx: &Context) -> bool {
+    let releases = owned(stack, ctx);
+    let has_some = !selected.create.is_empty() || !releases.is_empty();
+    stack.conditions().is_empty()
+        && facts.reconcile_at.is_empty()
+        && has_some
+        && releases.iter().all(|release| is_at_work(release))
+        && ctx.memory.has_just_begun(&stack.uid().unwrap_or_default(), AT_WORK)
 }
 
 /// The releases of the stack that exist, as last seen.

@@ -167,7 +167,10 @@ impl Pass<'_> {
             only_namespace: rights.only_namespace.clone(),
         };
         let (mut desired, kinds) = delivery.desired(manifests).await;
-        let mut live = self.observe(&delivery, (&desired, &kinds), facts).await?;
+        let looked = self.observe(&delivery, (&desired, &kinds), facts).await?;
+        // A moment ago the release could be made, so its namespace does not end; if it does now, the API server says so.
+        let may_end = looked.is_some();
+        let mut live = looked.unwrap_or_default();
         let recorded: Vec<Row> = facts.resources.iter().chain(&facts.retained).cloned().collect();
         let retries = self.retries_refused(facts);
         let decide =
@@ -178,7 +181,8 @@ impl Pass<'_> {
             facts.applied = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::EmptyRender, message));
             return Ok(());
         }
-        if plan.steps.iter().any(|step| matches!(step.action, Act::Apply { .. }))
+        if may_end
+            && plan.steps.iter().any(|step| matches!(step.action, Act::Apply { .. }))
             && self
                 .ctx
                 .standing
@@ -353,19 +357,19 @@ impl Pass<'_> {
         self.ctx.releases.render(&job).await
     }
 
-    /// What lives there. Of a release that this process just made nothing does, or it is met when it is to be made.
+    /// What lives there. `None` of a release that this process just made: nothing does, or it is met when it is to be made.
     async fn observe(
         &self,
         delivery: &Delivery<'_>,
         desired: (&[Desired], &BTreeMap<ObjectKey, Kind>),
         facts: &ReleaseFacts,
-    ) -> Result<Live, Error> {
+    ) -> Result<Option<Live>, Error> {
         let uid = self.uid();
         let recorded = (facts.resources.as_slice(), facts.retained.as_slice());
         if recorded.0.is_empty() && recorded.1.is_empty() && self.ctx.memory.takes_new(&uid) {
-            return Ok(Live::default());
+            return Ok(None);
         }
-        delivery.observe(desired, recorded, Some((&self.ctx.memory, &uid))).await
+        delivery.observe(desired, recorded, Some((&self.ctx.memory, &uid))).await.map(Some)
     }
 
     fn uid(&self) -> String {

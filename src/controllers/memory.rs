@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
@@ -21,6 +21,7 @@ struct Entry {
     corrections: BTreeMap<ObjectKey, Correction>,
     sent_refused: Option<Instant>,
     definition_changed: bool,
+    begun: Option<Instant>,
     rebuilt: bool,
     is_new: bool,
     asked: Option<String>,
@@ -106,6 +107,11 @@ impl Memory {
         self.lock().entry(uid.to_owned()).or_default().rebuilt = true;
     }
 
+    /// Whether this was asked of this object for the first time less than `within` ago.
+    pub fn has_just_begun(&self, uid: &str, within: Duration) -> bool {
+        self.lock().entry(uid.to_owned()).or_default().begun.get_or_insert_with(Instant::now).elapsed() < within
+    }
+
     /// Remembers that this process made this object just now: nothing can have been applied for it.
     pub fn made(&self, uid: &str) {
         self.lock().entry(uid.to_owned()).or_default().is_new = true;
@@ -189,6 +195,15 @@ mod tests {
         assert!(!memory.takes_new("u"));
         memory.made("u");
         assert_eq!([memory.takes_new("v"), memory.takes_new("u"), memory.takes_new("u")], [false, true, false]);
+    }
+
+    #[test]
+    fn what_begins_has_just_begun_for_a_while() {
+        let memory = Memory::default();
+        assert!(
+            memory.has_just_begun("u", Duration::from_mins(1)) && memory.has_just_begun("u", Duration::from_mins(1))
+        );
+        assert!(!memory.has_just_begun("u", Duration::ZERO));
     }
 
     #[test]
