@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use clusterstack::api::ConditionType;
-use kube::api::{DynamicObject, ListParams};
+use clusterstack::api::{ConditionType, OWNER_NAME_LABEL, RECONCILE_AT};
+use kube::ResourceExt;
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::harness::{IN_MEMORY, World, check, listeners, wait_within};
@@ -69,6 +70,40 @@ pub(crate) async fn rolled_out(t: &World, name: &str, version: &str, before: &st
     .await;
 }
 
+/// The templates that Cluster API made for a Cluster from those of its class: they carry our labels, for it copies them.
+async fn copies(t: &World) -> Vec<String> {
+    let mut names = Vec::new();
+    for (api_version, kind) in [
+        ("infrastructure.cluster.x-k8s.io/v1beta2", "DevMachineTemplate"),
+        ("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfigTemplate"),
+    ] {
+        let labelled = ListParams::default().labels(&format!("{OWNER_NAME_LABEL}={V1}"));
+        let all = t.api(api_version, kind).list(&labelled).await.unwrap();
+        let is_copy = |one: &DynamicObject| one.annotations().contains_key("cluster.x-k8s.io/cloned-from-name");
+        names.extend(all.into_iter().filter(is_copy).map(|one| one.name_any()));
+    }
+    names.sort();
+    names
+}
+
+/// They are not ours to prune, whatever the labels say.
+async fn its_copies_stay(t: &World) {
+    let before = copies(t).await;
+    assert_eq!(before.len(), 3, "two for machines, one for their configuration: {before:?}");
+    t.looked_again("x").await;
+    let asked = t.stacks().get("x").await.unwrap().annotations()[RECONCILE_AT].clone();
+    t.release(V1, "to be looked at", |release| {
+        let status = release.status.clone().unwrap_or_default();
+        check(status.last_handled_reconcile_at.contains(&asked), &status)
+    })
+    .await;
+    // Of a status that is lost the inventory is rebuilt from labels.
+    let none = json!({"status": null});
+    t.releases().patch_status(V1, &PatchParams::default(), &Patch::Merge(none)).await.unwrap();
+    t.release_ready(V1).await;
+    assert_eq!(copies(t).await, before);
+}
+
 #[tokio::test]
 async fn a_cluster_gets_available_and_its_upgrade_to_the_next_release_frees_the_one_before() {
     const TEST: &str = "a_cluster_gets_available_and_its_upgrade_to_the_next_release_frees_the_one_before";
@@ -80,6 +115,7 @@ async fn a_cluster_gets_available_and_its_upgrade_to_the_next_release_frees_the_
     t.ready("x", "v1").await;
     t.apply(&topology("shop", V1, "v1.34.7")).await;
     rolled_out(&t, "shop", "v1.34.7", V1).await;
+    its_copies_stay(&t).await;
 
     // Cluster API replaces the templates that it cloned.
     repo.release(V2, &IN_MEMORY.replace("startupDuration: 1s", "startupDuration: 2s"));

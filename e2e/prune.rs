@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{SETTINGS, World, check, leave_behind};
+use crate::harness::{SETTINGS, World, check, leave_behind, wait_for};
 
 const V1: &str = "docker-x-1-34-v1";
 
@@ -13,6 +13,41 @@ fn object(kind: &str, name: &str, metadata: &Value) -> Value {
         object["spec"] = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}});
     }
     object
+}
+
+#[tokio::test]
+async fn what_others_made_of_ours_with_our_labels_is_not_pruned() {
+    let t = World::new("copies").await;
+    let _operator = t.operator(&[]);
+    let repo = t.repo();
+    // Where there are several of a kind they are read by one list of what carries the labels.
+    let second = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: second}\n";
+    repo.release(V1, &format!("{SETTINGS}{second}"));
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    let labels = t.get("v1", "ConfigMap", V1).await.unwrap()["metadata"]["labels"].clone();
+    let cloned = json!({"labels": labels, "annotations": {"cluster.x-k8s.io/cloned-from-name": V1}});
+    t.apply_as("capi-topology", &object("ConfigMap", "cloned", &cloned)).await;
+    t.apply_as("somebody", &object("ConfigMap", "copied", &json!({"labels": labels}))).await;
+    // A pass that puts something back has pruned at its end.
+    for size in ["1", "2"] {
+        t.change("vandal", ("v1", "ConfigMap", V1), json!({"data": {"size": size}})).await;
+        t.looked_again("x").await;
+        wait_for("what was changed to be put back", || async {
+            let size = t.in_config_map(V1, "/data/size").await;
+            check(size == "large", size)
+        })
+        .await;
+    }
+    for name in ["cloned", "copied", "second"] {
+        assert!(t.config_map(name).await.is_some(), "{name} was pruned");
+    }
+    t.delete_stack("x").await;
+    t.stack_gone("x").await;
+    assert!(t.config_map("second").await.is_none());
+    for name in ["cloned", "copied"] {
+        assert!(t.config_map(name).await.is_some(), "{name} was deleted");
+    }
 }
 
 #[tokio::test]

@@ -83,7 +83,7 @@ spec:
           {{- template "ref" dict "group" "bootstrap" "kind" "KubeadmConfigTemplate" "name" $name }}
       infrastructure:
         templateRef:
-          {{- template "ref" dict "group" "infrastructure" "kind" "DevMachineTemplate" "name" $name }}
+          {{- template "ref" dict "group" "infrastructure" "kind" "DevMachineTemplate" "name" (printf "%s-worker" $name) }}
 ---
 apiVersion: infrastructure.cluster.x-k8s.io/v1beta2
 kind: DevClusterTemplate
@@ -94,11 +94,12 @@ spec:
     spec:
       backend:
         inMemory: {}
+{{- range list $name (printf "%s-worker" $name) }}
 ---
 apiVersion: infrastructure.cluster.x-k8s.io/v1beta2
 kind: DevMachineTemplate
 metadata:
-  name: {{ $name }}
+  name: {{ . }}
 spec:
   template:
     spec:
@@ -108,6 +109,7 @@ spec:
           node: {{- template "soon" }}
           apiServer: {{- template "soon" }}
           etcd: {{- template "soon" }}
+{{- end }}
 ---
 apiVersion: controlplane.cluster.x-k8s.io/v1beta2
 kind: KubeadmControlPlaneTemplate

@@ -131,7 +131,7 @@ pub struct Resource {
     #[schemars(length(max = 1024))]
     pub error: String,
     /// Digest of what was last sent and, behind a dot, of the fields that were ours right after it. A dot alone: it was never
-    /// applied. A question mark: it was about to be.
+    /// applied. A question mark: it was about to be. `go`: the Go operator applied it, and nobody since.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub digest: String,

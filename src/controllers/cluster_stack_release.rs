@@ -18,6 +18,7 @@ use super::{Context, Doing, Error, cluster_stack, deletion, provider, reconcile_
 use crate::api::cluster_stack_release::{Artifact, Resource as Row, ResourceStatus};
 use crate::api::condition::{self, ConditionType, Reason, Reported};
 use crate::api::{ClusterStack, ClusterStackRelease, TRACEPARENT};
+use crate::core::inventory::is_unproved;
 use crate::core::manifest::{Manifest, ObjectKey, label_value};
 use crate::core::name::ReleaseName;
 use crate::core::ownership::Owner;
@@ -197,7 +198,7 @@ impl Pass<'_> {
         facts.applied_as = rights.account.clone().unwrap_or_default();
         self.record_intent(&plan, facts).await?;
         let outcomes = delivery.apply_and_look((&mut plan, &mut live), (&desired, &kinds), decide).await;
-        if recorded.is_empty() && delivery.find_lost(&mut live, (&self.ctx.memory, &self.uid())).await? {
+        if is_unproved(&recorded) && delivery.find_lost(&mut live, (&self.ctx.memory, &self.uid())).await? {
             plan.prune = decide(&mut desired, &live).prune;
         }
         self.watch(&plan, &outcomes, &kinds, &live);

@@ -12,7 +12,7 @@ use crate::api::cluster_stack_release::{Resource as Row, ResourceStatus};
 use crate::api::condition::{self, Reason};
 use crate::core::addon::cluster::HELM_NAMESPACE;
 use crate::core::health;
-use crate::core::inventory::{ABOUT_TO_APPLY, after_refusal};
+use crate::core::inventory::{ABOUT_TO_APPLY, after_refusal, is_of_go_operator, is_unproved, kept};
 use crate::core::manifest::{Manifest, ObjectKey, join_api_version};
 use crate::core::ownership::Owner;
 use crate::core::plan::{self, Action as Act, Desired, Plan, Step, key_of};
@@ -112,7 +112,7 @@ impl<'a> Delivery<'a> {
             .cloned()
             .collect();
         targets.extend(self::targets(&rest, &self.discovery, self.kinds).await?);
-        let without_inventory = recorded.is_empty();
+        let without_inventory = is_unproved(recorded);
         let lists = if without_inventory { Lists::All } else { Lists::OfSeveral };
         let mut live = observe::live(&self.client, &self.owner, &targets, lists).await;
         if let (Some(memory), true) = (memory, without_inventory) {
@@ -325,12 +325,18 @@ pub(super) fn rows(plan: &Plan, mut outcomes: BTreeMap<ObjectKey, Outcome>, live
                     healthy(&mut row, Some(&object));
                 }
                 (Act::Apply { .. }, Some(Err(Refusal { reason, message }))) => {
-                    refused(&mut row, reason, &message, previous);
-                    if matches!(reason, Reason::Invalid | Reason::ImmutableField) {
+                    let is_absent = !live.objects.contains_key(key) && !live.unreadable.contains_key(key);
+                    refused(&mut row, reason, &message);
+                    row.digest = after_refusal(previous, reason, is_absent);
+                    let is_of_go = previous.is_some_and(is_of_go_operator);
+                    if matches!(reason, Reason::Invalid | Reason::ImmutableField) && !is_of_go {
                         row.digest = format!("{}.", step.wanted);
                     }
                 }
-                (Act::Apply { .. }, None) => refused(&mut row, Reason::ApplyFailed, "not sent", previous),
+                (Act::Apply { .. }, None) => {
+                    refused(&mut row, Reason::ApplyFailed, "not sent");
+                    row.digest = kept(previous);
+                }
                 (Act::Hold { .. }, _)
                     if is_unseen(step) && previous.is_some_and(|row| was_synced(row, &step.wanted)) =>
                 {
@@ -338,7 +344,7 @@ pub(super) fn rows(plan: &Plan, mut outcomes: BTreeMap<ObjectKey, Outcome>, live
                     row = previous.cloned().unwrap_or_default();
                 }
                 (Act::Hold { reason, message, digest }, _) => {
-                    refused(&mut row, *reason, message, previous);
+                    refused(&mut row, *reason, message);
                     row.digest.clone_from(digest);
                 }
             }
@@ -367,11 +373,10 @@ fn healthy(row: &mut Row, live: Option<&Value>) {
     }
 }
 
-fn refused(row: &mut Row, reason: Reason, message: &str, previous: Option<&Row>) {
+fn refused(row: &mut Row, reason: Reason, message: &str) {
     row.status = ResourceStatus::NotSynced;
     row.reason = Some(reason);
     row.error = condition::cut(message, condition::MAX_MESSAGE);
-    row.digest = after_refusal(previous, reason);
 }
 
 #[cfg(test)]

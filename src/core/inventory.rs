@@ -12,10 +12,13 @@ pub const ABOUT_TO_APPLY: &str = "?";
 /// Digest of an object that we never applied: it was refused or left alone from the first.
 pub const NEVER_APPLIED: &str = ".";
 
+/// Digest of an object that the Go operator applied and we did not yet.
+pub const OF_GO_OPERATOR: &str = "go";
+
 /// What was last sent, and what was ours right after it; each is empty where there is no record.
 pub fn record(row: &Resource) -> (&str, &str) {
     match row.digest.as_str() {
-        ABOUT_TO_APPLY => ("", ""),
+        ABOUT_TO_APPLY | OF_GO_OPERATOR => ("", ""),
         digest => digest.split_once('.').unwrap_or((digest, "")),
     }
 }
@@ -25,24 +28,39 @@ pub fn was_applied(row: &Resource) -> bool {
     !record(row).1.is_empty()
 }
 
-/// Whether the row is as the Go operator left it, of what it applied.
+/// Whether the Go operator applied the object and we did not yet. It knew no reasons: a row without a digest that has one is ours.
 pub fn is_of_go_operator(row: &Resource) -> bool {
-    row.digest.is_empty()
+    row.digest == OF_GO_OPERATOR || (row.digest.is_empty() && row.reason.is_none())
+}
+
+/// Whether nobody knows if any of these objects was applied; also where there is none.
+pub fn is_unproved(rows: &[Resource]) -> bool {
+    rows.iter().all(|row| row.digest == ABOUT_TO_APPLY)
 }
 
 /// Whether the object was refused when it was to be applied for the first time, so that nothing of it is there.
 pub fn was_refused_from_the_first(row: &Resource) -> bool {
-    row.reason == Some(Reason::Forbidden) && row.digest != ABOUT_TO_APPLY && !was_applied(row)
+    let may_be_there = row.digest == ABOUT_TO_APPLY || was_applied(row) || is_of_go_operator(row);
+    row.reason == Some(Reason::Forbidden) && !may_be_there
 }
 
-/// Digest of the row of an object that was refused now, or left alone. An API server that did not answer may have done what
-/// it was asked.
-pub fn after_refusal(before: Option<&Resource>, reason: Reason) -> String {
+/// Digest of the row of an object that is left as it is.
+pub fn kept(before: Option<&Resource>) -> String {
     match before {
-        Some(row) if was_applied(row) || is_of_go_operator(row) => row.digest.clone(),
-        _ if reason == Reason::ApplyFailed => ABOUT_TO_APPLY.to_owned(),
-        Some(row) => row.digest.clone(),
         None => NEVER_APPLIED.to_owned(),
+        Some(row) if is_of_go_operator(row) => OF_GO_OPERATOR.to_owned(),
+        Some(row) => row.digest.clone(),
+    }
+}
+
+/// Digest of the row of an object that was refused now. An API server that did not answer may have done what it was asked; what it
+/// refused for good is not there if it was not there before (`is_absent`).
+pub fn after_refusal(before: Option<&Resource>, reason: Reason, is_absent: bool) -> String {
+    match before {
+        Some(row) if was_applied(row) || is_of_go_operator(row) => kept(before),
+        _ if reason == Reason::ApplyFailed => ABOUT_TO_APPLY.to_owned(),
+        Some(row) if row.digest == ABOUT_TO_APPLY && is_absent => NEVER_APPLIED.to_owned(),
+        _ => kept(before),
     }
 }
 
@@ -58,6 +76,7 @@ mod tests {
     fn a_row_tells_who_applied_its_object() {
         for (digest, applied, go) in [
             ("", false, true),
+            (OF_GO_OPERATOR, false, true),
             (ABOUT_TO_APPLY, false, false),
             (NEVER_APPLIED, false, false),
             ("sent.", false, false),
@@ -66,9 +85,13 @@ mod tests {
             assert_eq!((was_applied(&row(digest)), is_of_go_operator(&row(digest))), (applied, go), "{digest:?}");
         }
         assert_eq!(record(&row("sent.owned")), ("sent", "owned"));
-        for digest in ["", ABOUT_TO_APPLY, NEVER_APPLIED] {
+        for digest in ["", ABOUT_TO_APPLY, NEVER_APPLIED, OF_GO_OPERATOR] {
             assert_eq!(record(&row(digest)), ("", ""), "{digest:?} is no record");
         }
+        let ours_without = Resource { reason: Some(Reason::Forbidden), ..row("") };
+        assert!(!is_of_go_operator(&ours_without), "the Go operator knew no reasons");
+        assert!(is_unproved(&[]) && is_unproved(&[row(ABOUT_TO_APPLY)]));
+        assert!(!is_unproved(&[row(ABOUT_TO_APPLY), row(NEVER_APPLIED)]));
     }
 
     #[test]
@@ -78,8 +101,9 @@ mod tests {
             (Some(Reason::Forbidden), NEVER_APPLIED, true),
             (Some(Reason::Forbidden), "sent.", true),
             (Some(Reason::Forbidden), ABOUT_TO_APPLY, false),
+            (Some(Reason::Forbidden), OF_GO_OPERATOR, false),
             (Some(Reason::Forbidden), "sent.owned", false),
-            (Some(Reason::ApplyFailed), "", false),
+            (Some(Reason::ApplyFailed), NEVER_APPLIED, false),
             (None, "", false),
         ] {
             let row = Resource { reason, ..row(digest) };
@@ -89,17 +113,20 @@ mod tests {
 
     #[test]
     fn a_refusal_forgets_nothing_that_was_applied() {
-        for (before, reason, expected) in [
-            (None, Reason::Forbidden, NEVER_APPLIED),
-            (None, Reason::ApplyFailed, ABOUT_TO_APPLY),
-            (Some(NEVER_APPLIED), Reason::ApplyFailed, ABOUT_TO_APPLY),
-            (Some(NEVER_APPLIED), Reason::Forbidden, NEVER_APPLIED),
-            (Some(ABOUT_TO_APPLY), Reason::Forbidden, ABOUT_TO_APPLY),
-            (Some("sent.owned"), Reason::ApplyFailed, "sent.owned"),
-            (Some("sent.owned"), Reason::Forbidden, "sent.owned"),
-            (Some(""), Reason::ApplyFailed, ""),
+        for (before, reason, is_absent, expected) in [
+            (None, Reason::Forbidden, true, NEVER_APPLIED),
+            (None, Reason::ApplyFailed, true, ABOUT_TO_APPLY),
+            (Some(NEVER_APPLIED), Reason::ApplyFailed, true, ABOUT_TO_APPLY),
+            (Some(NEVER_APPLIED), Reason::Forbidden, false, NEVER_APPLIED),
+            (Some(ABOUT_TO_APPLY), Reason::Forbidden, false, ABOUT_TO_APPLY),
+            (Some(ABOUT_TO_APPLY), Reason::Forbidden, true, NEVER_APPLIED),
+            (Some("sent.owned"), Reason::ApplyFailed, true, "sent.owned"),
+            (Some("sent.owned"), Reason::Forbidden, true, "sent.owned"),
+            (Some(""), Reason::ApplyFailed, false, OF_GO_OPERATOR),
+            (Some(OF_GO_OPERATOR), Reason::Forbidden, true, OF_GO_OPERATOR),
         ] {
-            assert_eq!(after_refusal(before.map(row).as_ref(), reason), expected, "{before:?} {reason:?}");
+            let after = after_refusal(before.map(row).as_ref(), reason, is_absent);
+            assert_eq!(after, expected, "{before:?} {reason:?} {is_absent}");
         }
     }
 }

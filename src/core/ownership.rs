@@ -63,7 +63,11 @@ pub enum Ownership {
 }
 
 /// Annotations and labels by which other tools mark what is theirs.
+///
+/// Cluster API copies the labels of a class's templates, ours too, to the templates that it makes for each Cluster, and notes
+/// where they come from (`templateToTemplate` in its `exp/topology/desiredstate`).
 const MARKERS: &[(&str, bool)] = &[
+    ("cluster.x-k8s.io/cloned-from-name", true),
     ("meta.helm.sh/release-name", true),
     ("argocd.argoproj.io/tracking-id", true),
     ("helm.toolkit.fluxcd.io/name", false),
@@ -166,6 +170,12 @@ mod tests {
                 json!({"annotations": {"meta.helm.sh/release-name": "r"}}),
                 false,
                 "marked by meta.helm.sh/release-name=r",
+            ),
+            (
+                "a copy that Cluster API made for a Cluster, with our labels",
+                json!({"labels": labels(&owner()), "annotations": {"cluster.x-k8s.io/cloned-from-name": "t"}}),
+                false,
+                "marked by cluster.x-k8s.io/cloned-from-name=t",
             ),
             (
                 "Flux",

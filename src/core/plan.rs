@@ -12,7 +12,7 @@ use crate::api::{
     FIELD_MANAGER, HELM_RESOURCE_POLICY, OWNER_KIND_LABEL, OWNER_NAME_LABEL, OWNER_NAMESPACE_LABEL, PRUNE, REPLACE,
 };
 use crate::core::fields;
-use crate::core::inventory::{NEVER_APPLIED, is_of_go_operator, record};
+use crate::core::inventory::{NEVER_APPLIED, is_of_go_operator, kept, record};
 use crate::core::manifest::{Manifest, ObjectKey, annotation, label, short_digest, wave};
 use crate::core::ownership::{self, Owner, Ownership};
 
@@ -166,7 +166,9 @@ pub fn plan(input: &Input<'_>) -> Plan {
 pub fn unwanted(input: &Input<'_>) -> Prune {
     let recorded: Vec<ObjectKey> = input.recorded.iter().map(key_of).collect();
     let wanted: BTreeSet<&ObjectKey> = input.desired.iter().map(|desired| &desired.manifest.key).collect();
-    let inventory: BTreeSet<&ObjectKey> = recorded.iter().chain(input.live.keys()).collect();
+    // Others copy labels: what only they tell of is ours if we applied it.
+    let found = input.live.iter().filter(|(_, live)| fields::entry(live, FIELD_MANAGER).is_some()).map(|(key, _)| key);
+    let inventory: BTreeSet<&ObjectKey> = recorded.iter().chain(found).collect();
     prune(input.owner, input.live, input.recorded, inventory.into_iter().filter(|key| !wanted.contains(key)))
 }
 
@@ -203,13 +205,16 @@ fn decide(
 ) -> Action {
     let manifest = &desired.manifest;
     let wanted = manifest.digest();
-    let hold = |reason, message: String| Action::Hold { reason, message, digest: NEVER_APPLIED.to_owned() };
+    let hold = |reason, message: String| {
+        let digest = if row.is_some_and(is_of_go_operator) { kept(row) } else { NEVER_APPLIED.to_owned() };
+        Action::Hold { reason, message, digest }
+    };
     if let Some((reason, message)) = &desired.obstacle {
         // What was recorded stays: it tells later whether the object was changed or deleted meanwhile.
-        return Action::Hold { reason: *reason, message: message.clone(), digest: digest_of(row) };
+        return Action::Hold { reason: *reason, message: message.clone(), digest: kept(row) };
     }
     if desired.create_only && live.is_some() {
-        return Action::Unchanged { digest: digest_of(row) };
+        return Action::Unchanged { digest: kept(row) };
     }
     let mut migrate = false;
     if let Some(live) = live {
@@ -243,17 +248,13 @@ fn decide(
     };
     if matches!(why, Why::Drifted { .. } | Why::Deleted) {
         if let Some(message) = input.fights.get(&manifest.key) {
-            return Action::Hold { reason: Reason::DriftFight, message: message.clone(), digest: digest_of(row) };
+            return Action::Hold { reason: Reason::DriftFight, message: message.clone(), digest: kept(row) };
         }
         if input.drift == DriftMode::Warn {
-            return Action::Hold { reason: Reason::Drifted, message: drift_message(&why), digest: digest_of(row) };
+            return Action::Hold { reason: Reason::Drifted, message: drift_message(&why), digest: kept(row) };
         }
     }
     Action::Apply { why, migrate }
-}
-
-fn digest_of(row: Option<&Resource>) -> String {
-    row.map_or_else(|| NEVER_APPLIED.to_owned(), |row| row.digest.clone())
 }
 
 /// `Ok` with the digest to record if nothing differs, else why the object has to be sent.

@@ -12,7 +12,7 @@ use super::{owner_of, targets};
 use crate::api::ClusterStackRelease;
 use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::Reason;
-use crate::core::inventory::was_refused_from_the_first;
+use crate::core::inventory::{is_unproved, was_refused_from_the_first};
 use crate::core::manifest::ObjectKey;
 use crate::core::ownership::Owner;
 use crate::core::plan::{self, deletion_order};
@@ -37,7 +37,7 @@ pub(super) enum Removal {
 pub(super) async fn remove(release: &ClusterStackRelease, rights: &Rights, ctx: &Context) -> Result<Removal, Error> {
     let owner = owner_of(release);
     let status = release.status.clone().unwrap_or_default();
-    let targets = if status.resources.is_empty() {
+    let targets = if is_unproved(&status.resources) {
         observe::rebuild_as(&ctx.clients.own(), (&rights.client, rights.account.as_deref()), &ctx.kinds, &owner)
             .await
             .doing(|| format!("finding the objects of ClusterStackRelease {}", owner.name))?
