@@ -17,6 +17,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::controller::Reading;
 use super::{Context, cluster_addon, cluster_stack, image_provider, origin};
 use crate::api::condition::{Reason, Reported};
 use crate::api::{ClusterAddon, ClusterStack, ClusterStackRelease, ClusterStackSource, ProviderClusterStackRelease};
@@ -30,7 +31,7 @@ use crate::io::watch::Notice;
 pub(super) fn stack_events(
     client: &Client,
     context: &Arc<Context>,
-    writer: Writer<ClusterStack>,
+    (writer, reading): (Writer<ClusterStack>, &Reading),
     (to_releases, to_provided): (
         UnboundedSender<ObjectRef<ClusterStackRelease>>,
         UnboundedSender<ObjectRef<ProviderClusterStackRelease>>,
@@ -42,13 +43,14 @@ pub(super) fn stack_events(
     let (known, unreadable) = (context.stacks.clone(), context.unreadable.clone());
     let events = stored::watch(client, namespace, known, unreadable)
         .reflect(writer)
-        .inspect_ok(at_init_done(move || drop(context.first_read.stacks.set(()))));
+        .inspect_ok(at_init_done(move || drop(context.first_read.stacks.set(()))))
+        .inspect_ok(reading.noted());
     touched(events).inspect_ok(move |stack| {
         // Each release has its first pass by itself: those that are known by now would have two.
         if !edited.is_new(stack, edit(&stack.object)) || !ctx.first_read.stacks.initialized() {
             return;
         }
-        for release in ctx.stack_releases.state().iter().filter(|r| cluster_stack::is_owned(r, &stack.object)) {
+        for release in &cluster_stack::owned(&stack.object, &ctx) {
             let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
             provided_of(release, &to_provided);
         }
@@ -60,7 +62,7 @@ pub(super) fn stack_events(
 pub(super) fn release_events(
     client: &Client,
     context: &Arc<Context>,
-    writer: Writer<ClusterStackRelease>,
+    (writer, reading): (Writer<ClusterStackRelease>, &Reading),
     to_stacks: UnboundedSender<ObjectRef<ClusterStack>>,
     to_provided: UnboundedSender<ObjectRef<ProviderClusterStackRelease>>,
 ) -> impl Stream<Item = Result<Touched<ClusterStackRelease>, watcher::Error>> + Send + use<> {
@@ -70,8 +72,10 @@ pub(super) fn release_events(
     let (known, unreadable) = (context.stack_releases.clone(), context.unreadable.clone());
     let events = stored::watch(client, namespace, known, unreadable)
         .inspect_ok(context.moves.noted())
+        .inspect_ok(context.owned.noted())
         .reflect(writer)
-        .inspect_ok(at_init_done(move || drop(context.first_read.releases.set(()))));
+        .inspect_ok(at_init_done(move || drop(context.first_read.releases.set(()))))
+        .inspect_ok(reading.noted());
     touched(events).inspect_ok(move |Touched { object: release, is_gone }| {
         fetched.tell(release, &watches);
         provided_of(release, &to_provided);
@@ -140,7 +144,7 @@ type Concerned = (
 pub(super) fn source_events(
     client: &Client,
     context: &Arc<Context>,
-    writer: Writer<ClusterStackSource>,
+    (writer, reading): (Writer<ClusterStackSource>, &Reading),
     (to_stacks, to_releases, to_provided): Concerned,
 ) -> impl Stream<Item = Result<Touched<ClusterStackSource>, watcher::Error>> + Send + use<> {
     let namespace = context.settings.namespace.as_deref();
@@ -149,7 +153,8 @@ pub(super) fn source_events(
     let (known, unreadable) = (context.sources.clone(), context.unreadable.clone());
     let events = stored::watch(client, namespace, known, unreadable)
         .reflect(writer)
-        .inspect_ok(at_init_done(move || drop(context.first_read.sources.set(()))));
+        .inspect_ok(at_init_done(move || drop(context.first_read.sources.set(()))))
+        .inspect_ok(reading.noted());
     touched(events).inspect_ok(move |source| {
         let place = ObjectRef::from_obj(&source.object);
         let is_edit = edited.is_new(source, edit(&source.object));
@@ -162,8 +167,10 @@ pub(super) fn source_events(
                 continue;
             }
             let _ = to_stacks.unbounded_send(ObjectRef::from_obj(&*stack));
-            let owned = |release: &&Arc<ClusterStackRelease>| cluster_stack::is_owned(release, &stack);
-            for release in ctx.stack_releases.state().iter().filter(|release| is_edit && owned(release)) {
+            if !is_edit {
+                continue;
+            }
+            for release in &cluster_stack::owned(&stack, &ctx) {
                 let _ = to_releases.unbounded_send(ObjectRef::from_obj(&**release));
                 // It may have been allowed to use the provider's template, or be so no more.
                 provided_of(release, &to_provided);

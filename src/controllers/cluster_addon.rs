@@ -23,7 +23,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::Store;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
@@ -31,7 +30,7 @@ use serde_json::{Value, json};
 use self::work::Work;
 use super::deletion::{has_finalizer, remove_finalizer};
 use super::delivery::Delivery;
-use super::{Context, Doing, Error, cluster_stack_release, reconcile_at, seats, spread};
+use super::{Action, Context, Doing, Error, cluster_stack_release, reconcile_at, seats, spread};
 use crate::api::cluster_addon::TestsPhase;
 use crate::api::cluster_stack_release::ResourceStatus;
 use crate::api::condition::{self, Reason};

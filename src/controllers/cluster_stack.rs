@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::runtime::controller::Action;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 use tracing::Instrument;
@@ -14,7 +13,7 @@ use tracing::Instrument;
 use super::changes::{AT_WORK, is_at_work};
 use super::origin::{Origin, Template};
 use super::subscription::{self, Subject};
-use super::{Context, Doing, Error, deletion, provider, reconcile_at, seats, spread};
+use super::{Action, Context, Doing, Error, deletion, provider, reconcile_at, seats, spread};
 use crate::api::condition::{self, Reason, Reported};
 use crate::api::{
     CLUSTER_STACK_FINALIZER, CLUSTER_STACK_LABEL, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
@@ -26,7 +25,7 @@ use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::retry::{self, ErrorClass};
 use crate::core::selection::{self, Existing, Kept, Selection, Wish};
 use crate::core::status::{self, ReleaseView, StackFacts, StepState, Trouble};
-use crate::io::apply::refusal;
+use crate::io::apply::{Refusal, refusal};
 use crate::io::fence::{self, Written};
 use crate::io::report;
 use crate::io::traces;
@@ -65,8 +64,8 @@ pub async fn reconcile(stack: Arc<ClusterStack>, ctx: Arc<Context>) -> Result<Ac
             Action::await_change()
         }
         Ok(wish) => match work(&stack, &wish, &ctx, &mut facts).await? {
-            Some(next) => next,
-            None => return Ok(Action::requeue(AT_WORK)),
+            Work::Done(next) => next,
+            Work::JustBegun(look) => return Ok(Action::requeue(look)),
         },
     };
     write_status(&stack, &ctx, &facts).await?;
@@ -88,14 +87,16 @@ pub(super) async fn unserved(stack: &ClusterStack, ctx: &Context) -> Result<Acti
     Ok(Action::await_change())
 }
 
-/// Observe, decide, act; what was found goes into `facts`. When to come back; `None` where all has just begun, as it should:
-/// that is told when it is Ready, or after a moment.
-async fn work(
-    stack: &ClusterStack,
-    wish: &Wish,
-    ctx: &Context,
-    facts: &mut StackFacts,
-) -> Result<Option<Action>, Error> {
+/// What came of a pass.
+enum Work {
+    /// It is told; when to come back.
+    Done(Action),
+    /// All has just begun, as it should: that is told when it is Ready, or after so long.
+    JustBegun(Duration),
+}
+
+/// Observe, decide, act; what was found goes into `facts`.
+async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut StackFacts) -> Result<Work, Error> {
     let existing = existing(stack, wish, ctx);
     let origin = Origin::of(stack, ctx).await;
     let reading = Subject { stack, wish, existing: &existing, ctx }.read(origin.as_ref(), facts).await;
@@ -121,7 +122,7 @@ async fn work(
     let trouble =
         [facts.source.as_ref(), Some(&facts.releases_synced)].into_iter().flatten().find_map(StepState::trouble);
     let is_all = facts.available.as_ref().is_none_or(Vec::is_empty);
-    let has_begun = trouble.is_none() && is_all && has_just_begun(stack, &selected, facts, ctx);
+    let begun = if trouble.is_none() && is_all { just_begun(stack, &selected, facts, ctx) } else { None };
     let next = match trouble {
         Some(trouble) if trouble.class == ErrorClass::Transient => {
             Action::requeue(ctx.after(ErrorClass::Transient, &uid).min(pause))
@@ -134,19 +135,28 @@ async fn work(
             Action::requeue(spread(pause).min(due.unwrap_or(pause)))
         }
     };
-    Ok((!has_begun).then_some(next))
+    Ok(begun.map_or(Work::Done(next), Work::JustBegun))
 }
 
-/// Whether nothing was said of a ClusterStack yet, and its releases were made a moment ago and are worked on. Who asked reads in
-/// the status that it was done.
-fn has_just_begun(stack: &ClusterStack, selected: &Selection, facts: &StackFacts, ctx: &Context) -> bool {
+/// How long nothing is said of a ClusterStack whose releases wait in line: there is nothing to say, and many wait.
+const IN_LINE: Duration = Duration::from_secs(20);
+
+/// How long nothing is to be said of a ClusterStack, if nothing was yet, and its releases were made a moment ago and are worked
+/// on or wait for it. Who asked reads in the status that it was done.
+fn just_begun(stack: &ClusterStack, selected: &Selection, facts: &StackFacts, ctx: &Context) -> Option<Duration> {
     let releases = owned(stack, ctx);
     let has_some = !selected.create.is_empty() || !releases.is_empty();
-    stack.conditions().is_empty()
-        && facts.reconcile_at.is_empty()
-        && has_some
-        && releases.iter().all(|release| is_at_work(release))
-        && ctx.memory.has_just_begun(&stack.uid().unwrap_or_default(), AT_WORK)
+    let nothing_is_said = stack.conditions().is_empty() && facts.reconcile_at.is_empty();
+    if !(nothing_is_said && has_some && releases.iter().all(|release| is_at_work(release))) {
+        return None;
+    }
+    let waits = |release: &Arc<ClusterStackRelease>| {
+        release.conditions().is_empty() && ctx.memory.is_new(&release.uid().unwrap_or_default())
+    };
+    let within = if releases.iter().all(waits) { IN_LINE } else { AT_WORK };
+    let since = ctx.memory.begun(&stack.uid().unwrap_or_default());
+    // Whatever comes of the releases is told by their watch.
+    within.checked_sub(since).filter(|left| !left.is_zero())
 }
 
 /// The releases of the stack that exist, as last seen.
@@ -169,8 +179,8 @@ fn of_wish(wish: &Wish, name: &str) -> Option<ReleaseName> {
 
 /// The ClusterStackReleases that a ClusterStack owns: by kind and name, as the Go operator matched them, so that a
 /// restored ClusterStack (with another UID) keeps its releases.
-fn owned(stack: &ClusterStack, ctx: &Context) -> Vec<Arc<ClusterStackRelease>> {
-    ctx.stack_releases.state().into_iter().filter(|release| is_owned(release, stack)).collect()
+pub(super) fn owned(stack: &ClusterStack, ctx: &Context) -> Vec<Arc<ClusterStackRelease>> {
+    ctx.owned.of(stack, &ctx.stack_releases)
 }
 
 /// Whether `stack` owns `release`.
@@ -217,22 +227,6 @@ async fn act(
     if let Some(held) = ctx.moves.holds(stack).filter(|_| !selected.create.is_empty()) {
         return StepState::Failed(held.trouble());
     }
-    let is_going = if selected.create.is_empty() {
-        Ok(false)
-    } else {
-        ctx.standing.is_terminating(&ctx.clients.own(), &namespace).await
-    };
-    match is_going {
-        Ok(false) => {}
-        Ok(true) => {
-            let message = format!("namespace {namespace} is being deleted: no release is created any more");
-            return StepState::Failed(Trouble::new(ErrorClass::Waiting, Reason::NamespaceTerminating, message));
-        }
-        Err(error) => {
-            let message = format!("namespace {namespace} can't be read: {}", refusal(&error).message);
-            return StepState::Failed(Trouble::new(ErrorClass::Transient, Reason::FailedToCreateOrUpdate, message));
-        }
-    }
     let mut failed = Vec::new();
     let mut class = ErrorClass::Waiting;
     for name in &selected.create {
@@ -247,8 +241,13 @@ async fn act(
                  or put this one into another namespace"
             )),
             Err(error) => {
+                let Refusal { reason, message } = refusal(&error);
+                if reason == Reason::NamespaceTerminating {
+                    let message = format!("namespace {namespace} is being deleted: no release is created any more");
+                    return StepState::Failed(Trouble::new(ErrorClass::Waiting, reason, message));
+                }
                 class = ErrorClass::Transient;
-                failed.push(format!("{name} can't be created: {}", refusal(&error).message));
+                failed.push(format!("{name} can't be created: {message}"));
             }
         }
     }
@@ -400,13 +399,17 @@ pub(super) async fn write_status(stack: &ClusterStack, ctx: &Context, facts: &St
     let written = report::status(&ctx.clients.own(), stack, stack.status.as_ref(), &status)
         .await
         .doing(|| format!("writing the status of ClusterStack {}", stack.name_any()))?;
-    let turned = condition::readiness_turned(&previous.conditions, &status.conditions);
-    if let Some(now) = turned.filter(|_| written) {
+    if !written {
+        return Ok(());
+    }
+    if let Some(now) = condition::readiness_turned(&previous.conditions, &status.conditions) {
         let reason = Reason::named(&now.reason);
         tracing::info!(namespace = stack.namespace().unwrap_or_default(), stack = %stack.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStack");
         if let Some(reason) = reason.filter(|reason| !matches!(reason, Reason::Progressing | Reason::ReleaseNotReady)) {
             ctx.events.say(stack, reason, &now.message).await;
         }
+    } else if status::has_more_usable(&previous, &status) {
+        ctx.events.say(stack, Reason::Ready, &format!("usable: {}", status.usable_versions)).await;
     }
     Ok(())
 }

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::Value;
 use tracing::Span;
 
+use super::changes::AT_WORK;
 use super::delivery::{Delivery, about_to_apply, hold_unreadable, is_unseen, leftover, rows};
 use super::origin::{Origin, own_demand};
+use super::owned::owners;
 use super::rights::Rights;
-use super::{Context, Doing, Error, cluster_stack, deletion, provider, reconcile_at, spread};
+use super::{Action, Context, Doing, Error, cluster_stack, deletion, provider, reconcile_at, spread};
 use crate::api::cluster_stack_release::{Artifact, Resource as Row, ResourceStatus};
 use crate::api::condition::{self, ConditionType, Reason, Reported};
 use crate::api::{ClusterStack, ClusterStackRelease, TRACEPARENT};
@@ -80,7 +81,7 @@ async fn as_written(seen: &ClusterStackRelease, ctx: &Context) -> Result<Option<
 
 /// The ClusterStack that owns the release, as last seen.
 pub(super) fn stack_of(release: &ClusterStackRelease, ctx: &Context) -> Option<Arc<ClusterStack>> {
-    ctx.stacks.state().into_iter().find(|stack| cluster_stack::is_owned(release, stack))
+    owners(release).find_map(|(namespace, name)| ctx.stacks.get(&ObjectRef::new(&name).within(&namespace)))
 }
 
 /// The files of a release that was fetched before, by whichever replica: from the store, or fetched as they were.
@@ -196,8 +197,17 @@ impl Pass<'_> {
             return Ok(());
         }
         facts.applied_as = rights.account.clone().unwrap_or_default();
-        self.record_intent(&plan, facts).await?;
-        let outcomes = delivery.apply_and_look((&mut plan, &mut live), (&desired, &kinds), decide).await;
+        let intent = Self::intent(&plan, facts);
+        let sending = Box::pin(delivery.apply_and_look((&mut plan, &mut live), (&desired, &kinds), decide));
+        let outcomes = match intent {
+            None => sending.await,
+            // What a process leaves behind that dies before it has said anything is found by its labels.
+            Some(intent) if is_unproved(&recorded) => self.telling_of(intent, sending).await,
+            Some(intent) => {
+                write_status(self.release, self.ctx, intent).await?;
+                sending.await
+            }
+        };
         if is_unproved(&recorded) && delivery.find_lost(&mut live, (&self.ctx.memory, &self.uid())).await? {
             plan.prune = decide(&mut desired, &live).prune;
         }
@@ -345,15 +355,14 @@ impl Pass<'_> {
         let rights =
             rights.map_err(|error| Trouble::new(ErrorClass::Transient, Reason::RenderFailed, error.to_string()))?;
         let reader = Reader { client: rights.client, kinds: &self.ctx.kinds, only_namespace: rights.only_namespace };
-        let releases = self.ctx.stack_releases.state();
-        let existing = releases.iter().filter(|release| cluster_stack::is_owned(release, self.stack));
+        let existing = cluster_stack::owned(self.stack, self.ctx);
         let job = Job {
             release: fetched,
             part: Part::Class,
             reader: &reader,
             client: &self.ctx.clients.own(),
             seed: &deletion::seed_of(self.stack),
-            existing: &existing.map(|release| release.name_any()).collect(),
+            existing: &existing.iter().map(|release| release.name_any()).collect(),
         };
         self.ctx.releases.render(&job).await
     }
@@ -412,9 +421,8 @@ impl Pass<'_> {
         let spec = &self.stack.spec;
         let version = |name: &str| ReleaseName::of_stack(name, &spec.provider, &spec.name).map(|name| name.version);
         let Some(own) = version(&self.release.name_any()) else { return BTreeMap::new() };
-        let others = self.ctx.stack_releases.state();
-        let others = others.iter().filter(|other| cluster_stack::is_owned(other, self.stack));
-        others
+        cluster_stack::owned(self.stack, self.ctx)
+            .iter()
             .filter_map(|other| {
                 let name = other.name_any();
                 let sibling = match version(&name)?.cmp(&own) {
@@ -427,19 +435,32 @@ impl Pass<'_> {
             .collect()
     }
 
-    /// Writes what is about to be applied for the first time into the inventory, so that a process that dies meanwhile
-    /// leaves nothing behind that nobody knows of.
-    async fn record_intent(&self, plan: &Plan, facts: &ReleaseFacts) -> Result<(), Error> {
+    /// The inventory with what is about to be applied for the first time, so that a process that dies meanwhile leaves
+    /// nothing behind that nobody knows of. `None` if there is nothing of that kind.
+    fn intent(plan: &Plan, facts: &ReleaseFacts) -> Option<ReleaseFacts> {
         let known = |key: &ObjectKey| facts.resources.iter().any(|row| plan::key_of(row) == *key);
         let new: Vec<&Step> =
             plan.steps.iter().filter(|s| matches!(s.action, Act::Apply { .. }) && !known(&s.manifest.key)).collect();
         if new.is_empty() {
-            return Ok(());
+            return None;
         }
         let mut intent = facts.clone();
         intent.resources.extend(new.into_iter().map(|step| about_to_apply(&step.manifest)));
         intent.applied = StepState::Running(Reason::Progressing, "applying objects".into());
-        write_status(self.release, self.ctx, intent).await
+        Some(intent)
+    }
+
+    /// Says what is being applied where that takes more than a moment.
+    async fn telling_of<T>(&self, intent: ReleaseFacts, mut sending: impl Future<Output = T> + Unpin) -> T {
+        if let Ok(sent) = tokio::time::timeout(AT_WORK, &mut sending).await {
+            return sent;
+        }
+        let (told, sent) = tokio::join!(write_status(self.release, self.ctx, intent), sending);
+        if let Err(error) = told {
+            // What came of it is told next, and that must not fail.
+            tracing::debug!(release = %self.release.name_any(), %error, "it is not told that objects are being applied");
+        }
+        sent
     }
 
     /// Watches the objects from the version on in which they are now.
@@ -578,7 +599,9 @@ async fn write_status(release: &ClusterStackRelease, ctx: &Context, facts: Relea
     if let Some(now) = turned.filter(|_| written) {
         tracing::info!(namespace = release.namespace().unwrap_or_default(), release = %release.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStackRelease");
         let word = Reason::named(&now.reason);
-        if let Some(word) = word.filter(|word| *word != Reason::Progressing) {
+        // The first word, if it is a good one, is said by the ClusterStack.
+        let is_told = previous.conditions.is_empty() && now.is_true();
+        if let Some(word) = word.filter(|word| *word != Reason::Progressing && !is_told) {
             ctx.events.say(release, word, &now.message).await;
         }
     }

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 
-use super::{Context, Doing, Error, cluster_stack, origin, pokes, reconcile_at, seats, spread};
+use super::{Action, Context, Doing, Error, cluster_stack, origin, pokes, reconcile_at, seats, spread};
 use crate::api::cluster_stack::LastPoll;
 use crate::api::condition::{self, ConditionType, Reason};
 use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource};

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
@@ -15,14 +14,14 @@ use serde_json::json;
 use self::removal::Removal;
 use super::cluster_stack::{is_owned, views, write_status};
 use super::delivery;
-use super::{Context, Doing, Error, reconcile_at};
+use super::{Action, Context, Doing, Error, reconcile_at};
 use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::Reason;
 use crate::api::{
     CLUSTER_STACK_FINALIZER, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
     ClusterStackReleaseStatus, DELETION_POLICY, is_moved,
 };
-use crate::core::in_use::{self, Usage, User};
+use crate::core::in_use::{self, Footprint, Usage, User};
 use crate::core::ownership::Owner;
 use crate::core::retry::{self, ErrorClass};
 use crate::core::selection::{Selection, Wish};
@@ -72,7 +71,8 @@ pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action,
         return Ok(Action::await_change());
     }
     let orphan = is_orphan(stack);
-    let trouble = if orphan { None } else { users_of(&releases, ctx).await };
+    let prints: Vec<Print> = releases.iter().map(|release| Print::of(release, &rows_of(release))).collect();
+    let trouble = if orphan { None } else { users_of(&prints, ctx).await };
     if trouble.is_none() {
         for release in &releases {
             delete_release(&api, release, orphan).await?;
@@ -117,9 +117,19 @@ async fn delete_release(
     }
 }
 
+/// What of a release others can refer to, and of which kinds its templates are.
+struct Print(Footprint, Vec<(String, String)>);
+
+impl Print {
+    fn of(release: &ClusterStackRelease, rows: &[Row]) -> Self {
+        let namespace = release.namespace().unwrap_or_default();
+        Self(in_use::footprint(&release.name_any(), &namespace, rows), template_kinds(rows))
+    }
+}
+
 /// Why releases can't be deleted: who uses them, or that it is not known. Always read afresh.
-async fn users_of(releases: &[ClusterStackRelease], ctx: &Context) -> Option<Trouble> {
-    let templates = releases.iter().flat_map(|release| template_kinds(&rows_of(release))).collect();
+async fn users_of(releases: &[Print], ctx: &Context) -> Option<Trouble> {
+    let templates = releases.iter().flat_map(|Print(_, templates)| templates.clone()).collect();
     let world = match usage::read(&ctx.clients.own(), &ctx.kinds, &templates).await {
         Usage::Known(world) => world,
         Usage::Unknown(why) => {
@@ -127,13 +137,8 @@ async fn users_of(releases: &[ClusterStackRelease], ctx: &Context) -> Option<Tro
             return Some(Trouble::new(ErrorClass::Waiting, Reason::UsageUnknown, message));
         }
     };
-    let users: BTreeSet<User> = releases
-        .iter()
-        .flat_map(|release| {
-            let namespace = release.namespace().unwrap_or_default();
-            in_use::users(&in_use::footprint(&release.name_any(), &namespace, &rows_of(release)), &world)
-        })
-        .collect();
+    let users: BTreeSet<User> =
+        releases.iter().flat_map(|Print(footprint, _)| in_use::users(footprint, &world)).collect();
     if users.is_empty() {
         return None;
     }
@@ -174,11 +179,6 @@ pub(super) async fn release(
         return finish(release, ctx).await;
     }
     let uid = release.uid().unwrap_or_default();
-    if let Some(trouble) = users_of(std::slice::from_ref(release), ctx).await {
-        let pause = pause(&trouble, &uid, ctx);
-        say(release, ctx, trouble).await?;
-        return Ok(Action::requeue(pause));
-    }
     let namespace = release.namespace().unwrap_or_default();
     let rights = if let Some(stack) = stack {
         ctx.rights(&namespace, Some(&stack.spec))?
@@ -187,7 +187,15 @@ pub(super) async fn release(
         let applied_as = release.status.as_ref().map(|status| status.applied_as.as_str()).unwrap_or_default();
         ctx.rights_as(&namespace, Some(applied_as).filter(|name| !name.is_empty()))?
     };
-    match removal::remove(release, &rights, ctx).await? {
+    let targets = removal::targets_of(release, &rights, ctx).await?;
+    // An inventory that was lost tells of no ClusterClass that somebody uses: what was found by its labels does.
+    let rows: Vec<Row> = rows_of(release).into_iter().chain(targets.iter().map(row_of_target)).collect();
+    if let Some(trouble) = users_of(&[Print::of(release, &rows)], ctx).await {
+        let pause = pause(&trouble, &uid, ctx);
+        say(release, ctx, trouble).await?;
+        return Ok(Action::requeue(pause));
+    }
+    match removal::remove((release, &targets), &rights, ctx).await? {
         Removal::Done { orphaned } => {
             removal::orphan(release, &rights, &orphaned, ctx).await?;
             finish(release, ctx).await
@@ -206,6 +214,17 @@ pub(super) fn owner_of(release: &ClusterStackRelease) -> Owner {
         kind: "ClusterStackRelease".into(),
         namespace: release.namespace().unwrap_or_default(),
         name: release.name_any(),
+    }
+}
+
+fn row_of_target(Target { key, kind }: &Target) -> Row {
+    Row {
+        group: key.group.clone(),
+        version: kind.resource.version.clone(),
+        kind: key.kind.clone(),
+        namespace: key.namespace.clone(),
+        name: key.name.clone(),
+        ..Row::default()
     }
 }
 

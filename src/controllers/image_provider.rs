@@ -4,12 +4,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::TryStreamExt;
 use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use futures::future::ready;
-use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::controller::{Action, Controller};
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::watch;
@@ -17,10 +16,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::changes::{Edits, asking, at_init_done, edit, touched};
-use super::node_images::{self, NodeImages, Writers, before_any_pass};
-use super::passes::{every_due, has_read_all, seated};
+use super::controller::{Controller, Reading};
+use super::node_images::{self, NodeImages, Writers};
+use super::passes::{has_read_all, seated};
 use super::seats::Seat;
-use super::{Context, Error, Memory, handover, image_releases};
+use super::{Action, Context, Error, Memory, handover, image_releases};
 use crate::api::image_release::{ImagePhase, ProviderNodeImageRelease as Image};
 use crate::api::provider_release::ProviderClusterStackRelease as Release;
 use crate::api::{ClusterStackRelease, INFRASTRUCTURE_API_VERSION, INFRASTRUCTURE_GROUP};
@@ -120,13 +120,14 @@ pub(super) async fn run(
     images.tasks.spawn(resize(Arc::clone(&images), ctx.live.clone(), intake.clone()));
     images.tasks.spawn(sweep(Arc::clone(&images), ctx.settings.image_dir.clone(), intake.clone()));
     let passes = node_images::run(client, Arc::clone(&images), writers, woken, changed, intake.clone());
-    let (of_releases, read) = (Arc::clone(&images), Arc::clone(&images));
+    let (of_releases, read, reading) = (Arc::clone(&images), Arc::clone(&images), Reading::new());
     let mut seen = Edits::default();
     let events =
         stored::watch(client, ctx.settings.namespace.as_deref(), release_reader.clone(), ctx.unreadable.clone())
             .inspect_ok(ctx.moves.noted())
             .reflect(release_writer)
-            .inspect_ok(at_init_done(move || read.read.releases()));
+            .inspect_ok(at_init_done(move || read.read.releases()))
+            .inspect_ok(reading.noted());
     let events = touched(events).inspect_ok(move |touched| {
         let release: &Release = &touched.object;
         // An image that goes may be wanted again.
@@ -137,21 +138,11 @@ pub(super) async fn run(
             }
         }
     });
-    let unread = Arc::clone(&images);
     let pass = move |release: Arc<Release>, ctx: Arc<Context>| timed_release(release, ctx, Arc::clone(&images));
-    let releases = Controller::for_stream(asking(events), release_reader)
-        .with_config(every_due())
-        .reconcile_on(triggers)
-        .graceful_shutdown_on(intake.clone().cancelled_owned())
-        .run(pass, |object, error, ctx| ctx.on_error(&*object, error), ctx)
-        .for_each(|_| ready(()));
-    let releases = async {
-        tokio::select! {
-            () = releases => {}
-            () = before_any_pass(&unread, &intake) => {}
-        }
-    };
-    futures::future::join(passes, releases).await;
+    let on_error = |release: &Release, error: &Error, ctx: &Context| ctx.on_error(release, error);
+    let controller = Controller { store: release_reader, reading, ctx, on_error, intake };
+    let releases = controller.run(asking(events), triggers, pass);
+    futures::future::join(Box::pin(passes), Box::pin(releases)).await;
 }
 
 /// How many node images may be built at once; 0 is no limit.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
@@ -14,7 +13,7 @@ use serde_json::{Value, json};
 use super::node_images::NodeImages;
 use super::origin::Origin;
 use super::seats::Rooted;
-use super::{Context, Doing, Error, cluster_stack_release, spread};
+use super::{Action, Context, Doing, Error, cluster_stack_release, spread};
 use crate::api::cluster_stack_release::Artifact;
 use crate::api::condition::{self, Reason};
 use crate::api::image_release::{

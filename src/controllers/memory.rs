@@ -107,9 +107,9 @@ impl Memory {
         self.lock().entry(uid.to_owned()).or_default().rebuilt = true;
     }
 
-    /// Whether this was asked of this object for the first time less than `within` ago.
-    pub fn has_just_begun(&self, uid: &str, within: Duration) -> bool {
-        self.lock().entry(uid.to_owned()).or_default().begun.get_or_insert_with(Instant::now).elapsed() < within
+    /// How long ago this was asked of this object for the first time.
+    pub fn begun(&self, uid: &str) -> Duration {
+        self.lock().entry(uid.to_owned()).or_default().begun.get_or_insert_with(Instant::now).elapsed()
     }
 
     /// Remembers that this process made this object just now: nothing can have been applied for it.
@@ -198,12 +198,11 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_has_just_begun_for_a_while() {
+    fn what_begins_has_begun_when_it_was_first_asked_for() {
         let memory = Memory::default();
-        assert!(
-            memory.has_just_begun("u", Duration::from_mins(1)) && memory.has_just_begun("u", Duration::from_mins(1))
-        );
-        assert!(!memory.has_just_begun("u", Duration::ZERO));
+        assert!(memory.begun("u") < Duration::from_mins(1));
+        let before = memory.begun("u");
+        assert!(memory.begun("u") > before && memory.begun("v") < memory.begun("u"));
     }
 
     #[test]

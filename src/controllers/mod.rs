@@ -6,6 +6,7 @@ pub mod cluster_addon;
 pub mod cluster_stack;
 pub mod cluster_stack_release;
 pub mod cluster_stack_source;
+mod controller;
 mod deletion;
 mod delivery;
 mod handover;
@@ -15,6 +16,7 @@ mod memory;
 mod moves;
 pub mod node_images;
 mod origin;
+mod owned;
 mod page;
 mod passes;
 mod pokes;
@@ -32,9 +34,11 @@ mod turns;
 pub mod upgrade;
 mod upgrade_plans;
 
+pub use controller::Action;
 pub use handover::Handover;
 pub use memory::Memory;
 pub use moves::Moves;
+pub use owned::Owned;
 pub use page::Caches;
 pub use pokes::{Poked, Pokes};
 pub use run::RunError;
@@ -46,7 +50,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::ResourceExt;
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::Store;
 use thiserror::Error;
 use tokio::sync::{SetOnce, watch};
@@ -100,6 +103,8 @@ pub struct Context {
     pub stacks: Store<ClusterStack>,
     /// ClusterStackReleases as last seen.
     pub stack_releases: Store<ClusterStackRelease>,
+    /// Which of these a ClusterStack has.
+    pub owned: Owned,
     /// ClusterStackSources as last seen.
     pub sources: Store<ClusterStackSource>,
     /// What other controllers have watched, for the web page.

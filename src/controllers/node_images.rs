@@ -4,7 +4,6 @@ mod looking;
 mod removal;
 mod running;
 
-pub(super) use running::before_any_pass;
 pub use running::{NodeImages, Read, Writers, run};
 
 use std::sync::Arc;
@@ -12,14 +11,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 
 use self::running::template_place;
 use super::deletion::has_finalizer;
-use super::{Doing, Error, spread};
+use super::{Action, Doing, Error, spread};
 use crate::api::condition::Reason;
 use crate::api::image_release::{LogRecord, ProviderNodeImageRelease as Image};
 use crate::api::image_template::{ExecutorKind, ProviderClusterStackReleaseTemplate as Template};

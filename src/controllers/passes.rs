@@ -8,24 +8,18 @@ use std::time::Instant;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use kube::runtime::controller::{Action, Config};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Client, Resource, ResourceExt};
 use tracing::{Instrument, Span, field};
 
 use super::seats::{Rooted, Seat, Trace};
-use super::{Context, Error, PASS, cluster_stack, cluster_stack_release, cluster_stack_source};
+use super::{Action, Context, Error, PASS, cluster_stack, cluster_stack_release, cluster_stack_source};
 use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource};
 use crate::core::share::view::Role;
 use crate::io::fence;
 use crate::io::report::{self};
 use crate::io::telemetry::{ByController, Metrics};
 use crate::io::traces;
-
-/// Starts a pass for all that is due: the passes wait in lines of ours, see [`super::turns`].
-pub(super) fn every_due() -> Config {
-    Config::default().concurrency(0)
-}
 
 pub(super) async fn timed_stack(stack: Arc<ClusterStack>, ctx: Arc<Context>) -> Result<Action, Error> {
     if !has_read_all(&ctx).await {

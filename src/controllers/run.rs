@@ -5,24 +5,24 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::channel::mpsc::{self, UnboundedSender};
 use futures::future::ready;
-use futures::{FutureExt, StreamExt};
-use kube::runtime::controller::Controller;
-use kube::runtime::reflector::{self, ObjectRef};
-use kube::{Client, ResourceExt};
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::{Client, Resource, ResourceExt};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{SetOnce, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::changes::{Routes, artifacts_of, asking, release_events, route, source_events, stack_events};
-use super::passes::{every_due, timed_release, timed_source, timed_stack};
+use super::controller::{Controller, Reading};
+use super::passes::{timed_release, timed_source, timed_stack};
 use super::receiver::{self, Bucket, Hooks, Tokens};
 use super::shared_settings::Ongoing;
 use super::{
-    Caches, Context, FirstRead, Handover, Lines, Memory, Moves, Pokes, Seats, admission, cluster_addon, handover,
-    image_provider, page, runtime_hooks, served, shard, upgrade_plans,
+    Caches, Context, FirstRead, Handover, Lines, Memory, Moves, Owned, Pokes, Seats, admission, cluster_addon,
+    handover, image_provider, page, runtime_hooks, served, shard, upgrade_plans,
 };
 use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource};
 use crate::core::page::PageError;
@@ -308,6 +308,7 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
         said: parts.ongoing.said,
         stacks: stack_reader.clone(),
         stack_releases: release_reader.clone(),
+        owned: Owned::default(),
         sources: source_reader.clone(),
         caches: Caches::default(),
         workloads,
@@ -346,6 +347,16 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
     tasks.spawn(faults.watched("the hand-over", handover::run(ctx(), intake())));
     tasks.spawn(faults.watched("ClusterUpgradePlans", upgrade_plans::run(ctx(), intake())));
 
+    let controllers = (
+        controller(&context, stack_reader, &parts.intake),
+        controller(&context, release_reader, &parts.intake),
+        controller(&context, source_reader, &parts.intake),
+    );
+    let (stack_writer, release_writer, source_writer) = (
+        (stack_writer, &controllers.0.reading),
+        (release_writer, &controllers.1.reading),
+        (source_writer, &controllers.2.reading),
+    );
     let stack_events = stack_events(&client, &context, stack_writer, (to_releases.clone(), to_provided.clone()));
     let concerned = (to_stacks.clone(), to_releases, to_provided.clone());
     let release_events = release_events(&client, &context, release_writer, to_stacks, to_provided.clone());
@@ -354,29 +365,12 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
     let (addons_context, addons_intake) = (ctx(), intake());
     let provided = (to_provided, provided_triggers);
     let provider = image_provider::run(&client, ctx(), provided, identity, tasks.clone(), intake());
-    let before_any_pass = ends_before_any_pass(parts.intake.clone(), Arc::clone(&context));
-    let stacks = Controller::for_stream(asking(stack_events), stack_reader)
-        .with_config(every_due())
-        .reconcile_on(stack_triggers)
-        .graceful_shutdown_on(parts.intake.clone().cancelled_owned())
-        .run(timed_stack, |object, error, ctx| ctx.on_error(&*object, error), Arc::clone(&context))
-        .for_each(|_| ready(()));
-    let releases = Controller::for_stream(asking(release_events), release_reader)
-        .with_config(every_due())
-        .reconcile_on(release_triggers)
-        .graceful_shutdown_on(parts.intake.clone().cancelled_owned())
-        .run(timed_release, |object, error, ctx| ctx.on_error(&*object, error), Arc::clone(&context))
-        .for_each(|_| ready(()));
-    let sources = Controller::for_stream(asking(source_events), source_reader)
-        .with_config(every_due())
-        .reconcile_on(source_triggers)
-        .graceful_shutdown_on(parts.intake.cancelled_owned())
-        .run(timed_source, |object, error, ctx| ctx.on_error(&*object, error), context)
-        .for_each(|_| ready(()));
+    let stacks = controllers.0.run(asking(stack_events), stack_triggers, timed_stack);
+    let releases = controllers.1.run(asking(release_events), release_triggers, timed_release);
+    let sources = controllers.2.run(asking(source_events), source_triggers, timed_source);
     let addons = cluster_addon::run(&client, addons_context, (to_addons, addon_triggers), addons_intake);
     tokio::select! {
         _ = futures::future::join5(stacks, releases, sources, addons, provider) => {}
-        () = before_any_pass => {}
         what = faults.next() => return Err(RunError::Fault(what)),
     }
     Ok(())
@@ -489,11 +483,17 @@ fn hooks(
     })
 }
 
-/// Returns where the intake ends before there was a pass: a controller waits for its first reading, whatever ends it.
-async fn ends_before_any_pass(intake: CancellationToken, ctx: Arc<Context>) {
-    intake.cancelled().await;
-    if ctx.first_read.is_done() {
-        std::future::pending::<()>().await;
+/// The controller of a kind, which ends with the intake.
+fn controller<K>(ctx: &Arc<Context>, store: Store<K>, intake: &CancellationToken) -> Controller<K, Context>
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    Controller {
+        store,
+        reading: Reading::new(),
+        ctx: Arc::clone(ctx),
+        on_error: |object, error, ctx| ctx.on_error(object, error),
+        intake: intake.clone(),
     }
 }
 

@@ -5,12 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use tokio::time::Instant;
 
-use super::{Context, cluster_stack_release};
+use super::{Action, Context, cluster_stack_release};
 use crate::api::condition::Reason;
 use crate::api::provider_release::ProviderClusterStackRelease;
 use crate::api::{

@@ -1,9 +1,7 @@
 //! Turns of passes: who waits longest is next.
 //!
-//! kube-runtime's own queue is not fair when there is more to do than can be done: what is due lies in a set, from which
-//! any is taken, so that one object may wait for ever while others are passed over and over (of 50 objects due again after
-//! 100 ms, with two passes of a second at once, 45 got none in two minutes). So it starts a pass for all
-//! that is due, and the passes wait here, in line. An object is in the line once: what comes back goes to its end.
+//! A pass begins for all that is due (see [`super::controller`]) and waits here. An object is in the line once: what comes back
+//! goes to its end, so that nobody waits for ever while others are passed over and over.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -95,55 +93,9 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use futures::StreamExt;
-    use k8s_openapi::api::core::v1::ConfigMap;
-    use kube::runtime::controller::{Action, Config};
-    use kube::runtime::reflector::{self, ObjectRef};
-    use kube::runtime::{applier, watcher};
-
     use super::*;
-
-    /// How often each of 50 objects is passed in two minutes by kube-runtime's queue, where a pass takes 1 s, 2 run at once, and
-    /// each object is due again after 100 ms.
-    async fn passes(turns: Turns) -> BTreeMap<String, usize> {
-        let (store, mut writer) = reflector::store::<ConfigMap>();
-        writer.apply_watcher_event(&watcher::Event::Init);
-        let names: Vec<String> = (0..50).map(|n| format!("object-{n}")).collect();
-        for name in &names {
-            let mut object = ConfigMap::default();
-            object.metadata.name = Some(name.clone());
-            writer.apply_watcher_event(&watcher::Event::InitApply(object));
-        }
-        writer.apply_watcher_event(&watcher::Event::InitDone);
-        let counts = Arc::new(Mutex::new(names.iter().map(|name| (name.clone(), 0)).collect::<BTreeMap<_, _>>()));
-        let reconcile = |object: Arc<ConfigMap>, counts: Arc<Mutex<BTreeMap<String, usize>>>| {
-            let turns = turns.clone();
-            Box::pin(async move {
-                let Some(_turn) = turns.next().await else { return Ok(Action::await_change()) };
-                tokio::time::sleep(Duration::from_secs(1)).await;
-                let name = object.metadata.name.clone().unwrap();
-                *counts.lock().unwrap().get_mut(&name).unwrap() += 1;
-                Ok::<_, std::convert::Infallible>(Action::requeue(Duration::from_millis(100)))
-            })
-        };
-        let due = futures::stream::iter(names.iter().map(|name| Ok::<_, watcher::Error>(ObjectRef::new(name))))
-            .chain(futures::stream::pending());
-        let config = Config::default().concurrency(0);
-        let work = applier(reconcile, |_, _, _| Action::await_change(), Arc::clone(&counts), store, due, config);
-        let _ = tokio::time::timeout(Duration::from_mins(2), work.for_each(|_| async {})).await;
-        let counts = counts.lock().unwrap();
-        counts.clone()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn nobody_is_passed_twice_while_another_waits() {
-        let counts = passes(Turns::new(2, CancellationToken::new())).await;
-        let (least, most) = (counts.values().min().unwrap(), counts.values().max().unwrap());
-        assert!(*least >= 4 && most - least <= 1, "{counts:?}");
-    }
 
     #[tokio::test(start_paused = true)]
     async fn a_line_gets_longer_and_shorter() {

@@ -3,20 +3,19 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use futures::TryStreamExt;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender};
 use futures::future::ready;
-use futures::{StreamExt, TryStreamExt};
 use kube::runtime::WatchStreamExt;
-use kube::runtime::controller::{Action, Controller};
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::{Client, ResourceExt};
-use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 
-use super::super::changes::{asking, at_init_done, touched};
-use super::super::passes::{every_due, has_read_all, seated};
+use super::super::changes::{asking, touched};
+use super::super::controller::{Controller, Reading};
+use super::super::passes::{has_read_all, seated};
 use super::super::seats::Seat;
-use super::super::{Context, Error, handover};
+use super::super::{Action, Context, Error, handover};
 use crate::api::{ClusterAddon, ClusterStackRelease};
 use crate::core::in_use;
 use crate::core::share::view::Role;
@@ -31,37 +30,19 @@ pub(in crate::controllers) async fn run(
     intake: CancellationToken,
 ) {
     let (reader, writer) = reflector::store();
-    let read = Arc::new(SetOnce::new());
+    let reading = Reading::new();
     let namespace = ctx.settings.namespace.clone();
     let changes = stored::watch(client, namespace.as_deref(), reader.clone(), ctx.unreadable.clone())
         .inspect_ok(ctx.moves.noted())
         .reflect(writer)
-        .inspect_ok(at_init_done({
-            let read = Arc::clone(&read);
-            move || drop(read.set(()))
-        }));
+        .inspect_ok(reading.noted());
     let addons = reader.clone();
     let _ = ctx.caches.addons.set(reader.clone());
     on_handover(&ctx, &reader, to_addons);
     let pass = move |addon: Arc<ClusterAddon>, ctx: Arc<Context>| timed_addon(addon, addons.clone(), ctx);
-    let passes = Controller::for_stream(asking(touched(changes)), reader)
-        .with_config(every_due())
-        .reconcile_on(triggers)
-        .graceful_shutdown_on(intake.clone().cancelled_owned())
-        .run(pass, |object, error, ctx| ctx.on_error(&*object, error), ctx)
-        .for_each(|_| ready(()));
-    // A controller waits for its first reading, whatever ends it.
-    let before_any_pass = async {
-        tokio::select! {
-            biased;
-            () = read.wait() => std::future::pending().await,
-            () = intake.cancelled() => {}
-        }
-    };
-    tokio::select! {
-        () = passes => {}
-        () = before_any_pass => {}
-    }
+    let on_error = |addon: &ClusterAddon, error: &Error, ctx: &Context| ctx.on_error(addon, error);
+    let controller = Controller { store: reader, reading, ctx, on_error, intake };
+    controller.run(asking(touched(changes)), triggers, pass).await;
 }
 
 /// Starts passes over what becomes ours, and lets the watches go of what was.

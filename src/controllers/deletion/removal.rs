@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::rights::Rights;
 use super::super::{Context, Doing, Error};
-use super::{owner_of, targets};
+use super::{owner_of, rows_of, targets};
 use crate::api::ClusterStackRelease;
 use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::Reason;
@@ -33,19 +33,31 @@ pub(super) enum Removal {
     Held(Trouble),
 }
 
+/// What the release applied: by its inventory, or, where that tells nothing, by the labels of objects.
+pub(super) async fn targets_of(
+    release: &ClusterStackRelease,
+    rights: &Rights,
+    ctx: &Context,
+) -> Result<Vec<Target>, Error> {
+    let (owner, rows) = (owner_of(release), rows_of(release));
+    if !is_unproved(&rows) {
+        return targets(&rows, ctx).await;
+    }
+    observe::rebuild_as(&ctx.clients.own(), (&rights.client, rights.account.as_deref()), &ctx.kinds, &owner)
+        .await
+        .doing(|| format!("finding the objects of ClusterStackRelease {}", owner.name))
+}
+
 /// Deletes what the release applied, as far as it may go now.
-pub(super) async fn remove(release: &ClusterStackRelease, rights: &Rights, ctx: &Context) -> Result<Removal, Error> {
+pub(super) async fn remove(
+    (release, targets): (&ClusterStackRelease, &[Target]),
+    rights: &Rights,
+    ctx: &Context,
+) -> Result<Removal, Error> {
     let owner = owner_of(release);
     let status = release.status.clone().unwrap_or_default();
-    let targets = if is_unproved(&status.resources) {
-        observe::rebuild_as(&ctx.clients.own(), (&rights.client, rights.account.as_deref()), &ctx.kinds, &owner)
-            .await
-            .doing(|| format!("finding the objects of ClusterStackRelease {}", owner.name))?
-    } else {
-        targets(&status.resources, ctx).await?
-    };
     let account = account_of(rights, &owner.namespace, ctx).await?;
-    let found = match found(&targets, &status.resources, &account, rights, &owner).await {
+    let found = match found(targets, &status.resources, &account, rights, &owner).await {
         Ok(found) => found,
         Err(trouble) => return Ok(Removal::Held(trouble)),
     };

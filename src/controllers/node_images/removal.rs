@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::controller::Action;
 use serde_json::json;
 use std::time::Duration;
 
+use super::super::Action;
 use super::running::{NodeImages, template_place};
 use super::{elapsed, named, was_granted};
 use crate::api::condition::Reason;

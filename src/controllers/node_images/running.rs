@@ -10,7 +10,6 @@ use futures::future::ready;
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::controller::{Action, Controller};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, ResourceExt};
@@ -19,9 +18,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::super::changes::{Edits, Touched, asking_by, at_init_done, edit, touched};
-use super::super::passes::{caught, every_due, span_of, traced};
+use super::super::controller::{Controller, Reading};
+use super::super::passes::{caught, span_of, traced};
 use super::super::seats::{Seat, root_with};
-use super::super::{Error, Memory, Moves, Seats};
+use super::super::{Action, Error, Memory, Moves, Seats};
 use crate::api::WATCH_LABEL;
 use crate::api::condition::{self, ConditionType};
 use crate::api::image_release::{ProviderNodeImageRelease as Image, TemplateReference};
@@ -247,7 +247,7 @@ pub async fn run(
     changed: impl Fn(&Image) + Send + 'static,
     intake: CancellationToken,
 ) {
-    let namespace = ctx.namespace.clone();
+    let (namespace, reading) = (ctx.namespace.clone(), Reading::new());
     let mut said = Edits::default();
     let events = stored::watch(client, namespace.as_deref(), ctx.images.clone(), ctx.unreadable.clone())
         .inspect_ok(ctx.moves.noted())
@@ -255,32 +255,20 @@ pub async fn run(
         .inspect_ok(at_init_done({
             let ctx = Arc::clone(&ctx);
             move || drop(ctx.read.images.set(()))
-        }));
+        }))
+        .inspect_ok(reading.noted());
     let events = touched(events).inspect_ok(move |image| {
         if said.is_new(image, concern(&image.object)) {
             changed(&image.object);
         }
     });
     let templates = templates(client, &ctx, writers.templates);
-    let images = Controller::for_stream(asking_by(events, image_edit), ctx.images.clone())
-        .with_config(every_due())
-        .reconcile_on(triggers)
-        .graceful_shutdown_on(intake.clone().cancelled_owned())
-        .run(timed, |image, error, ctx| ctx.on_error(&image, error), Arc::clone(&ctx))
-        .for_each(|_| ready(()));
+    let on_error = |image: &Image, error: &Error, ctx: &NodeImages| ctx.on_error(image, error);
+    let controller = Controller { store: ctx.images.clone(), reading, ctx: Arc::clone(&ctx), on_error, intake };
+    let images = controller.run(asking_by(events, image_edit), triggers, timed);
     tokio::select! {
         () = images => {}
         () = templates => {}
-        () = before_any_pass(&ctx, &intake) => {}
-    }
-}
-
-/// Returns where the intake ends before there was a pass: a controller waits for its first reading, whatever ends it.
-pub(in crate::controllers) async fn before_any_pass(ctx: &NodeImages, intake: &CancellationToken) {
-    tokio::select! {
-        biased;
-        () = ctx.read.done() => std::future::pending().await,
-        () = intake.cancelled() => {}
     }
 }
 

@@ -1,5 +1,7 @@
 //! Status of a ClusterStack.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use super::{StepState, Trouble, phase, since};
@@ -87,6 +89,14 @@ pub fn stack_status(previous: &ClusterStackStatus, facts: &StackFacts, now: Time
         observed_generation: facts.generation,
         conditions: condition::set(&previous.conditions, &findings, facts.generation, now),
     }
+}
+
+/// Whether releases are usable now that were not before.
+pub fn has_more_usable(before: &ClusterStackStatus, now: &ClusterStackStatus) -> bool {
+    let names = |status: &ClusterStackStatus| -> BTreeSet<String> {
+        status.summary.iter().filter(|release| release.ready).map(|release| release.name.clone()).collect()
+    };
+    !names(now).is_subset(&names(before))
 }
 
 fn is_ready(release: &ReleaseView) -> bool {
