@@ -1,6 +1,7 @@
 //! `clusterstack operator`: the process around the controllers.
 
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -21,9 +22,7 @@ const ABORTED: u8 = 130;
 /// # Errors
 /// Flags that can't be used, and what keeps the operator from working.
 pub fn run(flags: Flags) -> Result<ExitCode> {
-    // What runs for months needs its memory more than the moment that small pages cost. A kernel without large ones is no
-    // failure.
-    let _ = rustix::thread::disable_transparent_huge_pages(true);
+    with_small_pages();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
     let traces = traces_of(&flags, runtime.handle())?;
     telemetry::log(flags.log_level, flags.log_format, traces.as_ref());
@@ -37,6 +36,24 @@ pub fn run(flags: Flags) -> Result<ExitCode> {
     // What still runs is no longer waited for: a build of ours goes on from its checkpoint.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
+}
+
+/// Begins anew without large pages, which is inherited: what runs for months needs its memory more than the moment that small
+/// pages cost, and the allocator has taken some megabytes in large ones before any code of ours runs. A kernel without them is no
+/// failure, nor is an executable that can't be found again.
+fn with_small_pages() {
+    let has_none = rustix::thread::transparent_huge_pages_are_disabled();
+    if has_none.unwrap_or(true) || rustix::thread::disable_transparent_huge_pages(true).is_err() {
+        return;
+    }
+    let mut arguments = std::env::args_os();
+    let (name, Ok(executable)) = (arguments.next(), std::env::current_exe()) else { return };
+    let mut command = Command::new(executable);
+    if let Some(name) = name {
+        command.arg0(name);
+    }
+    // It returns only where it fails.
+    let _ = command.args(arguments).exec();
 }
 
 /// Where traces are sent, if anywhere (OpenTelemetry's "General SDK Configuration").
