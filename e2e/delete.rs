@@ -3,6 +3,7 @@
 use clusterstack::api::cluster_stack_release::Resource;
 use clusterstack::api::{API_VERSION, ConditionType, DELETION_POLICY, Reason};
 use clusterstack::core::ownership::Owner;
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::harness::{CLASS, CLUSTER_API, INFRASTRUCTURE, Repo, SETTINGS, World, check, cluster};
@@ -90,6 +91,34 @@ async fn a_release_in_use_that_is_deleted_by_hand_waits_too() {
         crate::harness::check(!deleting && release.status.as_ref().is_some_and(|s| s.ready), &release.metadata)
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_release_of_which_nothing_is_told_any_more_waits_for_who_uses_its_class_too() {
+    let t = World::new("untold").await;
+    let operator = t.operator(&[]);
+    let repo = t.repo();
+    // Its name is no release's, so that its inventory alone tells whose it is.
+    let named = "name: {{ .Release.Name }}-{{ .Chart.Version }}";
+    assert!(CLASS.contains(named), "{CLASS}");
+    let (before, class) = CLASS.split_once("kind: ClusterClass").unwrap();
+    repo.release(V1, &format!("{before}kind: ClusterClass{}{SETTINGS}", class.replacen(named, "name: odd", 1)));
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    t.apply(&cluster("shop", "odd")).await;
+    operator.kill();
+    let nothing = Patch::Merge(json!({"status": null}));
+    t.releases().patch_status(V1, &PatchParams::default(), &nothing).await.unwrap();
+    t.delete(API_VERSION, "ClusterStackRelease", V1).await;
+
+    let _operator = t.operator(&[]);
+    let message = t.release_says(V1, ConditionType::Ready, "False", "InUse").await;
+    assert!(message.contains("shop"), "{message}");
+    assert!(t.get(CLUSTER_API, "ClusterClass", "odd").await.is_some());
+    t.delete_stack("x").await;
+    t.delete(CLUSTER_API, "Cluster", "shop").await;
+    t.stack_gone("x").await;
+    assert!(t.get(CLUSTER_API, "ClusterClass", "odd").await.is_none());
 }
 
 #[tokio::test]

@@ -227,6 +227,20 @@ async fn act(
     if let Some(held) = ctx.moves.holds(stack).filter(|_| !selected.create.is_empty()) {
         return StepState::Failed(held.trouble());
     }
+    // Where a ClusterStack was made that nothing was said of yet, its namespace stood; if it goes now, the API server says so.
+    let is_going = if selected.create.is_empty() || stack.conditions().is_empty() {
+        Ok(false)
+    } else {
+        ctx.standing.is_terminating(&ctx.clients.own(), &namespace).await
+    };
+    match is_going {
+        Ok(false) => {}
+        Ok(true) => return StepState::Failed(namespace_goes(&namespace)),
+        Err(error) => {
+            let message = format!("namespace {namespace} can't be read: {}", refusal(&error).message);
+            return StepState::Failed(Trouble::new(ErrorClass::Transient, Reason::FailedToCreateOrUpdate, message));
+        }
+    }
     let mut failed = Vec::new();
     let mut class = ErrorClass::Waiting;
     for name in &selected.create {
@@ -243,8 +257,7 @@ async fn act(
             Err(error) => {
                 let Refusal { reason, message } = refusal(&error);
                 if reason == Reason::NamespaceTerminating {
-                    let message = format!("namespace {namespace} is being deleted: no release is created any more");
-                    return StepState::Failed(Trouble::new(ErrorClass::Waiting, reason, message));
+                    return StepState::Failed(namespace_goes(&namespace));
                 }
                 class = ErrorClass::Transient;
                 failed.push(format!("{name} can't be created: {message}"));
@@ -261,6 +274,11 @@ async fn act(
         return StepState::Done(String::new());
     }
     StepState::Failed(Trouble::new(class, Reason::FailedToCreateOrUpdate, failed.join("; ")))
+}
+
+fn namespace_goes(namespace: &str) -> Trouble {
+    let message = format!("namespace {namespace} is being deleted: no release is created any more");
+    Trouble::new(ErrorClass::Waiting, Reason::NamespaceTerminating, message)
 }
 
 /// Creates a release. `Some` where there is one of that name already: whose it is.
