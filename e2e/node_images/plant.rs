@@ -315,6 +315,7 @@ impl Process {
                 queue: Mutex::default(),
                 memory: Memory::default(),
                 moves: Moves::default(),
+                intake: intake.clone(),
                 cancel: CancellationToken::new(),
             });
             ctx.read.releases();

@@ -24,6 +24,8 @@ const ABORTED: u8 = 130;
 pub fn run(flags: Flags) -> Result<ExitCode> {
     with_small_pages();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
+    // A try to begin anew that failed has left the signal of a broken pipe as it is by default, which would end us.
+    let _pipe = runtime.block_on(async { signal(SignalKind::pipe()) });
     let traces = traces_of(&flags, runtime.handle())?;
     telemetry::log(flags.log_level, flags.log_format, traces.as_ref());
     telemetry::log_panics();

@@ -420,13 +420,19 @@ pub(super) async fn write_status(stack: &ClusterStack, ctx: &Context, facts: &St
     if !written {
         return Ok(());
     }
+    // The cache may not know of our last status yet.
+    let usable = status.summary.iter().filter(|release| release.ready).map(|release| release.name.clone()).collect();
+    let has_more = ctx.memory.has_more_usable(&stack.uid().unwrap_or_default(), usable);
+    let mut is_told = false;
     if let Some(now) = condition::readiness_turned(&previous.conditions, &status.conditions) {
         let reason = Reason::named(&now.reason);
         tracing::info!(namespace = stack.namespace().unwrap_or_default(), stack = %stack.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStack");
         if let Some(reason) = reason.filter(|reason| !matches!(reason, Reason::Progressing | Reason::ReleaseNotReady)) {
             ctx.events.say(stack, reason, &now.message).await;
+            is_told = now.message.contains(&status.usable_versions);
         }
-    } else if status::has_more_usable(&previous, &status) {
+    }
+    if !is_told && has_more && status::has_more_usable(&previous, &status) {
         ctx.events.say(stack, Reason::Ready, &format!("usable: {}", status.usable_versions)).await;
     }
     Ok(())

@@ -201,8 +201,10 @@ impl Pass<'_> {
         let sending = Box::pin(delivery.apply_and_look((&mut plan, &mut live), (&desired, &kinds), decide));
         let outcomes = match intent {
             None => sending.await,
-            // What a process leaves behind that dies before it has said anything is found by its labels.
-            Some(intent) if is_unproved(&recorded) => self.telling_of(intent, sending).await,
+            // What a process leaves behind that dies before it has said anything is found by its labels, with rights of our own.
+            Some(intent) if is_unproved(&recorded) && rights.account.is_none() => {
+                self.telling_of(intent, sending).await
+            }
             Some(intent) => {
                 write_status(self.release, self.ctx, intent).await?;
                 sending.await

@@ -2,8 +2,8 @@
 //!
 //! kube-runtime's `Controller` polls every pass that waits in line whenever anything happens to one of them: with a thousand in
 //! line that was a fifth of the operator's processor time, and it grows with the square of their number. It also starts passes over
-//! what a relist tells before its cache has it. Here an end of a pass wakes what it concerns, and nothing starts while a watch reads
-//! all there is.
+//! what a relist tells before its cache has it. Here an end of a pass wakes what it concerns, and what a watch tells while it reads
+//! all there is starts when it has.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -11,7 +11,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{FutureExt, Stream, StreamExt, stream};
+use futures::{FutureExt, Stream, StreamExt};
 use kube::Resource;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
@@ -63,6 +63,9 @@ impl Reading {
 
 /// Longest time until an object is looked at again: timers take no more than two years.
 const LONGEST: Duration = Duration::from_hours(30 * 24);
+
+/// When an object is looked at again of which even the error could not be met.
+const AFTER_PANIC: Duration = Duration::from_mins(1);
 
 /// Which objects are due, and which have a pass.
 #[derive(Debug)]
@@ -162,10 +165,14 @@ where
     {
         // What the API server does not answer is asked again by the watch itself.
         let changes = changes.filter_map(|change| async { change.ok().map(|object| ObjectRef::from_obj(&object)) });
-        let mut asked = std::pin::pin!(stream::select(changes, told));
+        let (mut changes, mut told) = (std::pin::pin!(changes), std::pin::pin!(told));
         let mut read = self.reading.0.subscribe();
         let (mut due, mut tasks) = (Due::new(), JoinSet::new());
+        let mut was_read = false;
         loop {
+            let is_read = *read.borrow();
+            was_read |= is_read;
+            let mut may_begin = was_read;
             let begins: Vec<ObjectRef<K>> = tokio::select! {
                 () = self.intake.cancelled() => break,
                 Some(ended) = tasks.join_next(), if !tasks.is_empty() => match ended {
@@ -174,13 +181,23 @@ where
                     Err(_) => Vec::new(),
                 },
                 changed = read.changed() => match changed {
-                    Ok(()) => due.waiting.iter().cloned().collect(),
+                    Ok(()) => {
+                        may_begin = *read.borrow();
+                        due.waiting.iter().cloned().collect()
+                    }
                     Err(_) => break,
                 },
                 object = due.next() => vec![object],
-                Some(object) = asked.next() => vec![object],
+                Some(object) = told.next() => vec![object],
+                Some(object) = changes.next() => {
+                    // The cache does not have it while the watch reads all there is. What else is due goes by what was there.
+                    may_begin = *read.borrow();
+                    vec![object]
+                }
             };
-            let may_begin = *read.borrow();
+            if self.intake.is_cancelled() {
+                break;
+            }
             for object in begins.into_iter().filter(|object| due.now(object, may_begin)).collect::<Vec<_>>() {
                 self.begin(object, &pass, &mut due, &mut tasks);
             }
@@ -207,11 +224,9 @@ where
         let (work, ctx, on_error) =
             (pass(Arc::clone(&object), Arc::clone(&self.ctx)), Arc::clone(&self.ctx), self.on_error);
         tasks.spawn(async move {
-            let next = match AssertUnwindSafe(work).catch_unwind().await {
-                Ok(Ok(next)) => next,
-                Ok(Err(error)) => on_error(&object, &error, &ctx),
-                Err(_panic) => on_error(&object, &Error::Panicked, &ctx),
-            };
+            let ended = AssertUnwindSafe(work).catch_unwind().await.unwrap_or(Err(Error::Panicked));
+            let failed = |error| std::panic::catch_unwind(AssertUnwindSafe(|| on_error(&object, &error, &ctx)));
+            let next = ended.unwrap_or_else(|error| failed(error).unwrap_or(Action::requeue(AFTER_PANIC)));
             (place, next)
         });
     }
@@ -223,6 +238,7 @@ mod tests {
 
     use futures::channel::mpsc::{self, UnboundedSender};
     use futures::future::BoxFuture;
+    use futures::stream;
     use k8s_openapi::api::core::v1::ConfigMap;
     use kube::ResourceExt;
     use kube::runtime::reflector;
@@ -342,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_begins_while_a_watch_reads_all_there_is() {
+    async fn what_a_watch_tells_while_it_reads_all_there_is_begins_when_it_has() {
         let mut played = played(|_| Box::pin(async { Ok(Action::await_change()) }));
         played.see(Event::Init);
         played.see(Event::InitApply(object("a", "1")));
@@ -358,6 +374,16 @@ mod tests {
         played.see(Event::InitDone);
         played.until(20).await;
         expect(&played, &[("a 1", 5), ("a 2", 15), ("b 1", 15)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_due_by_time_goes_on_while_a_watch_can_not_read() {
+        let mut played = played(|_| Box::pin(async { Ok(Action::requeue(Duration::from_secs(10))) }));
+        played.read(&[("a", "1")]);
+        played.until(5).await;
+        played.see(Event::Init);
+        played.until(25).await;
+        expect(&played, &[("a 1", 0), ("a 1", 10), ("a 1", 20)]);
     }
 
     #[tokio::test(start_paused = true)]

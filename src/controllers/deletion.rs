@@ -22,6 +22,7 @@ use crate::api::{
     ClusterStackReleaseStatus, DELETION_POLICY, is_moved,
 };
 use crate::core::in_use::{self, Footprint, Usage, User};
+use crate::core::inventory::is_unproved;
 use crate::core::ownership::Owner;
 use crate::core::retry::{self, ErrorClass};
 use crate::core::selection::{Selection, Wish};
@@ -178,7 +179,10 @@ pub(super) async fn release(
     {
         return finish(release, ctx).await;
     }
-    let uid = release.uid().unwrap_or_default();
+    let rows = rows_of(release);
+    if let Some(trouble) = users_of(&[Print::of(release, &rows)], ctx).await {
+        return held(release, ctx, trouble).await;
+    }
     let namespace = release.namespace().unwrap_or_default();
     let rights = if let Some(stack) = stack {
         ctx.rights(&namespace, Some(&stack.spec))?
@@ -188,24 +192,27 @@ pub(super) async fn release(
         ctx.rights_as(&namespace, Some(applied_as).filter(|name| !name.is_empty()))?
     };
     let targets = removal::targets_of(release, &rights, ctx).await?;
-    // An inventory that was lost tells of no ClusterClass that somebody uses: what was found by its labels does.
-    let rows: Vec<Row> = rows_of(release).into_iter().chain(targets.iter().map(row_of_target)).collect();
-    if let Some(trouble) = users_of(&[Print::of(release, &rows)], ctx).await {
-        let pause = pause(&trouble, &uid, ctx);
-        say(release, ctx, trouble).await?;
-        return Ok(Action::requeue(pause));
+    if is_unproved(&rows) {
+        // An inventory that was lost tells of no ClusterClass that somebody uses: what was found by its labels does.
+        let found: Vec<Row> = rows.into_iter().chain(targets.iter().map(row_of_target)).collect();
+        if let Some(trouble) = users_of(&[Print::of(release, &found)], ctx).await {
+            return held(release, ctx, trouble).await;
+        }
     }
     match removal::remove((release, &targets), &rights, ctx).await? {
         Removal::Done { orphaned } => {
             removal::orphan(release, &rights, &orphaned, ctx).await?;
             finish(release, ctx).await
         }
-        Removal::Held(trouble) => {
-            let pause = pause(&trouble, &uid, ctx);
-            say(release, ctx, trouble).await?;
-            Ok(Action::requeue(pause))
-        }
+        Removal::Held(trouble) => held(release, ctx, trouble).await,
     }
+}
+
+/// Says what holds a release, and comes back.
+async fn held(release: &ClusterStackRelease, ctx: &Context, trouble: Trouble) -> Result<Action, Error> {
+    let pause = pause(&trouble, &release.uid().unwrap_or_default(), ctx);
+    say(release, ctx, trouble).await?;
+    Ok(Action::requeue(pause))
 }
 
 /// The applied objects of a release, its owner and how to find them again.

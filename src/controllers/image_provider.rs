@@ -91,6 +91,7 @@ pub(super) async fn run(
         queue: Mutex::new(Queue::limited(places(ctx.live.borrow().image_build_concurrency))),
         memory: Memory::default(),
         moves: ctx.moves.clone(),
+        intake: ctx.intake.clone(),
         cancel: ctx.cancel.clone(),
     });
     let (owners, wakers) = (Arc::clone(&images), to_releases.clone());

@@ -1,6 +1,6 @@
 //! What is remembered between passes. All of it may be lost: it saves work, it decides nothing that lasts.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ struct Entry {
     rebuilt: bool,
     is_new: bool,
     asked: Option<String>,
+    usable: BTreeSet<String>,
 }
 
 struct Correction {
@@ -125,6 +126,15 @@ impl Memory {
     /// Whether this process made this object and has not asked that before.
     pub fn takes_new(&self, uid: &str) -> bool {
         self.lock().get_mut(uid).is_some_and(|entry| std::mem::take(&mut entry.is_new))
+    }
+
+    /// Whether there are releases among these, which are usable now, that were not when this was asked last.
+    pub fn has_more_usable(&self, uid: &str, usable: BTreeSet<String>) -> bool {
+        let mut memory = self.lock();
+        let before = &mut memory.entry(uid.to_owned()).or_default().usable;
+        let has_more = !usable.is_subset(before);
+        *before = usable;
+        has_more
     }
 
     /// Remembers that an object was put back; what was wrong with it.
@@ -244,6 +254,14 @@ mod tests {
         let memory = Memory::default();
         let asked: Vec<bool> = ["a", "a", "b", "b", "a"].iter().map(|asked| memory.asks_anew("uid", asked)).collect();
         assert_eq!(asked, [false, false, true, false, true]);
+    }
+
+    #[test]
+    fn what_became_usable_is_more_once() {
+        let memory = Memory::default();
+        let more = |names: &[&str]| memory.has_more_usable("u", names.iter().map(|name| (*name).to_owned()).collect());
+        assert_eq!([more(&["v1"]), more(&["v1", "v2"]), more(&["v2"])], [true, true, false]);
+        assert_eq!([more(&[]), more(&["v2"])], [false, true]);
     }
 
     #[test]

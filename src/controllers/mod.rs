@@ -129,6 +129,8 @@ pub struct Context {
     pub moves: Moves,
     /// Namespaces that stood a moment ago.
     pub standing: Standing,
+    /// Ends the intake of work: nothing begins any more.
+    pub intake: CancellationToken,
     /// Ends long reads when the process ends.
     pub cancel: CancellationToken,
 }

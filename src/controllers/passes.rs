@@ -172,7 +172,7 @@ fn kind_of<K: Resource<DynamicType = ()>>() -> &'static str {
 pub(super) async fn has_read_all(ctx: &Context) -> bool {
     tokio::select! {
         () = ctx.first_read.done() => true,
-        () = ctx.cancel.cancelled() => false,
+        () = ctx.intake.cancelled() => false,
     }
 }
 

@@ -320,6 +320,7 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
         memory: Memory::default(),
         moves: Moves::default(),
         standing: Standing::default(),
+        intake: parts.intake.clone(),
         cancel: parts.cancel.clone(),
     });
     on_handover(&context, (&to_stacks, &to_releases, &to_sources));

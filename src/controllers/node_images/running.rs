@@ -87,6 +87,8 @@ pub struct NodeImages {
     pub memory: Memory,
     /// What is taken to another management cluster.
     pub moves: Moves,
+    /// Ends the intake of work: nothing begins any more.
+    pub intake: CancellationToken,
     /// Ends what takes long when the process ends.
     pub cancel: CancellationToken,
 }
@@ -122,7 +124,7 @@ impl NodeImages {
     pub(in crate::controllers) async fn has_read_all(&self) -> bool {
         tokio::select! {
             () = self.read.done() => true,
-            () = self.cancel.cancelled() => false,
+            () = self.intake.cancelled() => false,
         }
     }
 
