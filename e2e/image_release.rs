@@ -197,6 +197,12 @@ async fn an_image_that_vanished_from_its_destination_is_built_again_and_told() {
         check(release.status.as_ref().is_some_and(|status| !status.ready), &release.status)
     })
     .await;
+    // What the ClusterStack says comes a moment later.
+    t.stack("x", "to wait for its release", |stack| {
+        let conditions = stack.status.clone().unwrap_or_default().conditions;
+        check(conditions.iter().any(|c| c.type_ == "Ready" && c.status == "False"), &conditions)
+    })
+    .await;
     server.set(|mode| mode.status = None);
     let again = json!({"metadata": {"annotations": {RETRY_AT: "now"}}});
     t.change("user", (INFRASTRUCTURE_API_VERSION, "ProviderNodeImageRelease", &image), again).await;

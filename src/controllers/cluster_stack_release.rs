@@ -216,6 +216,10 @@ impl Pass<'_> {
         self.watch(&plan, &outcomes, &kinds, &live);
         self.note(&plan, &outcomes).await;
         facts.unseen = plan.steps.iter().any(is_unseen);
+        if may_know_more_soon(&plan, &outcomes) {
+            self.ctx.memory.definition_changed(&self.uid());
+            facts.unseen = true;
+        }
         facts.resources = rows(&plan, outcomes, &live, &facts.resources);
         facts.applied = StepState::Done(String::new());
         facts.reconcile_at.clone_from(&self.asked);
@@ -550,6 +554,17 @@ impl Pass<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether objects were refused by what the API server knew of kinds of which this pass has changed definitions: it may take a
+/// moment to know more, and tells nobody when it does.
+fn may_know_more_soon(plan: &Plan, outcomes: &BTreeMap<ObjectKey, Outcome>) -> bool {
+    let is_definition = |key: &ObjectKey| plan.steps.iter().any(|step| step.manifest.key == *key && step.wave == 0);
+    let defined = outcomes.values().any(|outcome| outcome.result.is_ok() && is_definition(&outcome.key));
+    let by_kind = |outcome: &Outcome| {
+        outcome.result.as_ref().is_err_and(|refusal| matches!(refusal.reason, Reason::Invalid | Reason::NoKindMatch))
+    };
+    defined && outcomes.values().any(by_kind)
 }
 
 /// Through which ClusterStackSource the files came. What was fetched from elsewhere does not become a source's own because

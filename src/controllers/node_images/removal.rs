@@ -2,13 +2,14 @@
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use kube::api::{Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use std::time::Duration;
 
 use super::super::Action;
 use super::running::{NodeImages, template_place};
 use super::{elapsed, named, was_granted};
+use crate::api::ProviderClusterStackRelease as Release;
 use crate::api::condition::Reason;
 use crate::api::image_release::ProviderNodeImageRelease as Image;
 use crate::api::{FIELD_MANAGER, NODE_IMAGE_FINALIZER, is_moved};
@@ -57,7 +58,7 @@ pub(super) async fn end(image: &Image, ctx: &NodeImages) -> Result<Action, Error
         policy: order.template.image_deletion_policy,
         grace: order.template.image_grace_period.as_deref().and_then(go_duration).unwrap_or(GRACE),
         since: since.or(image.metadata.deletion_timestamp.as_ref().map(|at| at.0)).unwrap_or_default(),
-        wanted: ctx.is_wanted(image),
+        wanted: ctx.is_still_wanted(image).await?,
         now: Timestamp::now(),
     };
     let others = ctx.others(image, &held.place);
@@ -190,16 +191,31 @@ fn may_hold(image: &Image) -> bool {
     image.spec.template_ref.namespace.is_none() || was_granted(image)
 }
 
+/// Whether a release has the image on its list, as last seen.
+fn wants(release: &Release, image: &Image) -> bool {
+    let (name, mut images) = (image.name_any(), release.status.iter().flat_map(|status| &status.node_images));
+    release.namespace() == image.namespace()
+        && release.metadata.deletion_timestamp.is_none()
+        && images.any(|image| image.object == name)
+}
+
 impl NodeImages {
     /// Whether a release of its namespace has the image on its list.
     pub(in crate::controllers) fn is_wanted(&self, image: &Image) -> bool {
-        let name = image.name_any();
-        self.releases.state().iter().any(|release| {
-            let images = release.status.iter().flat_map(|status| &status.node_images);
-            release.namespace() == image.namespace()
-                && release.metadata.deletion_timestamp.is_none()
-                && images.into_iter().any(|image| image.object == name)
-        })
+        self.releases.state().iter().any(|release| wants(release, image))
+    }
+
+    /// The same, of releases that are there: what a cache has may have gone with the image a moment ago.
+    async fn is_still_wanted(&self, image: &Image) -> Result<bool, Error> {
+        let api: Api<Release> = Api::namespaced(self.books.client.clone(), &image.namespace().unwrap_or_default());
+        for release in self.releases.state().iter().filter(|release| wants(release, image)) {
+            let now = api.get_opt(&release.name_any()).await;
+            let now = now.doing(|| format!("reading ProviderClusterStackRelease {}", release.name_any()))?;
+            if now.is_some_and(|now| now.uid() == release.uid() && now.metadata.deletion_timestamp.is_none()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Removes the log of its builds, if no other object has the same.
