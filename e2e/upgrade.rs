@@ -76,6 +76,35 @@ async fn a_release_that_a_cluster_uses_stays_and_goes_when_the_cluster_moves_on(
 }
 
 #[tokio::test]
+async fn a_release_whose_inventory_was_lost_stays_while_a_cluster_uses_its_class() {
+    let t = World::new("untoldgc").await;
+    let operator = t.operator(&[]);
+    let repo = t.repo();
+    // Its name is no release's, so that the inventory alone tells whose it is.
+    let (before, class) = CLASS.split_once("kind: ClusterClass").unwrap();
+    let class = class.replacen("name: {{ .Release.Name }}-{{ .Chart.Version }}", "name: odd", 1);
+    repo.release(V1, &format!("{before}kind: ClusterClass{class}{SETTINGS}"));
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    t.apply(&cluster("shop", "odd")).await;
+    operator.kill();
+    let nothing = kube::api::Patch::Merge(json!({"status": null}));
+    t.releases().patch_status(V1, &kube::api::PatchParams::default(), &nothing).await.unwrap();
+    // Nor can it be had again.
+    repo.release(V2, &templates());
+    repo.delete_tag(V1);
+
+    let _operator = t.operator(&[]);
+    t.release_ready(V2).await;
+    kept(&t, V1, "InUse").await;
+    t.looked_again("x").await;
+    kept(&t, V1, "InUse").await;
+    t.delete(CLUSTER_API, "Cluster", "shop").await;
+    t.release_gone(V1).await;
+    assert!(t.get(CLUSTER_API, "ClusterClass", "odd").await.is_none());
+}
+
+#[tokio::test]
 async fn a_cluster_that_still_rolls_out_holds_the_release_it_left() {
     let t = World::new("rollout").await;
     let _operator = t.operator(&[]);

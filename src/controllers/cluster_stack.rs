@@ -20,6 +20,7 @@ use crate::api::{
     FIELD_MANAGER, SHARD_CLASS, TRACEPARENT, WATCH_LABEL,
 };
 use crate::core::in_use::{self, Usage};
+use crate::core::inventory::is_unproved;
 use crate::core::manifest::label_value;
 use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::retry::{self, ErrorClass};
@@ -102,9 +103,10 @@ async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut Stac
     let reading = Subject { stack, wish, existing: &existing, ctx }.read(origin.as_ref(), facts).await;
     let found = reading.open.as_deref();
     let mut selected = selection::select(wish, found, &existing, None);
-    let undecided = |(_, kept): &(ReleaseName, Option<Kept>)| matches!(kept, Some(Kept::Undecided | Kept::Kept));
-    if selected.keep.iter().any(undecided) {
-        match in_use(stack, &existing, ctx).await {
+    let asked = |(_, kept): &&(ReleaseName, Option<Kept>)| matches!(kept, Some(Kept::Undecided | Kept::Kept));
+    let asked: BTreeSet<String> = selected.keep.iter().filter(asked).map(|(name, _)| name.object_name()).collect();
+    if !asked.is_empty() {
+        match in_use(stack, (&existing, &asked), ctx).await {
             Ok(used) => selected = selection::select(wish, found, &existing, Some(&used)),
             Err(why) => facts.usage_unknown = Some(why),
         }
@@ -189,18 +191,27 @@ pub(super) fn is_owned(release: &ClusterStackRelease, stack: &ClusterStack) -> b
         && release.owner_references().iter().any(|owner| owner.kind == "ClusterStack" && owner.name == stack.name_any())
 }
 
-/// Which of the existing releases are in use, read afresh. `Err` says why that can't be known.
+/// Which of the existing releases are in use, read afresh. `Err` says why that can't be known of those that are `asked` for.
 async fn in_use(
     stack: &ClusterStack,
-    existing: &[Existing],
+    (existing, asked): (&[Existing], &BTreeSet<String>),
     ctx: &Context,
 ) -> Result<BTreeSet<ReleaseVersion>, String> {
     let namespace = stack.namespace().unwrap_or_default();
-    let releases = owned(stack, ctx);
-    let rows =
-        |release: &Arc<ClusterStackRelease>| release.status.as_ref().map(|s| s.resources.clone()).unwrap_or_default();
-    let inventories: Vec<_> = releases.iter().map(|release| (release.name_any(), rows(release))).collect();
-    let templates = inventories.iter().flat_map(|(_, rows)| deletion::template_kinds(rows)).collect();
+    let mut inventories = BTreeMap::new();
+    for release in owned(stack, ctx) {
+        let name = release.name_any();
+        let rows = deletion::rows_of(&release);
+        // An inventory that was lost tells of no ClusterClass that somebody uses: a release must not go for that.
+        let rows = if asked.contains(&name) && is_unproved(&rows) {
+            let found = deletion::found_by_labels(&release, stack, ctx).await;
+            rows.into_iter().chain(found.map_err(|error| error.to_string())?).collect()
+        } else {
+            rows
+        };
+        inventories.insert(name, rows);
+    }
+    let templates = inventories.values().flat_map(|rows| deletion::template_kinds(rows)).collect();
     let world = match usage::read(&ctx.clients.own(), &ctx.kinds, &templates).await {
         Usage::Known(world) => world,
         Usage::Unknown(why) => return Err(why),
@@ -209,7 +220,7 @@ async fn in_use(
         .iter()
         .filter(|release| {
             let object_name = release.name.object_name();
-            let rows = inventories.iter().find(|(name, _)| *name == object_name).map_or(&[][..], |(_, rows)| rows);
+            let rows = inventories.get(&object_name).map_or(&[][..], Vec::as_slice);
             !in_use::users(&in_use::footprint(&object_name, &namespace, rows), &world).is_empty()
         })
         .map(|release| release.name.version.clone())
@@ -420,9 +431,8 @@ pub(super) async fn write_status(stack: &ClusterStack, ctx: &Context, facts: &St
     if !written {
         return Ok(());
     }
-    // The cache may not know of our last status yet.
-    let usable = status.summary.iter().filter(|release| release.ready).map(|release| release.name.clone()).collect();
-    let has_more = ctx.memory.has_more_usable(&stack.uid().unwrap_or_default(), usable);
+    let (seen, usable) = (status::usable(&previous), status::usable(&status));
+    let has_more = ctx.memory.has_more_usable(&stack.uid().unwrap_or_default(), seen, usable);
     let mut is_told = false;
     if let Some(now) = condition::readiness_turned(&previous.conditions, &status.conditions) {
         let reason = Reason::named(&now.reason);
@@ -432,7 +442,7 @@ pub(super) async fn write_status(stack: &ClusterStack, ctx: &Context, facts: &St
             is_told = now.message.contains(&status.usable_versions);
         }
     }
-    if !is_told && has_more && status::has_more_usable(&previous, &status) {
+    if !is_told && has_more {
         ctx.events.say(stack, Reason::Ready, &format!("usable: {}", status.usable_versions)).await;
     }
     Ok(())

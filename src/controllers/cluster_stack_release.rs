@@ -215,10 +215,10 @@ impl Pass<'_> {
         }
         self.watch(&plan, &outcomes, &kinds, &live);
         self.note(&plan, &outcomes).await;
-        facts.unseen = plan.steps.iter().any(is_unseen);
+        facts.unsettled = plan.steps.iter().any(is_unseen);
         if may_know_more_soon(&plan, &outcomes) {
             self.ctx.memory.definition_changed(&self.uid());
-            facts.unseen = true;
+            facts.unsettled = true;
         }
         facts.resources = rows(&plan, outcomes, &live, &facts.resources);
         facts.applied = StepState::Done(String::new());
@@ -583,8 +583,8 @@ fn next(facts: &ReleaseFacts, stack: &ClusterStack, release: &ClusterStackReleas
     let trouble = steps.into_iter().flatten().find_map(StepState::trouble).map(|trouble| trouble.class);
     let rows = facts.resources.iter().filter(|row| row.status == ResourceStatus::NotSynced).map(row_class).min();
     let uid = release.uid().unwrap_or_default();
-    let unseen = facts.unseen.then_some(ErrorClass::Transient);
-    match trouble.or(unseen).or(rows) {
+    let unsettled = facts.unsettled.then_some(ErrorClass::Transient);
+    match trouble.or(unsettled).or(rows) {
         Some(ErrorClass::Transient) => Action::requeue(ctx.after(ErrorClass::Transient, &uid)),
         Some(ErrorClass::Waiting) => Action::requeue(spread(retry::WAITING.min(pause))),
         _ => {

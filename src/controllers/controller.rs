@@ -145,6 +145,8 @@ where
     pub(super) on_error: fn(&K, &Error, &C) -> Action,
     /// Ends it: no pass begins any more.
     pub(super) intake: CancellationToken,
+    /// Ends the passes that are under way then.
+    pub(super) cancel: CancellationToken,
 }
 
 impl<K, C> Controller<K, C>
@@ -152,8 +154,8 @@ where
     K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
     C: Send + Sync + 'static,
 {
-    /// Makes passes over what changes and what is told, until the intake ends and the passes that have begun are done. Dropped
-    /// before, it ends them.
+    /// Makes passes over what changes and what is told, until the intake ends and the passes that have begun are done, or cancelled:
+    /// none of them does anything any more when it returns. Dropped before, it ends them.
     pub(super) async fn run<P, F>(
         self,
         changes: impl Stream<Item = Result<K, watcher::Error>> + Send,
@@ -203,7 +205,10 @@ where
             }
         }
         due.end();
-        while tasks.join_next().await.is_some() {}
+        tokio::select! {
+            () = async { while tasks.join_next().await.is_some() {} } => {}
+            () = self.cancel.cancelled() => tasks.shutdown().await,
+        }
     }
 
     fn begin<P, F>(
@@ -264,6 +269,7 @@ mod tests {
         reading: Reading,
         changes: UnboundedSender<Result<ConfigMap, watcher::Error>>,
         intake: CancellationToken,
+        cancel: CancellationToken,
         passes: Passes,
         begin: Instant,
         run: tokio::task::JoinHandle<()>,
@@ -272,7 +278,7 @@ mod tests {
     /// Each pass takes what `pass` takes.
     fn played(pass: fn(Arc<ConfigMap>) -> BoxFuture<'static, Result<Action, Error>>) -> Played {
         let (store, writer) = reflector::store();
-        let (reading, intake) = (Reading::new(), CancellationToken::new());
+        let (reading, intake, cancel) = (Reading::new(), CancellationToken::new(), CancellationToken::new());
         let (passes, begin) = (Passes::default(), Instant::now());
         let on_error = |_: &ConfigMap, _: &Error, _: &Passes| Action::requeue(Duration::from_secs(100));
         let controller = Controller {
@@ -281,6 +287,7 @@ mod tests {
             ctx: Arc::new(Arc::clone(&passes)),
             on_error,
             intake: intake.clone(),
+            cancel: cancel.clone(),
         };
         let (changes, changed) = mpsc::unbounded();
         let counted = move |object: Arc<ConfigMap>, passes: Arc<Passes>| {
@@ -290,7 +297,7 @@ mod tests {
             pass(object)
         };
         let run = tokio::spawn(controller.run(changed, stream::pending(), counted));
-        Played { writer, reading, changes, intake, passes, begin, run }
+        Played { writer, reading, changes, intake, cancel, passes, begin, run }
     }
 
     impl Played {
@@ -405,6 +412,20 @@ mod tests {
         let unread = self::played(|_| Box::pin(async { Ok(Action::await_change()) }));
         unread.intake.cancel();
         unread.run.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_under_way_when_it_is_cancelled_does_nothing_any_more() {
+        let mut played = played(|_| Box::pin(std::future::pending()));
+        played.read(&[("a", "1")]);
+        played.until(5).await;
+        played.intake.cancel();
+        played.until(10).await;
+        assert!(!played.run.is_finished());
+        played.cancel.cancel();
+        (&mut played.run).await.unwrap();
+        // Nobody holds what the pass held.
+        assert_eq!((Arc::strong_count(&played.passes), played.begin.elapsed().as_secs()), (1, 10));
     }
 
     #[tokio::test(start_paused = true)]

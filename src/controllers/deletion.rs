@@ -224,15 +224,18 @@ pub(super) fn owner_of(release: &ClusterStackRelease) -> Owner {
     }
 }
 
-fn row_of_target(Target { key, kind }: &Target) -> Row {
-    Row {
-        group: key.group.clone(),
-        version: kind.resource.version.clone(),
-        kind: key.kind.clone(),
-        namespace: key.namespace.clone(),
-        name: key.name.clone(),
-        ..Row::default()
-    }
+/// Rows of what a release applied, as the labels of objects tell it.
+pub(super) async fn found_by_labels(
+    release: &ClusterStackRelease,
+    stack: &ClusterStack,
+    ctx: &Context,
+) -> Result<Vec<Row>, Error> {
+    let rights = ctx.rights(&release.namespace().unwrap_or_default(), Some(&stack.spec))?;
+    Ok(removal::labelled(release, &rights, ctx).await?.iter().map(row_of_target).collect())
+}
+
+fn row_of_target(target: &Target) -> Row {
+    delivery::row_named(&target.key, &target.kind.resource.version)
 }
 
 /// How to ask for the objects of an inventory on the management cluster.

@@ -291,12 +291,17 @@ pub(super) fn leftover(keys: &[ObjectKey], live: &Live) -> Vec<Row> {
 
 /// An inventory row of an object, not synced yet.
 pub(super) fn row_of(manifest: &Manifest) -> Row {
+    row_named(&manifest.key, &manifest.version)
+}
+
+/// The same by its name, and the version of its kind.
+pub(super) fn row_named(key: &ObjectKey, version: &str) -> Row {
     Row {
-        group: manifest.key.group.clone(),
-        version: manifest.version.clone(),
-        kind: manifest.key.kind.clone(),
-        namespace: manifest.key.namespace.clone(),
-        name: manifest.key.name.clone(),
+        group: key.group.clone(),
+        version: version.to_owned(),
+        kind: key.kind.clone(),
+        namespace: key.namespace.clone(),
+        name: key.name.clone(),
         ..Row::default()
     }
 }

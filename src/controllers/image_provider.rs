@@ -141,7 +141,8 @@ pub(super) async fn run(
     });
     let pass = move |release: Arc<Release>, ctx: Arc<Context>| timed_release(release, ctx, Arc::clone(&images));
     let on_error = |release: &Release, error: &Error, ctx: &Context| ctx.on_error(release, error);
-    let controller = Controller { store: release_reader, reading, ctx, on_error, intake };
+    let cancel = ctx.cancel.clone();
+    let controller = Controller { store: release_reader, reading, ctx, on_error, intake, cancel };
     let releases = controller.run(asking(events), triggers, pass);
     futures::future::join(Box::pin(passes), Box::pin(releases)).await;
 }

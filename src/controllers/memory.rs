@@ -25,7 +25,7 @@ struct Entry {
     rebuilt: bool,
     is_new: bool,
     asked: Option<String>,
-    usable: BTreeSet<String>,
+    usable: Option<BTreeSet<String>>,
 }
 
 struct Correction {
@@ -128,12 +128,13 @@ impl Memory {
         self.lock().get_mut(uid).is_some_and(|entry| std::mem::take(&mut entry.is_new))
     }
 
-    /// Whether there are releases among these, which are usable now, that were not when this was asked last.
-    pub fn has_more_usable(&self, uid: &str, usable: BTreeSet<String>) -> bool {
+    /// Whether there are releases among those that are usable now which were not before: by the last status of this process, for a
+    /// pass may see an older one, or by `seen`, the one that the pass saw, where there is none yet.
+    pub fn has_more_usable(&self, uid: &str, seen: BTreeSet<String>, now: BTreeSet<String>) -> bool {
         let mut memory = self.lock();
-        let before = &mut memory.entry(uid.to_owned()).or_default().usable;
-        let has_more = !usable.is_subset(before);
-        *before = usable;
+        let before = memory.entry(uid.to_owned()).or_default().usable.get_or_insert(seen);
+        let has_more = !now.is_subset(before);
+        *before = now;
         has_more
     }
 
@@ -257,11 +258,27 @@ mod tests {
     }
 
     #[test]
-    fn what_became_usable_is_more_once() {
-        let memory = Memory::default();
-        let more = |names: &[&str]| memory.has_more_usable("u", names.iter().map(|name| (*name).to_owned()).collect());
-        assert_eq!([more(&["v1"]), more(&["v1", "v2"]), more(&["v2"])], [true, true, false]);
-        assert_eq!([more(&[]), more(&["v2"])], [false, true]);
+    fn a_release_that_becomes_usable_is_more_once() {
+        // What the last status said, what a pass saw that may be older, what is usable now.
+        for (last, seen, now, expected) in [
+            (None, &[][..], &[][..], false),
+            (None, &[], &["v1"], true),
+            (None, &["v1"], &["v1"], false),
+            (None, &["v1"], &["v2", "v1"], true),
+            (None, &["v2", "v1"], &["v2"], false),
+            (Some(&["v1"][..]), &[], &["v1"], false),
+            (Some(&["v1"]), &["v2"], &["v2", "v1"], true),
+            (Some(&[]), &["v2"], &["v2"], true),
+        ] {
+            let memory = Memory::default();
+            let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+            if let Some(last) = last {
+                memory.has_more_usable("u", BTreeSet::new(), set(last));
+            }
+            let has_more = memory.has_more_usable("u", set(seen), set(now));
+            assert_eq!(has_more, expected, "{last:?} {seen:?} {now:?}");
+            assert!(!memory.has_more_usable("u", BTreeSet::new(), set(now)));
+        }
     }
 
     #[test]

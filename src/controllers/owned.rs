@@ -25,12 +25,11 @@ impl Owned {
     /// Notes what a watch sees: it has to come before the cache, so that no release is there that nobody owns.
     pub(super) fn noted(&self) -> impl FnMut(&Event<ClusterStackRelease>) + Send + use<> {
         let owned = self.clone();
+        // What a watch that begins anew has read so far.
+        let mut read = Names::new();
         move |event| match event {
-            Event::Apply(release) | Event::InitApply(release) => {
-                for stack in owners(release) {
-                    owned.lock().entry(stack).or_default().insert(release.name_any());
-                }
-            }
+            Event::Apply(release) => add(&mut owned.lock(), release),
+            Event::InitApply(release) => add(&mut read, release),
             Event::Delete(release) => {
                 for stack in owners(release) {
                     let mut owned = owned.lock();
@@ -41,7 +40,9 @@ impl Owned {
                     }
                 }
             }
-            Event::Init | Event::InitDone => {}
+            Event::Init => read.clear(),
+            // What went while nobody watched is not in it.
+            Event::InitDone => *owned.lock() = std::mem::take(&mut read),
         }
     }
 
@@ -51,6 +52,12 @@ impl Owned {
         let names = self.lock().get(&(namespace.clone(), stack.name_any())).cloned().unwrap_or_default();
         let releases = names.iter().filter_map(|name| cache.get(&ObjectRef::new(name).within(&namespace)));
         releases.filter(|release| is_owned(release, stack)).collect()
+    }
+}
+
+fn add(names: &mut Names, release: &ClusterStackRelease) {
+    for stack in owners(release) {
+        names.entry(stack).or_default().insert(release.name_any());
     }
 }
 
@@ -123,5 +130,6 @@ mod tests {
         }
         let left: Vec<String> = owned.of(&stack("a", "x"), &cache).iter().map(|release| release.name_any()).collect();
         assert_eq!(left, ["docker-x-1-34-v2"]);
+        assert_eq!(owned.lock().values().flatten().collect::<Vec<_>>(), ["docker-x-1-34-v2"]);
     }
 }

@@ -81,6 +81,9 @@ pub enum RunError {
 /// How long passes may go on after the intake ended.
 const DRAIN: Duration = Duration::from_secs(20);
 
+/// How long passes may take to stop when they are ended.
+const ENDING: Duration = Duration::from_secs(5);
+
 /// How long answers to hooks may go on at the end.
 const ANSWERING: Duration = Duration::from_secs(2);
 
@@ -149,6 +152,8 @@ pub(super) async fn run(settings: Settings, ongoing: Ongoing, stop: Cancellation
             if tokio::time::timeout(DRAIN, &mut drained).await.is_err() {
                 tracing::warn!("passes are still under way after {} s: ending them", DRAIN.as_secs());
                 abort.cancel();
+                // Before others may have what was ours. A pass that does not even stop is not waited for: its fence ends.
+                let _ = tokio::time::timeout(ENDING, &mut drained).await;
             }
             Ok(())
         }
@@ -370,11 +375,16 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
     let releases = controllers.1.run(asking(release_events), release_triggers, timed_release);
     let sources = controllers.2.run(asking(source_events), source_triggers, timed_source);
     let addons = cluster_addon::run(&client, addons_context, (to_addons, addon_triggers), addons_intake);
+    let mut work = Box::pin(futures::future::join5(stacks, releases, sources, addons, provider));
     tokio::select! {
-        _ = futures::future::join5(stacks, releases, sources, addons, provider) => {}
-        what = faults.next() => return Err(RunError::Fault(what)),
+        _ = &mut work => Ok(()),
+        what = faults.next() => {
+            parts.intake.cancel();
+            parts.cancel.cancel();
+            let _ = tokio::time::timeout(ENDING, work).await;
+            Err(RunError::Fault(what))
+        }
     }
-    Ok(())
 }
 
 /// The web page, if an address is given.
@@ -495,6 +505,7 @@ where
         ctx: Arc::clone(ctx),
         on_error: |object, error, ctx| ctx.on_error(object, error),
         intake: intake.clone(),
+        cancel: ctx.cancel.clone(),
     }
 }
 

@@ -41,7 +41,8 @@ pub(in crate::controllers) async fn run(
     on_handover(&ctx, &reader, to_addons);
     let pass = move |addon: Arc<ClusterAddon>, ctx: Arc<Context>| timed_addon(addon, addons.clone(), ctx);
     let on_error = |addon: &ClusterAddon, error: &Error, ctx: &Context| ctx.on_error(addon, error);
-    let controller = Controller { store: reader, reading, ctx, on_error, intake };
+    let cancel = ctx.cancel.clone();
+    let controller = Controller { store: reader, reading, ctx, on_error, intake, cancel };
     controller.run(asking(touched(changes)), triggers, pass).await;
 }
 

@@ -39,10 +39,17 @@ pub(super) async fn targets_of(
     rights: &Rights,
     ctx: &Context,
 ) -> Result<Vec<Target>, Error> {
-    let (owner, rows) = (owner_of(release), rows_of(release));
-    if !is_unproved(&rows) {
-        return targets(&rows, ctx).await;
-    }
+    let rows = rows_of(release);
+    if is_unproved(&rows) { labelled(release, rights, ctx).await } else { targets(&rows, ctx).await }
+}
+
+/// What the labels of objects say that the release applied.
+pub(super) async fn labelled(
+    release: &ClusterStackRelease,
+    rights: &Rights,
+    ctx: &Context,
+) -> Result<Vec<Target>, Error> {
+    let owner = owner_of(release);
     observe::rebuild_as(&ctx.clients.own(), (&rights.client, rights.account.as_deref()), &ctx.kinds, &owner)
         .await
         .doing(|| format!("finding the objects of ClusterStackRelease {}", owner.name))

@@ -266,7 +266,8 @@ pub async fn run(
     });
     let templates = templates(client, &ctx, writers.templates);
     let on_error = |image: &Image, error: &Error, ctx: &NodeImages| ctx.on_error(image, error);
-    let controller = Controller { store: ctx.images.clone(), reading, ctx: Arc::clone(&ctx), on_error, intake };
+    let cancel = ctx.cancel.clone();
+    let controller = Controller { store: ctx.images.clone(), reading, ctx: Arc::clone(&ctx), on_error, intake, cancel };
     let images = controller.run(asking_by(events, image_edit), triggers, timed);
     tokio::select! {
         () = images => {}

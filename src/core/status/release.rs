@@ -26,8 +26,9 @@ pub struct ReleaseFacts {
     pub suspended: bool,
     /// The release was ready, and only its files can't be had now: it is as good as it was.
     pub holds: bool,
-    /// Some objects could not be looked at: their rows are as they were, and they are looked at again soon.
-    pub unseen: bool,
+    /// A look soon may find something else: some objects could not be looked at, so that their rows are as they were, or were refused
+    /// before the API server knew a definition.
+    pub unsettled: bool,
     /// Kubernetes version of the release; empty while it is not known.
     pub kubernetes_version: String,
     /// Versions of Kubernetes that its machines can run.

@@ -91,12 +91,9 @@ pub fn stack_status(previous: &ClusterStackStatus, facts: &StackFacts, now: Time
     }
 }
 
-/// Whether releases are usable now that were not before.
-pub fn has_more_usable(before: &ClusterStackStatus, now: &ClusterStackStatus) -> bool {
-    let names = |status: &ClusterStackStatus| -> BTreeSet<String> {
-        status.summary.iter().filter(|release| release.ready).map(|release| release.name.clone()).collect()
-    };
-    !names(now).is_subset(&names(before))
+/// Names of the releases that a status says are usable.
+pub fn usable(status: &ClusterStackStatus) -> BTreeSet<String> {
+    status.summary.iter().filter(|release| release.ready).map(|release| release.name.clone()).collect()
 }
 
 fn is_ready(release: &ReleaseView) -> bool {

@@ -1,6 +1,6 @@
 use super::stack::summary;
 use super::*;
-use crate::api::cluster_stack::{ClusterStackStatus, ReleaseSummary};
+use crate::api::cluster_stack::ClusterStackStatus;
 use crate::api::cluster_stack_release::{Artifact, ClusterStackReleaseStatus};
 use crate::core::name::ReleaseName;
 use crate::core::selection::Kept;
@@ -329,24 +329,5 @@ fn a_definition_concerns_those_who_lack_a_kind() {
         let facts = ReleaseFacts { templated: templated.clone(), ..facts(rows.clone()) };
         let status = release_status(&ClusterStackReleaseStatus::default(), facts, now());
         assert_eq!(waits_for_kind(&status, "x.io"), waits, "{rows:?} {templated:?}");
-    }
-}
-
-#[test]
-fn a_release_that_becomes_usable_is_told_once() {
-    let summary = |name: &str, ready| ReleaseSummary { name: name.into(), ready, ..ReleaseSummary::default() };
-    let status = |releases: &[(&str, bool)]| ClusterStackStatus {
-        summary: releases.iter().map(|(name, ready)| summary(name, *ready)).collect(),
-        ..ClusterStackStatus::default()
-    };
-    for (before, now, expected) in [
-        (&[][..], &[("v1", false)][..], false),
-        (&[], &[("v1", true)], true),
-        (&[("v1", true)], &[("v2", false), ("v1", true)], false),
-        (&[("v2", false), ("v1", true)], &[("v2", true), ("v1", true)], true),
-        (&[("v2", true), ("v1", true)], &[("v2", true)], false),
-        (&[("v2", true)], &[("v2", false)], false),
-    ] {
-        assert_eq!(has_more_usable(&status(before), &status(now)), expected, "{before:?} {now:?}");
     }
 }
