@@ -12,9 +12,22 @@ use super::Context;
 use super::seats::Rooted;
 use crate::core::share::view::{Role, Share};
 
-type Moves = dyn Fn(Arc<Share>, Arc<Share>) -> BoxFuture<'static, ()> + Send + Sync;
+type Moves = dyn Fn(Change) -> BoxFuture<'static, ()> + Send + Sync;
 
 type Count = dyn Fn(&Share) -> usize + Send + Sync;
+
+/// A change of what is ours.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// What was ours.
+    pub before: Arc<Share>,
+    /// What is.
+    pub now: Arc<Share>,
+    /// Its number.
+    pub number: u64,
+    /// There were others between the two, that nobody was told of.
+    pub skips: bool,
+}
 
 /// Those who are told, and who count what is ours, by kind.
 #[derive(Default)]
@@ -24,11 +37,8 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// `moves` is called with what was ours and what is. When it returns, what was lost has stopped.
-    pub(super) fn on_change(
-        &self,
-        moves: impl Fn(Arc<Share>, Arc<Share>) -> BoxFuture<'static, ()> + Send + Sync + 'static,
-    ) {
+    /// `moves` is called at each change. When it returns, what was lost has stopped.
+    pub(super) fn on_change(&self, moves: impl Fn(Change) -> BoxFuture<'static, ()> + Send + Sync + 'static) {
         self.moves.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(moves));
     }
 
@@ -67,15 +77,17 @@ pub(super) async fn run(ctx: Arc<Context>, stop: CancellationToken) {
         return;
     }
     let mut changes = members.changes();
-    let mut before = Arc::new(Share::default());
+    let (mut before, mut last) = (Arc::new(Share::default()), 0);
     loop {
         let turn = changes.borrow_and_update().clone();
         ctx.metrics.leader.set(i64::from(turn.share.leads()));
+        let skips = turn.number > last + 1;
+        let change = Change { before, now: Arc::clone(&turn.share), number: turn.number, skips };
         for moves in ctx.handover.all() {
-            moves(Arc::clone(&before), Arc::clone(&turn.share)).await;
+            moves(change.clone()).await;
         }
         members.heed(turn.number);
-        before = turn.share;
+        (before, last) = (turn.share, turn.number);
         tokio::select! {
             () = stop.cancelled() => return,
             changed = changes.changed() => if changed.is_err() { return },
@@ -83,11 +95,12 @@ pub(super) async fn run(ctx: Arc<Context>, stop: CancellationToken) {
     }
 }
 
-/// Starts passes over the objects of a store that are ours now and were not, and lets go of those that were.
+/// Starts passes over the objects of a store that are ours now and were not, and lets go of those that were. Who has begun a pass
+/// since, which may be before this is told, needs no other.
 pub(super) fn of_store<K>(
     ctx: &Context,
     store: &Store<K>,
-    (before, now): (&Share, &Share),
+    change: &Change,
     gained: impl Fn(ObjectRef<K>),
     lost: impl Fn(&Arc<K>),
 ) where
@@ -95,11 +108,62 @@ pub(super) fn of_store<K>(
 {
     for object in store.state() {
         let Some(root) = object.root(ctx) else { continue };
-        match (before.role(&root), now.role(&root)) {
-            (was, is) if was == is => {}
-            (Role::Works, _) => lost(&object),
-            (_, Role::Nothing) => {}
-            _ => gained(ObjectRef::from_obj(&*object)),
+        match moved(change.before.role(&root), change.now.role(&root), change.skips) {
+            Moved::Not => {}
+            Moved::Lost => lost(&object),
+            Moved::Gained => {
+                if !ctx.memory.has_begun(&object.uid().unwrap_or_default(), change.number) {
+                    gained(ObjectRef::from_obj(&*object));
+                }
+            }
+        }
+    }
+}
+
+/// What a change does to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moved {
+    Not,
+    Lost,
+    Gained,
+}
+
+/// What an object is to us now, by its roles. Where changes were skipped it may have been nothing meanwhile, and a pass ended for
+/// that.
+fn moved(before: Role, now: Role, skips: bool) -> Moved {
+    match (before, now) {
+        (was, is) if was == is && !(skips && is != Role::Nothing) => Moved::Not,
+        (Role::Works, is) if is != Role::Works => Moved::Lost,
+        (_, Role::Nothing) => Moved::Not,
+        _ => Moved::Gained,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Role::{Nothing, Tells, Works};
+    use super::*;
+
+    #[test]
+    fn what_becomes_ours_is_gained_and_what_was_is_lost() {
+        for (before, now, skips, expected) in [
+            (Nothing, Nothing, false, Moved::Not),
+            (Nothing, Tells, false, Moved::Gained),
+            (Nothing, Works, false, Moved::Gained),
+            (Tells, Nothing, false, Moved::Not),
+            (Tells, Tells, false, Moved::Not),
+            (Tells, Works, false, Moved::Gained),
+            (Works, Nothing, false, Moved::Lost),
+            (Works, Tells, false, Moved::Lost),
+            (Works, Works, false, Moved::Not),
+            (Nothing, Nothing, true, Moved::Not),
+            (Tells, Tells, true, Moved::Gained),
+            (Works, Works, true, Moved::Gained),
+            (Works, Nothing, true, Moved::Lost),
+            (Works, Tells, true, Moved::Lost),
+            (Tells, Nothing, true, Moved::Not),
+        ] {
+            assert_eq!(moved(before, now, skips), expected, "{before:?} {now:?} {skips}");
         }
     }
 }

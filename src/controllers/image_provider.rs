@@ -177,17 +177,17 @@ fn on_handover(
     ctx.handover.counted("ProviderNodeImageRelease", ctx, &images.images);
     let (weak, releases, to_releases) = (Arc::downgrade(ctx), releases.clone(), to_releases.clone());
     let images = Arc::downgrade(images);
-    ctx.handover.on_change(move |before, now| {
+    ctx.handover.on_change(move |change| {
         let (Some(ctx), Some(images)) = (weak.upgrade(), images.upgrade()) else { return Box::pin(ready(())) };
         let gained = |release| drop(to_releases.unbounded_send(release));
-        handover::of_store(&ctx, &releases, (&before, &now), gained, |release| {
+        handover::of_store(&ctx, &releases, &change, gained, |release| {
             ctx.memory.forget(&release.uid().unwrap_or_default());
         });
         let lost = Mutex::new(Vec::new());
         handover::of_store(
             &ctx,
             &images.images,
-            (&before, &now),
+            &change,
             |image| images.wake(image),
             |image| {
                 lost.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(image));
@@ -296,7 +296,7 @@ async fn timed_release(release: Arc<Release>, ctx: Arc<Context>, images: Arc<Nod
     }
     // It may have changed while it waited.
     let Some(release) = images.releases.get(&ObjectRef::from_obj(&*release)) else { return Ok(Action::await_change()) };
-    if !matches!(ctx.seat(&release), Seat::Taken(Role::Works, _)) {
+    if !matches!(ctx.seat_of_pass(&release), Seat::Taken(Role::Works, _)) {
         // Its images may be ours.
         return Ok(Box::pin(image_releases::look(&release, &ctx, &images)).await);
     }

@@ -26,6 +26,7 @@ struct Entry {
     is_new: bool,
     asked: Option<String>,
     usable: Option<BTreeSet<String>>,
+    turn: Option<u64>,
 }
 
 struct Correction {
@@ -67,6 +68,16 @@ impl Memory {
         if let Some(entry) = self.lock().get_mut(uid) {
             entry.early_ends = 0;
         }
+    }
+
+    /// Remembers that a pass over this object begins, and by which number of our share.
+    pub fn begins(&self, uid: &str, turn: u64) {
+        self.lock().entry(uid.to_owned()).or_default().turn = Some(turn);
+    }
+
+    /// Whether the last pass over this object began with this number of our share, or a later one.
+    pub fn has_begun(&self, uid: &str, turn: u64) -> bool {
+        self.lock().get(uid).is_some_and(|entry| entry.turn >= Some(turn))
     }
 
     /// Forgets an object.
@@ -279,6 +290,16 @@ mod tests {
             assert_eq!(has_more, expected, "{last:?} {seen:?} {now:?}");
             assert!(!memory.has_more_usable("u", BTreeSet::new(), set(now)));
         }
+    }
+
+    #[test]
+    fn who_has_begun_with_a_share_needs_no_other_pass_for_it() {
+        let memory = Memory::default();
+        assert!(!memory.has_begun("u", 0));
+        memory.begins("u", 2);
+        assert_eq!([1, 2, 3].map(|turn| memory.has_begun("u", turn)), [true, true, false]);
+        memory.forget("u");
+        assert!(!memory.has_begun("u", 1));
     }
 
     #[test]

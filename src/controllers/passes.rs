@@ -25,7 +25,7 @@ pub(super) async fn timed_stack(stack: Arc<ClusterStack>, ctx: Arc<Context>) -> 
     if !has_read_all(&ctx).await {
         return Ok(Action::await_change());
     }
-    if let Seat::Free(next) = ctx.seat(&stack) {
+    if let Seat::Free(next) = ctx.seat_of_pass(&stack) {
         return Ok(next);
     }
     let Some(_turn) = ctx.lines.stacks.next().await else { return Ok(Action::await_change()) };
@@ -48,7 +48,7 @@ pub(super) async fn timed_release(release: Arc<ClusterStackRelease>, ctx: Arc<Co
     if !has_read_all(&ctx).await {
         return Ok(Action::await_change());
     }
-    if let Seat::Free(next) = ctx.seat(&release) {
+    if let Seat::Free(next) = ctx.seat_of_pass(&release) {
         return Ok(next);
     }
     let Some(_turn) = ctx.lines.releases.next().await else { return Ok(Action::await_change()) };
@@ -74,7 +74,7 @@ pub(super) async fn timed_source(source: Arc<ClusterStackSource>, ctx: Arc<Conte
     if !has_read_all(&ctx).await {
         return Ok(Action::await_change());
     }
-    if let Seat::Free(next) = ctx.seat(&source) {
+    if let Seat::Free(next) = ctx.seat_of_pass(&source) {
         return Ok(next);
     }
     let Some(_turn) = ctx.lines.sources.next().await else { return Ok(Action::await_change()) };

@@ -454,19 +454,18 @@ fn on_handover(context: &Arc<Context>, (to_stacks, to_releases, to_sources): Wak
     context.handover.counted("ClusterStack", context, &context.stacks);
     context.handover.counted("ClusterStackRelease", context, &context.stack_releases);
     context.handover.counted("ClusterStackSource", context, &context.sources);
-    context.handover.on_change(move |before, now| {
+    context.handover.on_change(move |change| {
         if let Some(ctx) = weak.upgrade() {
-            let turn = (&*before, &*now);
             let forget = |uid: Option<String>| ctx.memory.forget(&uid.unwrap_or_default());
             let to = |stack| drop(to_stacks.unbounded_send(stack));
-            handover::of_store(&ctx, &ctx.stacks, turn, to, |stack| forget(stack.uid()));
+            handover::of_store(&ctx, &ctx.stacks, &change, to, |stack| forget(stack.uid()));
             let to = |release| drop(to_releases.unbounded_send(release));
-            handover::of_store(&ctx, &ctx.stack_releases, turn, to, |release| {
+            handover::of_store(&ctx, &ctx.stack_releases, &change, to, |release| {
                 forget(release.uid());
                 ctx.watches.forget(&ObjectRef::from_obj(&**release));
             });
             let to = |source| drop(to_sources.unbounded_send(source));
-            handover::of_store(&ctx, &ctx.sources, turn, to, |source| forget(source.uid()));
+            handover::of_store(&ctx, &ctx.sources, &change, to, |source| forget(source.uid()));
         }
         Box::pin(ready(()))
     });

@@ -236,6 +236,17 @@ pub(super) fn unserved<K: ResourceExt>(object: &K) -> Trouble {
 }
 
 impl Context {
+    /// The same where a pass over the object begins.
+    pub(super) fn seat_of_pass<K: Rooted + Send + Sync + 'static>(self: &Arc<Self>, object: &Arc<K>) -> Seat {
+        // Before the seat, so that it is none that came after.
+        let turn = self.seats.members.number();
+        let seat = self.seat(object);
+        if matches!(seat, Seat::Taken(..)) {
+            self.memory.begins(&object.uid().unwrap_or_default(), turn);
+        }
+        seat
+    }
+
     /// What is to be done about an object.
     pub(super) fn seat<K: Rooted + Send + Sync + 'static>(self: &Arc<Self>, object: &Arc<K>) -> Seat {
         if !is_readable(&**object, self) {

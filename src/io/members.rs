@@ -169,6 +169,11 @@ impl Members {
         self.is_valid(&state) && state.share.is_unserved(what)
     }
 
+    /// Number of the last change of what is ours.
+    pub fn number(&self) -> u64 {
+        self.lock().number
+    }
+
     /// What is ours, whether or not the term lasts.
     pub fn share(&self) -> Arc<Share> {
         Arc::clone(&self.lock().share)

@@ -50,14 +50,14 @@ pub(in crate::controllers) async fn run(
 fn on_handover(ctx: &Arc<Context>, addons: &Store<ClusterAddon>, to_addons: UnboundedSender<ObjectRef<ClusterAddon>>) {
     ctx.handover.counted("ClusterAddon", ctx, addons);
     let (weak, addons) = (Arc::downgrade(ctx), addons.clone());
-    ctx.handover.on_change(move |before, now| {
+    ctx.handover.on_change(move |change| {
         if let Some(ctx) = weak.upgrade() {
             let gained = |addon| drop(to_addons.unbounded_send(addon));
-            handover::of_store(&ctx, &addons, (&before, &now), gained, |addon| super::let_go(addon, &ctx));
+            handover::of_store(&ctx, &addons, &change, gained, |addon| super::let_go(addon, &ctx));
             // Who had a Cluster may have gone before its ClusterAddon was made.
             for cluster in ctx.watches.clusters_seen() {
                 let root = super::root_of(&cluster, &ctx);
-                if before.role(&root) != Role::Works && now.role(&root) == Role::Works {
+                if change.before.role(&root) != Role::Works && change.now.role(&root) == Role::Works {
                     ctx.watches.tell(Notice::Addons(cluster.namespace, cluster.name));
                 }
             }
@@ -74,7 +74,7 @@ async fn timed_addon(
     if !has_read_all(&ctx).await {
         return Ok(Action::await_change());
     }
-    if let Seat::Free(next) = ctx.seat(&addon) {
+    if let Seat::Free(next) = ctx.seat_of_pass(&addon) {
         return Ok(next);
     }
     let namespace = addon.namespace().unwrap_or_default();
