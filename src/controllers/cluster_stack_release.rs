@@ -1,8 +1,10 @@
 //! `ClusterStackRelease`: fetches, renders, applies and watches over one release.
 
+mod again;
+mod reports;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
@@ -10,8 +12,9 @@ use kube::{Api, ResourceExt};
 use serde_json::Value;
 use tracing::Span;
 
-use super::changes::AT_WORK;
-use super::delivery::{Delivery, about_to_apply, hold_unreadable, is_unseen, leftover, rows};
+use self::again::{may_know_more_soon, next};
+use self::reports::write_status;
+use super::delivery::{Delivery, hold_unreadable, is_unseen, leftover, rows};
 use super::origin::{Origin, own_demand};
 use super::owned::owners;
 use super::rights::Rights;
@@ -23,21 +26,17 @@ use crate::core::inventory::is_unproved;
 use crate::core::manifest::{Manifest, ObjectKey, label_value};
 use crate::core::name::ReleaseName;
 use crate::core::ownership::Owner;
-use crate::core::plan::{self, Action as Act, Desired, Input, Plan, Sibling, Step, Why};
+use crate::core::plan::{self, Action as Act, Desired, Input, Plan, Sibling};
 use crate::core::retry::{self, ErrorClass};
-use crate::core::status::{self, ReleaseFacts, StepState, Trouble, row_class};
+use crate::core::status::{ReleaseFacts, StepState, Trouble};
 use crate::io::apply::{self, Outcome};
 use crate::io::kinds::Kind;
 use crate::io::lookup::Reader;
 use crate::io::observe::Live;
 use crate::io::release::{FetchedRelease, Job, Objects, Part, Upstream, Wanted};
-use crate::io::report;
 use crate::io::source::flights::Waiter;
 use crate::io::source::trust::{Demand, asked_of};
 use crate::io::traces;
-
-/// Shortest pause before a certificate that is due is made anew.
-const SOONEST_RENEWAL: Duration = Duration::from_secs(10);
 
 /// One pass over a ClusterStackRelease.
 ///
@@ -392,15 +391,6 @@ impl Pass<'_> {
         self.release.uid().unwrap_or_default()
     }
 
-    /// Whether what was refused before is sent again: somebody asks for it, which ends fights too, or it is due.
-    fn retries_refused(&self, facts: &ReleaseFacts) -> bool {
-        let asked = self.asked != facts.reconcile_at;
-        if asked {
-            self.ctx.memory.end_fights(&self.uid());
-        }
-        self.ctx.memory.retries_refused(&self.uid()) || asked
-    }
-
     fn plan(
         &self,
         owner: &Owner,
@@ -441,34 +431,6 @@ impl Pass<'_> {
             .collect()
     }
 
-    /// The inventory with what is about to be applied for the first time, so that a process that dies meanwhile leaves
-    /// nothing behind that nobody knows of. `None` if there is nothing of that kind.
-    fn intent(plan: &Plan, facts: &ReleaseFacts) -> Option<ReleaseFacts> {
-        let known = |key: &ObjectKey| facts.resources.iter().any(|row| plan::key_of(row) == *key);
-        let new: Vec<&Step> =
-            plan.steps.iter().filter(|s| matches!(s.action, Act::Apply { .. }) && !known(&s.manifest.key)).collect();
-        if new.is_empty() {
-            return None;
-        }
-        let mut intent = facts.clone();
-        intent.resources.extend(new.into_iter().map(|step| about_to_apply(&step.manifest)));
-        intent.applied = StepState::Running(Reason::Progressing, "applying objects".into());
-        Some(intent)
-    }
-
-    /// Says what is being applied where that takes more than a moment.
-    async fn telling_of<T>(&self, intent: ReleaseFacts, mut sending: impl Future<Output = T> + Unpin) -> T {
-        if let Ok(sent) = tokio::time::timeout(AT_WORK, &mut sending).await {
-            return sent;
-        }
-        let (told, sent) = tokio::join!(write_status(self.release, self.ctx, intent), sending);
-        if let Err(error) = told {
-            // What came of it is told next, and that must not fail.
-            tracing::debug!(release = %self.release.name_any(), %error, "it is not told that objects are being applied");
-        }
-        sent
-    }
-
     /// Watches the objects from the version on in which they are now.
     fn watch(
         &self,
@@ -486,41 +448,6 @@ impl Pass<'_> {
             if let Some(kind) = kinds.get(key) {
                 self.ctx.watches.remember(&owner, kind, key, version.unwrap_or_default());
             }
-        }
-    }
-
-    /// Events, metrics and the memory of corrections.
-    async fn note(&self, plan: &Plan, outcomes: &BTreeMap<ObjectKey, Outcome>) {
-        let (mut applied, mut failed, mut corrected, mut held) = (0, 0, 0, 0);
-        let mut put_back = Vec::new();
-        for step in &plan.steps {
-            let key = &step.manifest.key;
-            match (&step.action, outcomes.get(key)) {
-                (Act::Hold { .. }, _) => held += 1,
-                (Act::Apply { why, .. }, Some(Outcome { result: Ok(_), .. })) => {
-                    applied += 1;
-                    if matches!(why, Why::Drifted { .. } | Why::Deleted) {
-                        corrected += 1;
-                        let what = plan::drift_message(why);
-                        let uid = self.uid();
-                        self.ctx.memory.corrected(&uid, key, &what, Timestamp::now());
-                        put_back.push(format!("{key} was {what}"));
-                    }
-                }
-                (Act::Apply { .. }, _) => failed += 1,
-                (Act::Unchanged { .. }, _) => {}
-            }
-        }
-        for (action, count) in [("applied", applied), ("failed", failed), ("corrected", corrected), ("held", held)] {
-            self.ctx.metrics.count(action, count);
-        }
-        for key in outcomes.values().filter(|outcome| outcome.replaced).map(|outcome| &outcome.key) {
-            let note = format!("made anew: {key}, of which a field that can't be changed did");
-            self.ctx.events.say(self.release, Reason::Replaced, &note).await;
-        }
-        for what in put_back {
-            tracing::info!(release = %self.release.name_any(), what, "put back");
-            self.ctx.events.say(self.release, Reason::DriftCorrected, &format!("put back: {what}")).await;
         }
     }
 
@@ -556,17 +483,6 @@ impl Pass<'_> {
     }
 }
 
-/// Whether objects were refused by what the API server knew of kinds of which this pass has changed definitions: it may take a
-/// moment to know more, and tells nobody when it does.
-fn may_know_more_soon(plan: &Plan, outcomes: &BTreeMap<ObjectKey, Outcome>) -> bool {
-    let is_definition = |key: &ObjectKey| plan.steps.iter().any(|step| step.manifest.key == *key && step.wave == 0);
-    let defined = outcomes.values().any(|outcome| outcome.result.is_ok() && is_definition(&outcome.key));
-    let by_kind = |outcome: &Outcome| {
-        outcome.result.as_ref().is_err_and(|refusal| matches!(refusal.reason, Reason::Invalid | Reason::NoKindMatch))
-    };
-    defined && outcomes.values().any(by_kind)
-}
-
 /// Through which ClusterStackSource the files came. What was fetched from elsewhere does not become a source's own because
 /// the ClusterStack names that source later: it may hold other bytes under the same name.
 fn offered_by(had: Option<&Artifact>, now: &Artifact, origin: Option<&Origin>) -> String {
@@ -574,53 +490,4 @@ fn offered_by(had: Option<&Artifact>, now: &Artifact, origin: Option<&Origin>) -
         Some(had) => had.offered_by.clone(),
         None => origin.and_then(|origin| origin.shared.as_ref()).map(|shared| shared.name.clone()).unwrap_or_default(),
     }
-}
-
-/// When to come back without an event.
-fn next(facts: &ReleaseFacts, stack: &ClusterStack, release: &ClusterStackRelease, ctx: &Context) -> Action {
-    let pause = ctx.interval(stack.spec.interval.as_deref());
-    let steps = [Some(&facts.downloaded), facts.provider.as_ref(), Some(&facts.templated), Some(&facts.applied)];
-    let trouble = steps.into_iter().flatten().find_map(StepState::trouble).map(|trouble| trouble.class);
-    let rows = facts.resources.iter().filter(|row| row.status == ResourceStatus::NotSynced).map(row_class).min();
-    let uid = release.uid().unwrap_or_default();
-    let unsettled = facts.unsettled.then_some(ErrorClass::Transient);
-    match trouble.or(unsettled).or(rows) {
-        Some(ErrorClass::Transient) => Action::requeue(ctx.after(ErrorClass::Transient, &uid)),
-        Some(ErrorClass::Waiting) => Action::requeue(spread(retry::WAITING.min(pause))),
-        _ => {
-            ctx.memory.succeeded(&uid);
-            let due = facts.renew.map(|at| at.duration_since(Timestamp::now()));
-            match due.map(|left| Duration::try_from(left).unwrap_or_default().max(SOONEST_RENEWAL)) {
-                Some(left) if left < pause => Action::requeue(left),
-                _ => Action::requeue(spread(pause)),
-            }
-        }
-    }
-}
-
-/// Writes the status if it says something new, and an event where readiness changed.
-async fn write_status(release: &ClusterStackRelease, ctx: &Context, facts: ReleaseFacts) -> Result<(), Error> {
-    if ctx.cancel.is_cancelled() {
-        // What a pass found that was ended from outside says nothing.
-        return Ok(());
-    }
-    let previous = release.status.clone().unwrap_or_default();
-    let status = status::release_status(&previous, facts, Timestamp::now());
-    let written = report::status(&ctx.clients.own(), release, release.status.as_ref(), &status)
-        .await
-        .doing(|| format!("writing the status of ClusterStackRelease {}", release.name_any()))?;
-    if let (true, Some(unready)) = (written, status::unready_for(&previous.conditions, &status.conditions)) {
-        ctx.metrics.release_unready_seconds.observe(unready);
-    }
-    let turned = condition::readiness_turned(&previous.conditions, &status.conditions);
-    if let Some(now) = turned.filter(|_| written) {
-        tracing::info!(namespace = release.namespace().unwrap_or_default(), release = %release.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStackRelease");
-        let word = Reason::named(&now.reason);
-        // The first word, if it is a good one, is said by the ClusterStack.
-        let is_told = previous.conditions.is_empty() && now.is_true();
-        if let Some(word) = word.filter(|word| *word != Reason::Progressing && !is_told) {
-            ctx.events.say(release, word, &now.message).await;
-        }
-    }
-    Ok(())
 }
