@@ -60,7 +60,7 @@ async fn while_clusters_can_not_be_listed_nothing_is_collected_or_deleted() {
     let _operator = Operator::start(&t, proxy.kubeconfig(), &[]);
     t.create_stack("x", &repo.url(), json!({})).await;
     t.ready("x", "v1").await;
-    proxy.set(Weather::NoClusters);
+    proxy.set(Weather::Without("clusters"));
     repo.release(V2, &format!("{CLASS}{SETTINGS}"));
     t.look_again("x").await;
     t.ready("x", "v2, v1").await;

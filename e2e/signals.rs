@@ -3,7 +3,7 @@
 use clusterstack::api::condition::Reported;
 use serde_json::json;
 
-use crate::harness::{SETTINGS, World, check, wait_for};
+use crate::harness::{Operator, Proxy, SETTINGS, Weather, World, check, wait_for};
 
 const V1: &str = "docker-x-1-34-v1";
 
@@ -55,6 +55,30 @@ async fn sigterm_at_the_start_ends_it_with_success_and_at_once() {
         let log = std::fs::read_to_string(log).unwrap();
         assert!(!log.contains("still under way"), "{log}");
     }
+}
+
+#[tokio::test]
+async fn sigterm_while_a_kind_can_not_be_read_ends_it_with_success_and_at_once() {
+    let t = World::new("termunread").await;
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    let proxy = Proxy::start(t.operator_client().await, t.dir()).await;
+    proxy.set(Weather::Without("clusterstacksources"));
+    let operator = Operator::start(&t, proxy.kubeconfig(), &[]);
+    wait_for("it to ask in vain", || async { check(proxy.spoiled() > 1, proxy.spoiled()) }).await;
+    let log = operator.log_file();
+    let status = operator.terminate().await;
+    assert!(status.success(), "{status}");
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(!log.contains("still under way"), "{log}");
+    assert!(t.config_map(V1).await.is_none());
+    // What could not be read may be read again: one that waits for it goes on.
+    let _operator = Operator::start(&t, proxy.kubeconfig(), &[]);
+    let before = proxy.spoiled();
+    wait_for("it to ask in vain", || async { check(proxy.spoiled() > before, before) }).await;
+    proxy.set(Weather::Fair);
+    t.ready("x", "v1").await;
 }
 
 #[tokio::test]

@@ -29,8 +29,8 @@ pub(crate) enum Weather {
     Storm,
     /// Every one fails.
     Down,
-    /// Clusters can't be listed.
-    NoClusters,
+    /// Objects of this resource can't be listed.
+    Without(&'static str),
     /// One thing goes wrong with one in six of the requests that it can happen to, and with every second watch.
     Faulty(Fault),
 }
@@ -161,12 +161,14 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     if let Weather::Faulty(fault) = weather {
         return faulty(&shared, fault, parts, body).await;
     }
-    if weather == Weather::NoClusters && parts.uri.path().ends_with("/clusters") {
+    if let Weather::Without(resource) = weather
+        && parts.uri.path().rsplit('/').next() == Some(resource)
+    {
         shared.spoiled.fetch_add(1, Ordering::Relaxed);
         return status(StatusCode::FORBIDDEN);
     }
     let turn = match weather {
-        Weather::Fair | Weather::NoClusters | Weather::Faulty(_) => 63,
+        Weather::Fair | Weather::Without(_) | Weather::Faulty(_) => 63,
         Weather::Storm => shared.dice.lock().unwrap().random_range(0..64),
         Weather::Down => 8,
     };
