@@ -215,7 +215,7 @@ impl Pass<'_> {
         self.watch(&plan, &outcomes, &kinds, &live);
         self.note(&plan, &outcomes).await;
         facts.unsettled = plan.steps.iter().any(is_unseen);
-        if may_know_more_soon(&plan, &outcomes) {
+        if may_know_more_soon(&outcomes) {
             self.ctx.memory.definition_changed(&self.uid());
             facts.unsettled = true;
         }

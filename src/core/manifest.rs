@@ -296,10 +296,13 @@ pub fn install_rank(key: &ObjectKey) -> usize {
     INSTALL_ORDER.iter().position(|kind| *kind == key.kind).unwrap_or(unknown)
 }
 
+/// The wave of CustomResourceDefinitions.
+pub const DEFINITIONS: u8 = 0;
+
 /// Which wave of the apply an object belongs to: what a wave holds has to be served before the next one starts.
 pub fn wave(key: &ObjectKey) -> u8 {
     match key.kind.as_str() {
-        "CustomResourceDefinition" if key.group == "apiextensions.k8s.io" => 0,
+        "CustomResourceDefinition" if key.group == "apiextensions.k8s.io" => DEFINITIONS,
         "Namespace" if key.group.is_empty() => 1,
         _ if key.is_cluster_class() => 3,
         _ => 2,

@@ -11,8 +11,7 @@ use super::Pass;
 use crate::api::cluster_stack_release::ResourceStatus;
 use crate::api::condition::Reason;
 use crate::api::{ClusterStack, ClusterStackRelease};
-use crate::core::manifest::ObjectKey;
-use crate::core::plan::Plan;
+use crate::core::manifest::{DEFINITIONS, ObjectKey, wave};
 use crate::core::retry::{self, ErrorClass};
 use crate::core::status::{ReleaseFacts, StepState, row_class};
 use crate::io::apply::Outcome;
@@ -31,15 +30,14 @@ impl Pass<'_> {
     }
 }
 
-/// Whether objects were refused by what the API server knew of kinds of which this pass has changed definitions: it may take a
-/// moment to know more, and tells nobody when it does.
-pub(super) fn may_know_more_soon(plan: &Plan, outcomes: &BTreeMap<ObjectKey, Outcome>) -> bool {
-    let is_definition = |key: &ObjectKey| plan.steps.iter().any(|step| step.manifest.key == *key && step.wave == 0);
-    let defined = outcomes.values().any(|outcome| outcome.result.is_ok() && is_definition(&outcome.key));
-    let by_kind = |outcome: &Outcome| {
+/// Whether objects were refused by what the API server knew of kinds while this pass changed definitions: it may take a moment to
+/// know more, and tells nobody when it does.
+pub(super) fn may_know_more_soon(outcomes: &BTreeMap<ObjectKey, Outcome>) -> bool {
+    let has_defined = |outcome: &Outcome| outcome.result.is_ok() && wave(&outcome.key) == DEFINITIONS;
+    let refuses = |outcome: &Outcome| {
         outcome.result.as_ref().is_err_and(|refusal| matches!(refusal.reason, Reason::Invalid | Reason::NoKindMatch))
     };
-    defined && outcomes.values().any(by_kind)
+    outcomes.values().any(has_defined) && outcomes.values().any(refuses)
 }
 
 /// When to come back without an event.
@@ -60,6 +58,44 @@ pub(super) fn next(facts: &ReleaseFacts, stack: &ClusterStack, release: &Cluster
                 Some(left) if left < pause => Action::requeue(left),
                 _ => Action::requeue(spread(pause)),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::core::manifest::Manifest;
+    use crate::io::apply::Refusal;
+
+    #[test]
+    fn what_is_refused_while_definitions_change_is_tried_once_more() {
+        let definition = ("apiextensions.k8s.io/v1", "CustomResourceDefinition");
+        let (class, namespace) = (("cluster.x-k8s.io/v1beta1", "ClusterClass"), ("v1", "Namespace"));
+        let (done, invalid, unknown) = (None, Some(Reason::Invalid), Some(Reason::NoKindMatch));
+        for (outcomes, expected) in [
+            (vec![], false),
+            (vec![(definition, done)], false),
+            (vec![(class, invalid)], false),
+            (vec![(definition, done), (class, done)], false),
+            (vec![(definition, done), (class, invalid)], true),
+            (vec![(definition, done), (class, unknown)], true),
+            (vec![(definition, done), (class, Some(Reason::Forbidden))], false),
+            (vec![(definition, invalid), (class, invalid)], false),
+            (vec![(namespace, done), (class, invalid)], false),
+        ] {
+            let said = format!("{outcomes:?}");
+            let outcome = |((version, kind), refused): ((&str, &str), Option<Reason>)| {
+                let object = json!({"apiVersion": version, "kind": kind, "metadata": {"name": "x"}});
+                let key = Manifest::from_value(object.clone()).unwrap().key;
+                let refusal = |reason| Refusal { reason, message: String::new() };
+                let result = refused.map_or(Ok(object), |reason| Err(refusal(reason)));
+                (key.clone(), Outcome { key, result, replaced: false, is_there: false })
+            };
+            let outcomes = outcomes.into_iter().map(outcome).collect();
+            assert_eq!(may_know_more_soon(&outcomes), expected, "{said}");
         }
     }
 }
