@@ -99,8 +99,16 @@ async fn a_release_whose_inventory_was_lost_stays_while_a_cluster_uses_its_class
     kept(&t, V1, "InUse").await;
     t.looked_again("x").await;
     kept(&t, V1, "InUse").await;
+    // Nor does anything go with the ClusterStack.
+    t.delete_stack("x").await;
+    let message = t.stack_says("x", ConditionType::Ready, "False", "InUse").await;
+    assert!(message.contains("shop"), "{message}");
+    for release in [V1, V2] {
+        let release = t.releases().get(release).await.unwrap();
+        assert!(release.metadata.deletion_timestamp.is_none(), "{:?}", release.metadata);
+    }
     t.delete(CLUSTER_API, "Cluster", "shop").await;
-    t.release_gone(V1).await;
+    t.stack_gone("x").await;
     assert!(t.get(CLUSTER_API, "ClusterClass", "odd").await.is_none());
 }
 

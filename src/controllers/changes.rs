@@ -156,6 +156,9 @@ pub(super) fn source_events(
         .inspect_ok(at_init_done(move || drop(context.first_read.sources.set(()))))
         .inspect_ok(reading.noted());
     touched(events).inspect_ok(move |source| {
+        if source.is_gone {
+            ctx.memory.forget(&source.object.uid().unwrap_or_default());
+        }
         let place = ObjectRef::from_obj(&source.object);
         let is_edit = edited.is_new(source, edit(&source.object));
         if !changed.is_new(source, source_change(&source.object)) || !ctx.first_read.sources.initialized() {

@@ -14,6 +14,7 @@ use super::changes::{AT_WORK, is_at_work};
 use super::origin::{Origin, Template};
 use super::subscription::{self, Subject};
 use super::{Action, Context, Doing, Error, deletion, provider, reconcile_at, seats, spread};
+use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::{self, Reason, Reported};
 use crate::api::{
     CLUSTER_STACK_FINALIZER, CLUSTER_STACK_LABEL, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
@@ -103,13 +104,13 @@ async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut Stac
     let reading = Subject { stack, wish, existing: &existing, ctx }.read(origin.as_ref(), facts).await;
     let found = reading.open.as_deref();
     let mut selected = selection::select(wish, found, &existing, None);
-    let asked = |(_, kept): &&(ReleaseName, Option<Kept>)| matches!(kept, Some(Kept::Undecided | Kept::Kept));
-    let asked: BTreeSet<String> = selected.keep.iter().filter(asked).map(|(name, _)| name.object_name()).collect();
-    if !asked.is_empty() {
-        match in_use(stack, (&existing, &asked), ctx).await {
+    let undecided = |(_, kept): &(ReleaseName, Option<Kept>)| matches!(kept, Some(Kept::Undecided | Kept::Kept));
+    if selected.keep.iter().any(undecided) {
+        match in_use(stack, &existing, ctx).await {
             Ok(used) => selected = selection::select(wish, found, &existing, Some(&used)),
             Err(why) => facts.usage_unknown = Some(why),
         }
+        facts.usage_unknown = hold_without_inventory(stack, &mut selected, ctx).await.or(facts.usage_unknown.take());
     }
     let refused = subscription::limit(&mut selected, origin.as_ref(), stack, facts);
     let template = origin.ok().and_then(|origin| origin.template(stack).ok().flatten());
@@ -191,26 +192,15 @@ pub(super) fn is_owned(release: &ClusterStackRelease, stack: &ClusterStack) -> b
         && release.owner_references().iter().any(|owner| owner.kind == "ClusterStack" && owner.name == stack.name_any())
 }
 
-/// Which of the existing releases are in use, read afresh. `Err` says why that can't be known of those that are `asked` for.
+/// Which of the existing releases are in use, read afresh. `Err` says why that can't be known.
 async fn in_use(
     stack: &ClusterStack,
-    (existing, asked): (&[Existing], &BTreeSet<String>),
+    existing: &[Existing],
     ctx: &Context,
 ) -> Result<BTreeSet<ReleaseVersion>, String> {
     let namespace = stack.namespace().unwrap_or_default();
-    let mut inventories = BTreeMap::new();
-    for release in owned(stack, ctx) {
-        let name = release.name_any();
-        let rows = deletion::rows_of(&release);
-        // An inventory that was lost tells of no ClusterClass that somebody uses: a release must not go for that.
-        let rows = if asked.contains(&name) && is_unproved(&rows) {
-            let found = deletion::found_by_labels(&release, stack, ctx).await;
-            rows.into_iter().chain(found.map_err(|error| error.to_string())?).collect()
-        } else {
-            rows
-        };
-        inventories.insert(name, rows);
-    }
+    let inventories: BTreeMap<String, Vec<Row>> =
+        owned(stack, ctx).iter().map(|release| (release.name_any(), deletion::rows_of(release))).collect();
     let templates = inventories.values().flat_map(|rows| deletion::template_kinds(rows)).collect();
     let world = match usage::read(&ctx.clients.own(), &ctx.kinds, &templates).await {
         Usage::Known(world) => world,
@@ -225,6 +215,26 @@ async fn in_use(
         })
         .map(|release| release.name.version.clone())
         .collect())
+}
+
+/// Keeps those of the releases that would go whose inventory was lost, so that it tells of no ClusterClass that somebody uses, and of
+/// which the labels of objects say that somebody does, or can't be read. Why they can't.
+async fn hold_without_inventory(stack: &ClusterStack, selected: &mut Selection, ctx: &Context) -> Option<String> {
+    let mut unknown = None;
+    for release in owned(stack, ctx).iter().filter(|release| is_unproved(&deletion::rows_of(release))) {
+        let name = release.name_any();
+        let Some(at) = selected.delete.iter().position(|goes| goes.object_name() == name) else { continue };
+        let kept = match deletion::is_used_by_labels(release, stack, ctx).await {
+            Ok(false) => continue,
+            Ok(true) => Kept::InUse,
+            Err(why) => {
+                unknown = Some(format!("{name} has no inventory, and its objects can't be found: {why}"));
+                Kept::Undecided
+            }
+        };
+        selected.keep.push((selected.delete.remove(at), Some(kept)));
+    }
+    unknown
 }
 
 /// Creates and deletes releases. A new one goes on with the trace of the poll that found it.

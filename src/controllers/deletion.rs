@@ -72,7 +72,15 @@ pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action,
         return Ok(Action::await_change());
     }
     let orphan = is_orphan(stack);
-    let prints: Vec<Print> = releases.iter().map(|release| Print::of(release, &rows_of(release))).collect();
+    let mut prints = Vec::new();
+    for release in &releases {
+        let mut rows = rows_of(release);
+        if !orphan && is_unproved(&rows) && release.metadata.deletion_timestamp.is_none() {
+            // Where that fails its own pass looks once more, before anything of it goes.
+            rows.extend(rows_by_labels(release, stack, ctx).await.unwrap_or_default());
+        }
+        prints.push(Print::of(release, &rows));
+    }
     let trouble = if orphan { None } else { users_of(&prints, ctx).await };
     if trouble.is_none() {
         for release in &releases {
@@ -224,12 +232,22 @@ pub(super) fn owner_of(release: &ClusterStackRelease) -> Owner {
     }
 }
 
-/// Rows of what a release applied, as the labels of objects tell it.
-pub(super) async fn found_by_labels(
+/// Whether somebody uses what the labels of objects say that a release applied. `Err` says why that can't be known.
+pub(super) async fn is_used_by_labels(
     release: &ClusterStackRelease,
     stack: &ClusterStack,
     ctx: &Context,
-) -> Result<Vec<Row>, Error> {
+) -> Result<bool, String> {
+    let rows = rows_by_labels(release, stack, ctx).await.map_err(|error| error.message())?;
+    match users_of(&[Print::of(release, &rows)], ctx).await {
+        None => Ok(false),
+        Some(trouble) if trouble.reason == Reason::InUse => Ok(true),
+        Some(trouble) => Err(trouble.message),
+    }
+}
+
+/// What the labels of objects say that a release applied.
+async fn rows_by_labels(release: &ClusterStackRelease, stack: &ClusterStack, ctx: &Context) -> Result<Vec<Row>, Error> {
     let rights = ctx.rights(&release.namespace().unwrap_or_default(), Some(&stack.spec))?;
     Ok(removal::labelled(release, &rights, ctx).await?.iter().map(row_of_target).collect())
 }

@@ -95,7 +95,7 @@ pub(super) async fn run(ctx: Arc<Context>, stop: CancellationToken) {
     }
 }
 
-/// Starts passes over the objects of a store that are ours now and were not, and lets go of those that were. Who has begun a pass
+/// Lets go of the objects of a store that were ours, and starts passes over those that are ours now and were not. Who has begun one
 /// since, which may be before this is told, needs no other.
 pub(super) fn of_store<K>(
     ctx: &Context,
@@ -108,35 +108,31 @@ pub(super) fn of_store<K>(
 {
     for object in store.state() {
         let Some(root) = object.root(ctx) else { continue };
-        match moved(change.before.role(&root), change.now.role(&root), change.skips) {
-            Moved::Not => {}
-            Moved::Lost => lost(&object),
-            Moved::Gained => {
-                if !ctx.memory.has_begun(&object.uid().unwrap_or_default(), change.number) {
-                    gained(ObjectRef::from_obj(&*object));
-                }
-            }
+        let moved = moved(change.before.role(&root), change.now.role(&root), change.skips);
+        if moved.is_lost {
+            lost(&object);
+        }
+        if moved.is_gained && !ctx.memory.has_begun(&object.uid().unwrap_or_default(), change.number) {
+            gained(ObjectRef::from_obj(&*object));
         }
     }
 }
 
 /// What a change does to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Moved {
-    Not,
-    Lost,
-    Gained,
+struct Moved {
+    /// What was begun or remembered of it ends.
+    is_lost: bool,
+    /// It needs a pass.
+    is_gained: bool,
 }
 
-/// What an object is to us now, by its roles. Where changes were skipped it may have been nothing meanwhile, and a pass ended for
-/// that.
+/// What an object is to us now, by its roles. Where changes were skipped it may have been anything meanwhile: something was begun,
+/// or a pass ended that should not have.
 fn moved(before: Role, now: Role, skips: bool) -> Moved {
-    match (before, now) {
-        (was, is) if was == is && !(skips && is != Role::Nothing) => Moved::Not,
-        (Role::Works, is) if is != Role::Works => Moved::Lost,
-        (_, Role::Nothing) => Moved::Not,
-        _ => Moved::Gained,
-    }
+    let turned = before != now || skips;
+    let had_nothing = before == Role::Nothing && !skips;
+    Moved { is_lost: turned && now != Role::Works && !had_nothing, is_gained: turned && now != Role::Nothing }
 }
 
 #[cfg(test)]
@@ -146,24 +142,26 @@ mod tests {
 
     #[test]
     fn what_becomes_ours_is_gained_and_what_was_is_lost() {
-        for (before, now, skips, expected) in [
-            (Nothing, Nothing, false, Moved::Not),
-            (Nothing, Tells, false, Moved::Gained),
-            (Nothing, Works, false, Moved::Gained),
-            (Tells, Nothing, false, Moved::Not),
-            (Tells, Tells, false, Moved::Not),
-            (Tells, Works, false, Moved::Gained),
-            (Works, Nothing, false, Moved::Lost),
-            (Works, Tells, false, Moved::Lost),
-            (Works, Works, false, Moved::Not),
-            (Nothing, Nothing, true, Moved::Not),
-            (Tells, Tells, true, Moved::Gained),
-            (Works, Works, true, Moved::Gained),
-            (Works, Nothing, true, Moved::Lost),
-            (Works, Tells, true, Moved::Lost),
-            (Tells, Nothing, true, Moved::Not),
+        const NOT: (bool, bool) = (false, false);
+        const GAINED: (bool, bool) = (false, true);
+        const LOST: (bool, bool) = (true, false);
+        const BOTH: (bool, bool) = (true, true);
+        for (before, now, expected, with_skips) in [
+            (Nothing, Nothing, NOT, LOST),
+            (Nothing, Tells, GAINED, BOTH),
+            (Nothing, Works, GAINED, GAINED),
+            (Tells, Nothing, LOST, LOST),
+            (Tells, Tells, NOT, BOTH),
+            (Tells, Works, GAINED, GAINED),
+            (Works, Nothing, LOST, LOST),
+            (Works, Tells, BOTH, BOTH),
+            (Works, Works, NOT, GAINED),
         ] {
-            assert_eq!(moved(before, now, skips), expected, "{before:?} {now:?} {skips}");
+            let of = |skips| {
+                let Moved { is_lost, is_gained } = moved(before, now, skips);
+                (is_lost, is_gained)
+            };
+            assert_eq!((of(false), of(true)), (expected, with_skips), "{before:?} {now:?}");
         }
     }
 }

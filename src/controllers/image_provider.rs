@@ -129,8 +129,12 @@ pub(super) async fn run(
             .reflect(release_writer)
             .inspect_ok(at_init_done(move || read.read.releases()))
             .inspect_ok(reading.noted());
+    let all = Arc::clone(&ctx);
     let events = touched(events).inspect_ok(move |touched| {
         let release: &Release = &touched.object;
+        if touched.is_gone {
+            all.memory.forget(&release.uid().unwrap_or_default());
+        }
         // An image that goes may be wanted again.
         let has_images = release.status.as_ref().is_some_and(|status| !status.node_images.is_empty());
         if seen.is_new(touched, (edit(release), has_images)) {

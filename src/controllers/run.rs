@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use super::changes::{Routes, artifacts_of, asking, release_events, route, source_events, stack_events};
 use super::controller::{Controller, Reading};
-use super::passes::{timed_release, timed_source, timed_stack};
+use super::passes::{has_read_all, timed_release, timed_source, timed_stack};
 use super::receiver::{self, Bucket, Hooks, Tokens};
 use super::shared_settings::Ongoing;
 use super::{
@@ -28,6 +28,7 @@ use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource};
 use crate::core::page::PageError;
 use crate::core::share::Reach;
 use crate::io::client::{ClientError, Clients};
+use crate::io::executable;
 use crate::io::image::log_server::{self, Logs, Pod};
 use crate::io::inputs::Inputs;
 use crate::io::kinds::Kinds;
@@ -144,15 +145,20 @@ pub(super) async fn run(settings: Settings, ongoing: Ongoing, stop: Cancellation
     };
     let drained = controllers(parts, noticed, &tasks);
     tokio::pin!(drained);
+    let mut is_cut = false;
     let result = tokio::select! {
-        result = &mut drained => result,
+        result = &mut drained => {
+            is_cut = matches!(result, Err(RunError::Fault(_)));
+            result
+        }
         () = stop.cancelled() => {
             tracing::info!("stopping: taking in nothing new, finishing what is under way");
             readiness.set(false);
             if tokio::time::timeout(DRAIN, &mut drained).await.is_err() {
                 tracing::warn!("passes are still under way after {} s: ending them", DRAIN.as_secs());
+                is_cut = true;
                 abort.cancel();
-                // Before others may have what was ours. A pass that does not even stop is not waited for: its fence ends.
+                // A pass that does not even stop is not waited for: its term ends.
                 let _ = tokio::time::timeout(ENDING, &mut drained).await;
             }
             Ok(())
@@ -162,7 +168,11 @@ pub(super) async fn run(settings: Settings, ongoing: Ongoing, stop: Cancellation
     abort.cancel();
     tasks.close();
     tasks.wait().await;
-    membership.release().await;
+    if is_cut {
+        membership.abandon().await;
+    } else {
+        membership.release().await;
+    }
     servers.cancel();
     answering.close();
     // What is reported of a hook may be lost: it is reported anew at the next call.
@@ -347,6 +357,7 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
         intake: parts.intake.clone(),
     };
     let (ctx, intake) = (|| Arc::clone(&context), || parts.intake.clone());
+    tasks.spawn(keep_small(ctx(), intake()));
     tasks.spawn(faults.watched("the settings", resizing(ctx(), parts.ongoing.live, resized, intake())));
     tasks.spawn(faults.watched("the watches' notices", route(noticed, ctx(), routes)));
     tasks.spawn(faults.watched("OperatorShards", shard::run(ctx(), identity.clone(), intake())));
@@ -384,6 +395,13 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
             let _ = tokio::time::timeout(ENDING, work).await;
             Err(RunError::Fault(what))
         }
+    }
+}
+
+/// Keeps what the start alone needed out of memory, once all is read.
+async fn keep_small(ctx: Arc<Context>, intake: CancellationToken) {
+    if has_read_all(&ctx).await {
+        executable::keep_small(intake).await;
     }
 }
 

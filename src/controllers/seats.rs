@@ -241,7 +241,7 @@ impl Context {
         // Before the seat, so that it is none that came after.
         let turn = self.seats.members.number();
         let seat = self.seat(object);
-        if matches!(seat, Seat::Taken(..)) {
+        if matches!(seat, Seat::Taken(..)) && !self.seats.members.is_alone() {
             self.memory.begins(&object.uid().unwrap_or_default(), turn);
         }
         seat

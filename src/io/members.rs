@@ -276,4 +276,12 @@ impl Membership {
             let _ = keeping.await;
         }
     }
+
+    /// Lets the Lease run out, for the API server may still be doing what was asked of it: others wait as they do for one that died.
+    pub async fn abandon(mut self) {
+        if let Some(keeping) = self.keeping.take() {
+            keeping.abort();
+            let _ = keeping.await;
+        }
+    }
 }

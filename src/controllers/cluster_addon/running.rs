@@ -57,7 +57,8 @@ fn on_handover(ctx: &Arc<Context>, addons: &Store<ClusterAddon>, to_addons: Unbo
             // Who had a Cluster may have gone before its ClusterAddon was made.
             for cluster in ctx.watches.clusters_seen() {
                 let root = super::root_of(&cluster, &ctx);
-                if change.before.role(&root) != Role::Works && change.now.role(&root) == Role::Works {
+                let was_ours = change.before.role(&root) == Role::Works && !change.skips;
+                if !was_ours && change.now.role(&root) == Role::Works {
                     ctx.watches.tell(Notice::Addons(cluster.namespace, cluster.name));
                 }
             }
