@@ -386,16 +386,8 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
     let releases = controllers.1.run(asking(release_events), release_triggers, timed_release);
     let sources = controllers.2.run(asking(source_events), source_triggers, timed_source);
     let addons = cluster_addon::run(&client, addons_context, (to_addons, addon_triggers), addons_intake);
-    let mut work = Box::pin(futures::future::join5(stacks, releases, sources, addons, provider));
-    tokio::select! {
-        _ = &mut work => Ok(()),
-        what = faults.next() => {
-            parts.intake.cancel();
-            parts.cancel.cancel();
-            let _ = tokio::time::timeout(ENDING, work).await;
-            Err(RunError::Fault(what))
-        }
-    }
+    let work = futures::future::join5(stacks, releases, sources, addons, provider);
+    faults.end(Box::pin(work), (&parts.intake, &parts.cancel)).await
 }
 
 /// Keeps what the start alone needed out of memory, once all is read.
@@ -428,8 +420,21 @@ impl Faults {
         }
     }
 
-    async fn next(&self) -> &'static str {
-        self.0.wait().await
+    /// Goes on with `work` to its end, or ends it by both tokens at a fault.
+    async fn end<T>(
+        &self,
+        mut work: impl Future<Output = T> + Unpin,
+        (intake, cancel): (&CancellationToken, &CancellationToken),
+    ) -> Result<(), RunError> {
+        tokio::select! {
+            _ = &mut work => Ok(()),
+            what = self.0.wait() => {
+                intake.cancel();
+                cancel.cancel();
+                let _ = tokio::time::timeout(ENDING, work).await;
+                Err(RunError::Fault(what))
+            }
+        }
     }
 }
 
