@@ -40,6 +40,13 @@ impl Action {
     }
 }
 
+impl Action {
+    /// The sooner one of two.
+    pub(super) fn or_sooner(self, Self(other): Self) -> Self {
+        Self(self.0.into_iter().chain(other).min())
+    }
+}
+
 /// Whether a watch has read all there is, so that its cache has what its events tell.
 #[derive(Clone, Debug)]
 pub(super) struct Reading(Arc<watch::Sender<bool>>);
@@ -332,6 +339,16 @@ mod tests {
         let passes = played.passes();
         let passes: Vec<(&str, u64)> = passes.iter().map(|(what, at)| (what.as_str(), *at)).collect();
         assert_eq!(passes, expected);
+    }
+
+    #[test]
+    fn what_comes_sooner_counts() {
+        let (never, soon, late) =
+            (Action::await_change(), Action::requeue(Duration::from_secs(1)), Action::requeue(Duration::from_secs(2)));
+        for (one, other, sooner) in [(never, never, never), (never, late, late), (soon, late, soon), (late, soon, soon)]
+        {
+            assert_eq!((one.or_sooner(other), other.or_sooner(one)), (sooner, sooner));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -300,9 +300,14 @@ async fn timed_release(release: Arc<Release>, ctx: Arc<Context>, images: Arc<Nod
     }
     // It may have changed while it waited.
     let Some(release) = images.releases.get(&ObjectRef::from_obj(&*release)) else { return Ok(Action::await_change()) };
-    if !matches!(ctx.seat_of_pass(&release), Seat::Taken(Role::Works, _)) {
+    let again = match ctx.seat_of_pass(&release) {
+        Seat::Taken(Role::Works, _) => None,
+        Seat::Taken(..) => Some(Action::await_change()),
+        Seat::Free(next) => Some(next),
+    };
+    if let Some(again) = again {
         // Its images may be ours.
-        return Ok(Box::pin(image_releases::look(&release, &ctx, &images)).await);
+        return Ok(Box::pin(image_releases::look(&release, &ctx, &images)).await.or_sooner(again));
     }
     seated(&ctx, &release, |role| {
         let (release, ctx) = (Arc::clone(&release), Arc::clone(&ctx));

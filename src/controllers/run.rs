@@ -484,8 +484,9 @@ fn on_handover(context: &Arc<Context>, (to_stacks, to_releases, to_sources): Wak
             handover::of_store(&ctx, &ctx.stacks, &change, to, |stack| forget(stack.uid()));
             let to = |release| drop(to_releases.unbounded_send(release));
             handover::of_store(&ctx, &ctx.stack_releases, &change, to, |release| {
-                forget(release.uid());
                 ctx.watches.forget(&ObjectRef::from_obj(&**release));
+                // Last: a pass that begins after it watches anew.
+                forget(release.uid());
             });
             let to = |source| drop(to_sources.unbounded_send(source));
             handover::of_store(&ctx, &ctx.sources, &change, to, |source| forget(source.uid()));
