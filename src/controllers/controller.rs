@@ -38,9 +38,7 @@ impl Action {
     pub fn await_change() -> Self {
         Self(None)
     }
-}
 
-impl Action {
     /// The sooner one of two.
     pub(super) fn or_sooner(self, Self(other): Self) -> Self {
         Self(self.0.into_iter().chain(other).min())
