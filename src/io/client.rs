@@ -1,6 +1,7 @@
 //! Clients of the management cluster: the operator's own, and one per ServiceAccount that releases are applied as.
 
-mod again;
+pub(super) mod again;
+pub(super) mod ours;
 mod whole;
 
 use std::collections::HashMap;
@@ -18,15 +19,16 @@ use tower::buffer::BufferLayer;
 use tower::retry::RetryLayer;
 use tower::{BoxError, Layer, Service};
 
-use self::again::ReadsAgain;
+use self::again::TriesAgain;
+use self::ours::StillOurs;
 use self::whole::WholeAnswers;
-use crate::io::fence::{self, Checked, NotOurs};
+use crate::io::fence;
 
 /// How long the API server may take for an answer that is not a watch.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// Requests that wait for a connection; more wait for a place.
-const QUEUE: usize = 1024;
+pub(super) const QUEUE: usize = 1024;
 
 /// Clients of ServiceAccounts that are kept; then they are made anew.
 const IMPERSONATING: usize = 512;
@@ -98,6 +100,8 @@ impl Clients {
         config.read_timeout = Some(ANSWER);
         config.reset_reader_on_write = true;
         config.connect_timeout = Some(Duration::from_secs(10));
+        // kube's own retries don't ask whether the root is still ours, and wait as long as they are told to.
+        config.default_retry = false;
         let bucket = TokenBucket::new(rate);
         let own = limited(config.clone(), &bucket)?;
         Ok(Self { config, own, bucket, watching, impersonating: Mutex::default() })
@@ -141,15 +145,15 @@ impl Clients {
 /// `burst` requests may go at once; they come back at `qps`.
 fn limited(config: Config, bucket: &TokenBucket) -> Result<Client, ClientError> {
     let builder = ClientBuilder::try_from(config).map_err(ClientError::Build)?;
-    let builder = builder.with_layer(&BufferLayer::new(QUEUE)).with_layer(bucket);
-    Ok(builder.with_layer(&WholeAnswers).with_layer(&RetryLayer::new(ReadsAgain::default())).build())
+    let builder = builder.with_layer(&BufferLayer::new(QUEUE)).with_layer(&StillOurs).with_layer(bucket);
+    Ok(builder.with_layer(&WholeAnswers).with_layer(&RetryLayer::new(TriesAgain::of_reads())).build())
 }
 
 /// A client that reads again what fails in passing.
 fn steady(config: Config) -> Result<Client, ClientError> {
     let builder = ClientBuilder::try_from(config).map_err(ClientError::Build)?;
-    let builder = builder.with_layer(&BufferLayer::new(QUEUE));
-    Ok(builder.with_layer(&WholeAnswers).with_layer(&RetryLayer::new(ReadsAgain::default())).build())
+    let builder = builder.with_layer(&BufferLayer::new(QUEUE)).with_layer(&StillOurs);
+    Ok(builder.with_layer(&WholeAnswers).with_layer(&RetryLayer::new(TriesAgain::of_reads())).build())
 }
 
 /// A token bucket, as client-go limits its requests: a full one lets `burst` requests go at once, and it fills again
@@ -225,10 +229,6 @@ where
         Box::pin(async move {
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;
-                // It may be another's by now.
-                if request.extensions().get::<Checked>().is_some_and(|checked| !checked.holds()) {
-                    return Err(kube::Error::Service(NotOurs.into()).into());
-                }
             }
             ready.call(request).await
         })

@@ -15,6 +15,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
+use tower::buffer::BufferLayer;
+use tower::retry::RetryLayer;
 
 use self::breaker::Breaker;
 use crate::api::condition::Reason;
@@ -23,7 +25,9 @@ use crate::core::addon::kubeconfig;
 use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
 use crate::io::apply::refusal;
-use crate::io::client::AGENT;
+use crate::io::client::again::TriesAgain;
+use crate::io::client::ours::StillOurs;
+use crate::io::client::{AGENT, QUEUE};
 use crate::io::drift::{self, Drift};
 use crate::io::fence;
 use crate::io::inputs::kubeconfig_name;
@@ -273,11 +277,18 @@ impl Workloads {
         let mut watching = config.clone();
         watching.read_timeout = Some(WATCH);
         config.read_timeout = Some(ANSWER);
+        // What is sent again is looked at first: the Cluster may be another replica's by then.
+        config.default_retry = false;
         let breaker = Breaker::default();
         let builder = ClientBuilder::try_from(config).map_err(|_| unread())?;
         let watching = Client::try_from(watching).map_err(|_| unread())?;
         Ok(Workload {
-            client: builder.with_layer(&breaker).build(),
+            client: builder
+                .with_layer(&breaker)
+                .with_layer(&BufferLayer::new(QUEUE))
+                .with_layer(&StillOurs)
+                .with_layer(&RetryLayer::new(TriesAgain::of_busy()))
+                .build(),
             kinds: Arc::default(),
             drift: Arc::new(Drift::new(watching, Arc::clone(&self.room))),
             secret_version: None,
