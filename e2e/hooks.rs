@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::cluster_api::{rolled_out, topology};
 use crate::harness::{
-    CLASS, IN_MEMORY, Operator, World, check, cluster, free_address, unique, wait_for, wait_within, workload,
+    CLASS, IN_MEMORY, Operator, Proxy, Repo, Weather, World, check, cluster, free_address, unique, wait_for,
+    wait_within, workload,
 };
 
 const HOOKS: &str = "hooks.runtime.cluster.x-k8s.io/v1alpha1";
@@ -222,12 +223,8 @@ async fn is_there(client: &Client, name: &str) -> bool {
     maps.get_opt(name).await.expect("API server").is_some()
 }
 
-#[tokio::test]
-async fn a_deletion_waits_for_what_is_marked_for_it_and_never_for_long() {
-    let Some(plane) = workload().await else { return };
-    let (far, prefix) = (plane.client().await, unique("last"));
-    let t = World::new("ending").await;
-    let repo = t.repo();
+/// A stack whose Clusters have three ConfigMaps, two of which go before them.
+fn write_ending(repo: &Repo, prefix: &str) {
     let applied = "[{name: net, action: apply}, {name: ingress, action: apply}, {name: other, action: apply}]";
     let stages = format!(
         "addonStages:\n  AfterControlPlaneInitialized: {applied}\n  BeforeClusterUpgrade: {applied}\n  \
@@ -242,6 +239,58 @@ async fn a_deletion_waits_for_what_is_marked_for_it_and_never_for_long() {
         repo.write(&format!("{dir}/templates/map.yaml"), &map);
         repo.write(&format!("{dir}/overwrite.yaml"), "values: |\n  of: {{ .Cluster.metadata.name }}\n");
     }
+}
+
+#[tokio::test]
+async fn a_deletion_waits_while_what_goes_before_it_cannot_be_read() {
+    let Some(plane) = workload().await else { return };
+    let (far, prefix) = (plane.client().await, unique("blind"));
+    let t = World::new("blind").await;
+    let repo = t.repo();
+    write_ending(&repo, &prefix);
+    repo.release(V1, CLASS);
+    let free = free_address();
+    let extension = Extension::start_with(&t, &format!("https://{free}"), &["--hook-deletion-deadline", "2m"]).await;
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    let proxy = Proxy::start(far.clone(), t.dir()).await;
+    crate::addon::kubeconfig(&t, "c", &std::fs::read_to_string(proxy.kubeconfig()).unwrap()).await;
+    let mut held = cluster("c", V1);
+    held["metadata"]["finalizers"] = json!(["example.com/held"]);
+    t.apply(&held).await;
+    crate::addon::ready(&t, "c", V1).await;
+    let ask = async || extension.call("BeforeClusterDelete", "before-cluster-delete", &named(&t, "c"), "").await;
+    proxy.set(Weather::Without("configmaps"));
+    t.delete(CLUSTER, "Cluster", "c").await;
+    wait_for("the deletion to wait for what can't be read", || async {
+        let answer = ask().await;
+        let words = "nothing is deleted while ConfigMap";
+        check(answer["message"].as_str().unwrap_or_default().contains(words), &answer)
+    })
+    .await;
+    let names = ["net", "ingress"].map(|name| format!("{prefix}-{name}-c"));
+    for name in &names {
+        assert!(is_there(&far, name).await, "{name}");
+    }
+    proxy.set(Weather::Fair);
+    wait_for("the deletion to be free", || async {
+        let answer = ask().await;
+        check(answer["retryAfterSeconds"] == 0, &answer)
+    })
+    .await;
+    for name in &names {
+        assert!(!is_there(&far, name).await, "{name}");
+    }
+    t.change("user", (CLUSTER, "Cluster", "c"), json!({"metadata": {"finalizers": null}})).await;
+}
+
+#[tokio::test]
+async fn a_deletion_waits_for_what_is_marked_for_it_and_never_for_long() {
+    let Some(plane) = workload().await else { return };
+    let (far, prefix) = (plane.client().await, unique("last"));
+    let t = World::new("ending").await;
+    let repo = t.repo();
+    write_ending(&repo, &prefix);
     let network = format!(
         "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {{name: {prefix}-{{{{ .Values.of }}}}}}\nspec:\n  selector: {{matchLabels: {{app: a}}}}\n  \
          template:\n    metadata: {{labels: {{app: a}}}}\n    spec:\n      containers: [{{name: a, image: a}}]\n      \

@@ -119,4 +119,8 @@ async fn nothing_is_pruned_before_everything_new_is_applied() {
         check(status.retained.iter().any(|row| row.name == "old"), &status.retained)
     })
     .await;
+    // It goes with its release.
+    t.delete(clusterstack::api::API_VERSION, "ClusterStack", "x").await;
+    t.gone(clusterstack::api::API_VERSION, "ClusterStackRelease", V1).await;
+    assert_eq!(t.config_map("old").await, None);
 }

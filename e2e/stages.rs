@@ -471,3 +471,42 @@ async fn a_cluster_addon_that_is_deleted_again_and_again_comes_back_ready() {
         ready(&s.t, "c", V1).await;
     }
 }
+
+#[tokio::test]
+async fn a_status_that_is_lost_in_an_upgrade_leaves_nothing_behind() {
+    let stages = |prefix: &str| {
+        let gated = format!(
+            "[{{name: a, action: apply}}, {{name: b, action: apply, waitForPreCondition: {}}}]",
+            open(prefix, "gate")
+        );
+        format!("addonStages:\n  {NEW}: {gated}\n  BeforeClusterUpgrade: {gated}\n")
+    };
+    let Some(s) = Scene::of("lostmid", stages, &["a", "b"]).await else { return };
+    let gate = async |open: &str| s.w.put("default", &format!("{}-gate", s.w.prefix), json!({"open": open})).await;
+    gate("yes").await;
+    s.w.chart(&s.repo, "a", &["a", "old"], "{version: two}");
+    s.repo.release(V2, CLASS);
+    s.cluster().await;
+    ready(&s.t, "c", V1).await;
+    s.move_to(V2).await;
+    ready(&s.t, "c", V2).await;
+    assert!(s.w.map("old").await.is_some());
+    gate("no").await;
+    s.w.chart(&s.repo, "a", &["a"], "{version: three}");
+    s.repo.release(V3, CLASS);
+    s.move_to(V3).await;
+    s.w.has("a", "version", "three").await;
+    s.in_phase("b", StagePhase::WaitingForPreCondition).await;
+    let uid = addons(&s.t).get("cluster-addon-c").await.unwrap().uid();
+    s.t.delete(API_VERSION, "ClusterAddon", "cluster-addon-c").await;
+    addon(&s.t, "c", "to be made anew, and to wait", |addon| {
+        let status = addon.status.clone().unwrap_or_default();
+        let waits = |stage: &StageStatus| stage.name == "b" && stage.phase == StagePhase::WaitingForPreCondition;
+        check(addon.uid() != uid && status.stages.iter().any(waits), &status)
+    })
+    .await;
+    gate("yes").await;
+    ready(&s.t, "c", V3).await;
+    s.w.gone("old").await;
+    assert!(s.w.map("a").await.is_some() && s.w.map("b").await.is_some());
+}

@@ -102,6 +102,7 @@ pub async fn reconcile(seen: Arc<ClusterAddon>, ctx: Arc<Context>) -> Result<Act
         Some((cluster, object)) => {
             hold(&addon, &api).await?;
             let pass = Pass { addon: &addon, cluster, object, ctx: &ctx };
+            ctx.memory.begins_to_look(&addon.uid().unwrap_or_default());
             if let Err(error) = Box::pin(pass.run(&mut facts)).await {
                 // One that was ready is as good as it was; any other says why it does not go on.
                 if !addon.status.as_ref().is_some_and(|status| status.ready) {
@@ -115,6 +116,7 @@ pub async fn reconcile(seen: Arc<ClusterAddon>, ctx: Arc<Context>) -> Result<Act
     }
     let next = next(&facts, &addon, &ctx);
     write_status(&addon, &ctx, facts).await?;
+    ctx.memory.wrote(&addon.uid().unwrap_or_default());
     Ok(next)
 }
 

@@ -21,7 +21,6 @@ use crate::api::{
     FIELD_MANAGER, SHARD_CLASS, TRACEPARENT, WATCH_LABEL,
 };
 use crate::core::in_use::{self, Usage};
-use crate::core::inventory::is_unproved;
 use crate::core::manifest::label_value;
 use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::retry::{self, ErrorClass};
@@ -199,8 +198,9 @@ async fn in_use(
     ctx: &Context,
 ) -> Result<BTreeSet<ReleaseVersion>, String> {
     let namespace = stack.namespace().unwrap_or_default();
+    let owned = owned(stack, ctx);
     let inventories: BTreeMap<String, Vec<Row>> =
-        owned(stack, ctx).iter().map(|release| (release.name_any(), deletion::rows_of(release))).collect();
+        owned.iter().map(|release| (release.name_any(), deletion::rows_of(release))).collect();
     let templates = inventories.values().flat_map(|rows| deletion::template_kinds(rows)).collect();
     let world = match usage::read(&ctx.clients.own(), &ctx.kinds, &templates).await {
         Usage::Known(world) => world,
@@ -211,7 +211,9 @@ async fn in_use(
         .filter(|release| {
             let object_name = release.name.object_name();
             let rows = inventories.get(&object_name).map_or(&[][..], Vec::as_slice);
-            !in_use::users(&in_use::footprint(&object_name, &namespace, rows), &world).is_empty()
+            let newer = deletion::newer(&owned, stack, &release.name.version);
+            let rows = in_use::without_shared(rows, newer.iter().map(Vec::as_slice));
+            !in_use::users(&in_use::footprint(&object_name, &namespace, &rows), &world).is_empty()
         })
         .map(|release| release.name.version.clone())
         .collect())
@@ -221,7 +223,7 @@ async fn in_use(
 /// which the labels of objects say that somebody does, or can't be read. Why they can't.
 async fn hold_without_inventory(stack: &ClusterStack, selected: &mut Selection, ctx: &Context) -> Option<String> {
     let mut unknown = None;
-    for release in owned(stack, ctx).iter().filter(|release| is_unproved(&deletion::rows_of(release))) {
+    for release in owned(stack, ctx).iter().filter(|release| deletion::lacks_inventory(release)) {
         let name = release.name_any();
         let Some(at) = selected.delete.iter().position(|goes| goes.object_name() == name) else { continue };
         let kept = match deletion::is_used_by_labels(release, stack, ctx).await {

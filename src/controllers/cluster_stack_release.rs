@@ -14,7 +14,7 @@ use tracing::Span;
 
 use self::again::{may_know_more_soon, next};
 use self::reports::write_status;
-use super::delivery::{Delivery, hold_unreadable, is_unseen, leftover, rows};
+use super::delivery::{Delivery, as_recorded, hold_unreadable, is_unseen, leftover, rows};
 use super::origin::{Origin, own_demand};
 use super::owned::owners;
 use super::rights::Rights;
@@ -62,9 +62,11 @@ pub async fn reconcile(seen: Arc<ClusterStackRelease>, ctx: Arc<Context>) -> Res
         return Ok(Action::await_change());
     }
     let pass = Pass { release: &release, stack: &stack, ctx: &ctx, asked: asked(&release, &stack) };
+    ctx.memory.begins_to_look(&pass.uid());
     pass.run(&mut facts).await?;
     let next = next(&facts, &stack, &release, &ctx);
     write_status(&release, &ctx, facts).await?;
+    ctx.memory.wrote(&pass.uid());
     Ok(next)
 }
 
@@ -222,7 +224,7 @@ impl Pass<'_> {
         facts.resources = rows(&plan, outcomes, &live, &facts.resources);
         facts.applied = StepState::Done(String::new());
         facts.reconcile_at.clone_from(&self.asked);
-        self.prune(&plan, &live, &rights, facts).await
+        self.prune((&plan, &recorded), &live, &rights, facts).await
     }
 
     /// Fetches, verifies, reads and renders the release; waits for its provider. `None` where the pass ends there.
@@ -404,6 +406,7 @@ impl Pass<'_> {
             desired,
             recorded,
             live: &live.objects,
+            unread: &live.unread(),
             ignore: &self.stack.spec.ignore_differences,
             drift: self.stack.spec.drift_mode.unwrap_or_default(),
             fights: &self.ctx.memory.fights(&self.uid(), Timestamp::now()),
@@ -452,10 +455,17 @@ impl Pass<'_> {
     }
 
     /// Deletes what no longer belongs to the release, once all that does is applied.
-    async fn prune(&self, plan: &Plan, live: &Live, rights: &Rights, facts: &mut ReleaseFacts) -> Result<(), Error> {
-        facts.retained = leftover(&plan.prune.retain, live);
+    async fn prune(
+        &self,
+        (plan, recorded): (&Plan, &[Row]),
+        live: &Live,
+        rights: &Rights,
+        facts: &mut ReleaseFacts,
+    ) -> Result<(), Error> {
+        facts.retained = leftover(&plan.prune.retain, live, recorded);
+        facts.retained.extend(as_recorded(&plan.prune.unread, recorded));
         let all_synced = facts.resources.iter().all(|row| row.status == ResourceStatus::Synced);
-        let waiting = leftover(&plan.prune.delete, live);
+        let waiting = leftover(&plan.prune.delete, live, recorded);
         if waiting.is_empty() {
             return Ok(());
         }

@@ -3,6 +3,7 @@
 mod removal;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -12,7 +13,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 
 use self::removal::Removal;
-use super::cluster_stack::{is_owned, views, write_status};
+use super::cluster_stack::{self, is_owned, views, write_status};
 use super::delivery;
 use super::{Action, Context, Doing, Error, reconcile_at};
 use crate::api::cluster_stack_release::Resource as Row;
@@ -23,7 +24,9 @@ use crate::api::{
 };
 use crate::core::in_use::{self, Footprint, Usage, User};
 use crate::core::inventory::is_unproved;
+use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::ownership::Owner;
+use crate::core::plan::key_of;
 use crate::core::retry::{self, ErrorClass};
 use crate::core::selection::{Selection, Wish};
 use crate::core::status::{ReleaseFacts, StackFacts, StepState, Trouble, release_status};
@@ -75,7 +78,7 @@ pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action,
     let mut prints = Vec::new();
     for release in &releases {
         let mut rows = rows_of(release);
-        if !orphan && is_unproved(&rows) && release.metadata.deletion_timestamp.is_none() {
+        if !orphan && lacks_inventory(release) && release.metadata.deletion_timestamp.is_none() {
             // Where that fails its own pass looks once more, before anything of it goes.
             rows.extend(rows_by_labels(release, stack, ctx).await.unwrap_or_default());
         }
@@ -161,9 +164,52 @@ async fn users_of(releases: &[Print], ctx: &Context) -> Option<Trouble> {
     Some(Trouble::new(ErrorClass::Waiting, Reason::InUse, message))
 }
 
-/// The inventory of a release.
+/// The inventory of a release: what it has, and what is no longer part of it and still there.
 pub(super) fn rows_of(release: &ClusterStackRelease) -> Vec<Row> {
-    release.status.as_ref().map(|status| status.resources.clone()).unwrap_or_default()
+    let Some(status) = &release.status else { return Vec::new() };
+    let is_part = |row: &&Row| status.resources.iter().any(|part| key_of(part) == key_of(row));
+    let retained = status.retained.iter().filter(|row| !is_part(row));
+    status.resources.iter().chain(retained).cloned().collect()
+}
+
+/// The inventory of a release without what a newer one has too, and holds: read afresh where there seems to be something.
+async fn own_rows(
+    release: &ClusterStackRelease,
+    stack: Option<&ClusterStack>,
+    ctx: &Context,
+) -> Result<Vec<Row>, Error> {
+    let rows = rows_of(release);
+    let Some(stack) = stack else { return Ok(rows) };
+    let Some(name) = ReleaseName::of_stack(&release.name_any(), &stack.spec.provider, &stack.spec.name) else {
+        return Ok(rows);
+    };
+    let without = |newer: &[Vec<Row>]| in_use::without_shared(&rows, newer.iter().map(Vec::as_slice));
+    if without(&newer(&cluster_stack::owned(stack, ctx), stack, &name.version)) == rows {
+        return Ok(rows);
+    }
+    let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &stack.namespace().unwrap_or_default());
+    let all = api.list(&ListParams::default()).await.doing(|| "listing ClusterStackReleases".to_owned())?;
+    let owned: Vec<_> = all.items.into_iter().filter(|release| is_owned(release, stack)).map(Arc::new).collect();
+    Ok(without(&newer(&owned, stack, &name.version)))
+}
+
+/// The inventories of those of a ClusterStack's releases that are newer than a version, and stay.
+pub(super) fn newer(
+    owned: &[Arc<ClusterStackRelease>],
+    stack: &ClusterStack,
+    version: &ReleaseVersion,
+) -> Vec<Vec<Row>> {
+    let is_newer = |release: &&Arc<ClusterStackRelease>| {
+        let name = ReleaseName::of_stack(&release.name_any(), &stack.spec.provider, &stack.spec.name);
+        release.metadata.deletion_timestamp.is_none() && name.is_some_and(|name| name.version > *version)
+    };
+    let rows = |release: &Arc<ClusterStackRelease>| release.status.as_ref().map(|status| status.resources.clone());
+    owned.iter().filter(is_newer).filter_map(rows).collect()
+}
+
+/// Whether nothing says what a release applied.
+pub(super) fn lacks_inventory(release: &ClusterStackRelease) -> bool {
+    release.status.as_ref().is_none_or(|status| is_unproved(&status.resources))
 }
 
 /// Group and kind of the Cluster API templates of an inventory.
@@ -187,7 +233,7 @@ pub(super) async fn release(
     {
         return finish(release, ctx).await;
     }
-    let rows = rows_of(release);
+    let rows = own_rows(release, stack, ctx).await?;
     if let Some(trouble) = users_of(&[Print::of(release, &rows)], ctx).await {
         return held(release, ctx, trouble).await;
     }
@@ -200,7 +246,7 @@ pub(super) async fn release(
         ctx.rights_as(&namespace, Some(applied_as).filter(|name| !name.is_empty()))?
     };
     let targets = removal::targets_of(release, &rights, ctx).await?;
-    if is_unproved(&rows) {
+    if lacks_inventory(release) {
         // An inventory that was lost tells of no ClusterClass that somebody uses: what was found by its labels does.
         let found: Vec<Row> = rows.into_iter().chain(targets.iter().map(row_of_target)).collect();
         if let Some(trouble) = users_of(&[Print::of(release, &found)], ctx).await {

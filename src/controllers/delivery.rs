@@ -134,6 +134,11 @@ impl<'a> Delivery<'a> {
             .doing(|| format!("finding the objects of {} {}", owner.kind, owner.name))?;
         let unknown: Vec<Target> = found.into_iter().filter(|target| !live.objects.contains_key(&target.key)).collect();
         let more = observe::live(&self.client, owner, &unknown, Lists::OfSeveral).await;
+        let is_away = |(_, error): &(ObjectKey, kube::Error)| apply::refusal(error).reason != Reason::Forbidden;
+        if let Some((key, error)) = more.unreadable.into_iter().find(is_away) {
+            // Once there is an inventory again nobody looks for what it lacks.
+            return Err(error).doing(|| format!("reading {key}, which {} {} may have applied", owner.kind, owner.name));
+        }
         live.objects.extend(more.objects);
         memory.rebuilt(uid);
         Ok(true)
@@ -283,10 +288,22 @@ pub(super) async fn targets(rows: &[Row], client: &Client, kinds: &Kinds) -> Res
     Ok(targets)
 }
 
-/// Inventory rows of live objects.
-pub(super) fn leftover(keys: &[ObjectKey], live: &Live) -> Vec<Row> {
-    let row = |key| Some(row_of(&Manifest::from_value(live.objects.get(key)?.clone()).ok()?));
+/// Inventory rows of live objects that nobody wants any more. Each tells of its object what `recorded` does: a row that says
+/// nothing would be the Go operator's.
+pub(super) fn leftover(keys: &[ObjectKey], live: &Live, recorded: &[Row]) -> Vec<Row> {
+    let row = |key: &ObjectKey| {
+        let live = live.objects.get(key)?;
+        let before = recorded.iter().find(|row| key_of(row) == *key);
+        let found = || format!(".{}", plan::owned_digest(live, &[]).unwrap_or_default());
+        let digest = before.map_or_else(found, |row| kept(Some(row)));
+        Some(Row { digest, ..row_of(&Manifest::from_value(live.clone()).ok()?) })
+    };
     keys.iter().filter_map(row).collect()
+}
+
+/// The rows of these objects, as they were.
+pub(super) fn as_recorded(keys: &[ObjectKey], recorded: &[Row]) -> Vec<Row> {
+    keys.iter().filter_map(|key| recorded.iter().find(|row| key_of(row) == *key)).cloned().collect()
 }
 
 /// An inventory row of an object, not synced yet.

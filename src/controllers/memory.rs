@@ -22,11 +22,22 @@ struct Entry {
     sent_refused: Option<Instant>,
     definition_changed: bool,
     begun: Option<Instant>,
-    rebuilt: bool,
+    rebuilt: Rebuilt,
     is_new: bool,
     asked: Option<String>,
     usable: Option<BTreeSet<String>>,
     turn: Option<u64>,
+}
+
+/// How far the inventory of an object is rebuilt from labels.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Rebuilt {
+    #[default]
+    No,
+    /// What there is was found in the pass that is under way.
+    Found,
+    /// It is written.
+    Written,
 }
 
 struct Correction {
@@ -109,14 +120,28 @@ impl Memory {
         before.is_some_and(|before| before != asked)
     }
 
-    /// Whether this process rebuilt this object's inventory.
+    /// Whether this process rebuilt this object's inventory, and wrote it.
     pub fn has_rebuilt(&self, uid: &str) -> bool {
-        self.lock().get(uid).is_some_and(|entry| entry.rebuilt)
+        self.lock().get(uid).is_some_and(|entry| entry.rebuilt == Rebuilt::Written)
     }
 
-    /// Remembers that this object's inventory was rebuilt.
+    /// Remembers that this object's inventory was rebuilt in this pass.
     pub fn rebuilt(&self, uid: &str) {
-        self.lock().entry(uid.to_owned()).or_default().rebuilt = true;
+        self.lock().entry(uid.to_owned()).or_default().rebuilt = Rebuilt::Found;
+    }
+
+    /// Forgets what a pass found that came to no end: it is not written.
+    pub fn begins_to_look(&self, uid: &str) {
+        if let Some(entry) = self.lock().get_mut(uid).filter(|entry| entry.rebuilt == Rebuilt::Found) {
+            entry.rebuilt = Rebuilt::No;
+        }
+    }
+
+    /// Remembers that what this pass found of this object is written.
+    pub fn wrote(&self, uid: &str) {
+        if let Some(entry) = self.lock().get_mut(uid).filter(|entry| entry.rebuilt == Rebuilt::Found) {
+            entry.rebuilt = Rebuilt::Written;
+        }
     }
 
     /// How long ago this was asked of this object for the first time.
@@ -314,5 +339,26 @@ mod tests {
         assert_eq!(memory.ended_early("u"), 2);
         memory.ended("u");
         assert_eq!(memory.ended_early("u"), 0);
+    }
+
+    #[test]
+    fn an_inventory_is_rebuilt_when_what_was_found_is_written() {
+        let memory = Memory::default();
+        let begins = |writes: bool| {
+            memory.begins_to_look("u");
+            let has = memory.has_rebuilt("u");
+            if !has {
+                memory.rebuilt("u");
+            }
+            if writes {
+                memory.wrote("u");
+            }
+            has
+        };
+        // A pass that ends before it has written is repeated; one that found nothing writes nothing of it.
+        assert!(!begins(false) && !begins(false));
+        memory.begins_to_look("u");
+        memory.wrote("u");
+        assert!(!begins(true) && begins(true));
     }
 }

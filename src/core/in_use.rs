@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::api::cluster_stack_release::Resource;
+use crate::api::cluster_stack_release::{Resource, ResourceStatus};
 use crate::core::manifest::{ObjectKey, annotation, label};
 use crate::core::name::ReleaseName;
 
@@ -171,6 +171,15 @@ pub fn footprint(object_name: &str, namespace: &str, inventory: &[Resource]) -> 
         .filter_map(|row| Some((row.kind.strip_suffix("Template")?.to_owned(), row.name.clone())))
         .collect();
     Footprint { release: object_name.to_owned(), classes, templates }
+}
+
+/// The inventory of a release without the templates that newer releases of its ClusterStack (their inventories) have too, and
+/// have applied: an object that several have belongs to the newest of them, which it holds. The older ones go without it.
+pub fn without_shared<'a>(inventory: &[Resource], newer: impl Iterator<Item = &'a [Resource]>) -> Vec<Resource> {
+    let is_template = |row: &Resource| row.group.ends_with("cluster.x-k8s.io") && row.kind.ends_with("Template");
+    let applied = newer.flatten().filter(|row| is_template(row) && row.status == ResourceStatus::Synced);
+    let taken: BTreeSet<ObjectKey> = applied.map(key).collect();
+    inventory.iter().filter(|row| !(is_template(row) && taken.contains(&key(row)))).cloned().collect()
 }
 
 fn key(row: &Resource) -> ObjectKey {
@@ -396,5 +405,41 @@ mod tests {
         assert!(!with(json!({"observedGeneration": 2, "conditions": condition("True", Value::Null)})));
         assert!(!with(json!({"conditions": condition("False", json!(3))})));
         assert!(!with(json!({})));
+    }
+
+    #[test]
+    fn a_template_that_releases_have_in_common_holds_the_newest_of_them() {
+        let row = |name: &str, status| Resource {
+            group: "infrastructure.cluster.x-k8s.io".into(),
+            kind: "DockerMachineTemplate".into(),
+            namespace: "stacks".into(),
+            name: name.into(),
+            status,
+            ..Resource::default()
+        };
+        let (synced, not) = (ResourceStatus::Synced, ResourceStatus::NotSynced);
+        let old = [row("both", synced), row("old", synced), row("not yet", synced)];
+        let new = [row("both", synced), row("not yet", not)];
+        let names = |rows: &[Resource]| rows.iter().map(|row| row.name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&without_shared(&old, [&new[..]].into_iter())), ["old", "not yet"]);
+        assert_eq!(without_shared(&old, std::iter::empty()), old);
+        // A ClusterClass is never left out: Clusters name it.
+        let class = Resource { group: "cluster.x-k8s.io".into(), kind: "ClusterClass".into(), ..row("both", synced) };
+        assert_eq!(without_shared(std::slice::from_ref(&class), [std::slice::from_ref(&class)].into_iter()).len(), 1);
+        let clone = Cloned {
+            base_kind: "DockerMachine".into(),
+            namespace: "team".into(),
+            name: "clone".into(),
+            cluster: "c".into(),
+            from: "both".into(),
+            control_plane: false,
+        };
+        let machine = Cloned { name: "machine".into(), from: "clone".into(), ..clone.clone() };
+        let world = World { templates: vec![clone], machines: vec![machine], ..World::default() };
+        let users_of = |rows: &[Resource]| users(&footprint("docker-x-1-34-v1", "stacks", rows), &world).len();
+        assert_eq!(
+            (users_of(&old), users_of(&without_shared(&old, [&new[..]].into_iter())), users_of(&new)),
+            (1, 0, 1)
+        );
     }
 }

@@ -43,6 +43,11 @@ pub struct Live {
 }
 
 impl Live {
+    /// Which could not be read.
+    pub fn unread(&self) -> BTreeSet<ObjectKey> {
+        self.unreadable.keys().cloned().collect()
+    }
+
     /// Adds what was read later, which counts.
     pub fn extend(&mut self, later: Self) {
         self.unreadable.retain(|key, _| !later.objects.contains_key(key));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::super::Error;
-use super::super::delivery::{about_to_apply, hold_unreadable, rows};
+use super::super::delivery::{about_to_apply, hold_unreadable, leftover, rows};
 use super::helm_hooks::{self, Ran};
 use super::work::{Work, of_stage};
 use crate::api::cluster_addon::{StageAction, StagePhase, StageStatus};
@@ -188,6 +188,7 @@ impl Work<'_> {
         let recorded = (facts.resources.as_slice(), facts.retained.as_slice());
         let live = self.delivery.observe((&desired, &want.kinds), recorded, Some((memory, &uid))).await?;
         hold_unreadable(&mut desired, &live);
+        let unread = live.unread();
         let fights = memory.fights(&uid, Timestamp::now());
         let retry_refused = memory.retries_refused(&uid) || self.asked;
         let recorded: Vec<Row> = facts.resources.iter().chain(&facts.retained).cloned().collect();
@@ -197,6 +198,7 @@ impl Work<'_> {
                 desired,
                 recorded: &recorded,
                 live: &live.objects,
+                unread: &unread,
                 ignore: &[],
                 drift: DriftMode::default(),
                 fights: &fights,
@@ -231,6 +233,11 @@ impl Work<'_> {
             chart_of.get(&key_of(row)).copied().unwrap_or_default().clone_into(&mut row.stage);
         }
         facts.resources.extend(carried);
+        // What labels alone told of: the inventory is not rebuilt a second time.
+        let is_new = |key: &&ObjectKey| !recorded.iter().any(|row| key_of(row) == **key);
+        let found: Vec<ObjectKey> =
+            plan.prune.delete.iter().chain(&plan.prune.retain).filter(is_new).cloned().collect();
+        facts.retained.extend(leftover(&found, &live, &recorded));
         Ok((Delivered { plan, live, hooks: BTreeMap::new(), has_definitions }, changes))
     }
 

@@ -66,7 +66,7 @@ impl Work<'_> {
         let nothing = (&[][..], &BTreeMap::new());
         let live = self.delivery.observe(nothing, (&facts.resources, &[]), None).await?;
         let keys: Vec<ObjectKey> = facts.resources.iter().map(key_of).collect();
-        let prune = plan::prune(&self.delivery.owner, &live.objects, &facts.resources, &keys);
+        let prune = plan::prune(&self.delivery.owner, (&live.objects, &live.unread()), &facts.resources, &keys);
         let delivered = Delivered::nothing(prune, live);
         let gone =
             |key: &ObjectKey| !delivered.live.objects.contains_key(key) && !delivered.live.unreadable.contains_key(key);

@@ -13,7 +13,7 @@ use crate::api::condition::Reason;
 use crate::core::addon::helm_hooks::{Change, is_going, is_hook};
 use crate::core::addon::stages::{applied_by_some_hook, untouched, wanted};
 use crate::core::manifest::ObjectKey;
-use crate::core::plan::key_of;
+use crate::core::plan::{self, key_of};
 use crate::core::status::{AddonFacts, StepState, row_name};
 use crate::io::apply;
 use crate::io::observe::Live;
@@ -28,6 +28,12 @@ impl Work<'_> {
     ) -> Result<Holds, Error> {
         let of_stage: Vec<Row> = facts.resources.iter().filter(|row| row.stage == stage).cloned().collect();
         let is_of_stage = |key: &&ObjectKey| of_stage.iter().any(|row| key_of(row) == **key);
+        if let Some(key) = delivered.plan.prune.unread.iter().find(is_of_stage) {
+            // It may be what the rest is needed for.
+            let error = delivered.live.unreadable.get(key).map(|error| apply::refusal(error).message);
+            let message = format!("nothing is deleted while {key} can't be read: {}", error.unwrap_or_default());
+            return Ok(Holds::NotYet(message));
+        }
         let doomed: Vec<ObjectKey> = delivered.plan.prune.delete.iter().filter(is_of_stage).cloned().collect();
         if let (false, Some(trouble)) = (doomed.is_empty(), &self.missing) {
             // They may have moved to it.
@@ -104,8 +110,11 @@ impl Work<'_> {
 
     /// Deletes what no stage of any hook has any more, once all that the release has is applied and healthy.
     pub(super) async fn prune(&mut self, delivered: &Delivered, facts: &mut AddonFacts) -> Result<(), Error> {
-        let (delete, retain) = (&delivered.plan.prune.delete, &delivered.plan.prune.retain);
-        facts.retained = leftover(retain, &delivered.live);
+        let plan::Prune { delete, retain, unread, .. } = &delivered.plan.prune;
+        let recorded: Vec<Row> = facts.resources.iter().chain(&facts.retained).cloned().collect();
+        // What was refused before, or can't be read, stays known until it is gone.
+        facts.retained.retain(|row| delete.contains(&key_of(row)) || unread.contains(&key_of(row)));
+        facts.retained.extend(leftover(retain, &delivered.live, &recorded));
         facts.resources.retain(|row| !retain.contains(&key_of(row)));
         let applied = wanted(&facts.stages);
         let by_some_hook = applied_by_some_hook(self.config, &facts.stages);
@@ -140,13 +149,17 @@ impl Work<'_> {
         kept.extend(of_untouched.map(key_of));
         // What became a hook is of no inventory any more.
         let is_of_hook = |key: &ObjectKey| delivered.live.objects.get(key).is_some_and(is_hook);
-        facts.resources.retain(|row| !(delete.contains(&key_of(row)) && is_of_hook(&key_of(row))));
-        let doomed: Vec<Row> = leftover(delete, &delivered.live)
+        let became_hook = |row: &Row| delete.contains(&key_of(row)) && is_of_hook(&key_of(row));
+        facts.resources.retain(|row| !became_hook(row));
+        facts.retained.retain(|row| !became_hook(row));
+        let doomed: Vec<Row> = leftover(delete, &delivered.live, &recorded)
             .into_iter()
             .filter(|row| !kept.contains(&key_of(row)) && !is_of_hook(&key_of(row)))
             .collect();
         let refused = self.delete(&doomed, &delivered.live).await?;
-        facts.resources.retain(|row| !doomed.iter().any(|gone| key_of(gone) == key_of(row)));
+        let is_doomed = |row: &Row| doomed.iter().any(|gone| key_of(gone) == key_of(row));
+        facts.resources.retain(|row| !is_doomed(row));
+        facts.retained.retain(|row| !is_doomed(row));
         if let Some(refused) = refused {
             let row =
                 |row: &Row| Row { reason: Some(Reason::FailedToDeleteObjects), error: refused.clone(), ..row.clone() };

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use super::super::rights::Rights;
 use super::super::{Context, Doing, Error};
-use super::{owner_of, rows_of, targets};
+use super::{lacks_inventory, owner_of, rows_of, targets};
 use crate::api::ClusterStackRelease;
 use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::Reason;
-use crate::core::inventory::{is_unproved, was_refused_from_the_first};
+use crate::core::inventory::was_refused_from_the_first;
 use crate::core::manifest::ObjectKey;
 use crate::core::ownership::Owner;
 use crate::core::plan::{self, deletion_order};
@@ -39,8 +39,7 @@ pub(super) async fn targets_of(
     rights: &Rights,
     ctx: &Context,
 ) -> Result<Vec<Target>, Error> {
-    let rows = rows_of(release);
-    if is_unproved(&rows) { labelled(release, rights, ctx).await } else { targets(&rows, ctx).await }
+    if lacks_inventory(release) { labelled(release, rights, ctx).await } else { targets(&rows_of(release), ctx).await }
 }
 
 /// What the labels of objects say that the release applied.
@@ -62,9 +61,8 @@ pub(super) async fn remove(
     ctx: &Context,
 ) -> Result<Removal, Error> {
     let owner = owner_of(release);
-    let status = release.status.clone().unwrap_or_default();
     let account = account_of(rights, &owner.namespace, ctx).await?;
-    let found = match found(targets, &status.resources, &account, rights, &owner).await {
+    let found = match found(targets, &rows_of(release), &account, rights, &owner).await {
         Ok(found) => found,
         Err(trouble) => return Ok(Removal::Held(trouble)),
     };
