@@ -260,7 +260,7 @@ async fn a_deletion_waits_while_what_goes_before_it_cannot_be_read() {
     t.apply(&held).await;
     crate::addon::ready(&t, "c", V1).await;
     let ask = async || extension.call("BeforeClusterDelete", "before-cluster-delete", &named(&t, "c"), "").await;
-    proxy.set(Weather::Without("configmaps"));
+    proxy.set(Weather::Unread("configmaps"));
     t.delete(CLUSTER, "Cluster", "c").await;
     wait_for("the deletion to wait for what can't be read", || async {
         let answer = ask().await;

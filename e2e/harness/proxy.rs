@@ -31,6 +31,8 @@ pub(crate) enum Weather {
     Down,
     /// Objects of this resource can't be listed.
     Without(&'static str),
+    /// Objects of this resource can't be read.
+    Unread(&'static str),
     /// One thing goes wrong with one in six of the requests that it can happen to, and with every second watch.
     Faulty(Fault),
 }
@@ -167,8 +169,15 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         shared.spoiled.fetch_add(1, Ordering::Relaxed);
         return status(StatusCode::FORBIDDEN);
     }
+    if let Weather::Unread(resource) = weather
+        && parts.method == Method::GET
+        && parts.uri.path().split('/').any(|segment| segment == resource)
+    {
+        shared.spoiled.fetch_add(1, Ordering::Relaxed);
+        return status(StatusCode::INTERNAL_SERVER_ERROR);
+    }
     let turn = match weather {
-        Weather::Fair | Weather::Without(_) | Weather::Faulty(_) => 63,
+        Weather::Fair | Weather::Without(_) | Weather::Unread(_) | Weather::Faulty(_) => 63,
         Weather::Storm => shared.dice.lock().unwrap().random_range(0..64),
         Weather::Down => 8,
     };
