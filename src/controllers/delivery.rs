@@ -267,7 +267,7 @@ pub(super) fn hold_unreadable(desired: &mut [Desired], live: &Live) {
     }
 }
 
-/// How to ask for the objects of an inventory. A kind that is no longer served has no objects.
+/// How to ask for the objects of an inventory. A kind that is no longer served has no objects, if that is certain.
 pub(super) async fn targets(rows: &[Row], client: &Client, kinds: &Kinds) -> Result<Vec<Target>, Error> {
     let mut targets = Vec::with_capacity(rows.len());
     for row in rows {
@@ -276,10 +276,11 @@ pub(super) async fn targets(rows: &[Row], client: &Client, kinds: &Kinds) -> Res
         let kind = match exact.doing(|| format!("asking for kind {} of {api_version}", row.kind))? {
             Some(kind) => Some(kind),
             // The version in which it was applied may be gone, the kind still served.
-            None => kinds
-                .preferred(client, &row.group, &row.kind)
-                .await
-                .doing(|| format!("asking for kind {} of group {}", row.kind, row.group))?,
+            None => match kinds.certain(client, &row.group, &row.kind).await {
+                // Who may not see definitions takes discovery's word.
+                Err(kube::Error::Api(status)) if status.code == 403 => None,
+                found => found.doing(|| format!("asking for kind {} of group {}", row.kind, row.group))?,
+            },
         };
         if let Some(kind) = kind {
             targets.push(Target { key: key_of(row), kind });

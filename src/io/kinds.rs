@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIResourceList};
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
 use kube::core::discovery::v2::APIGroupDiscovery;
+use kube::core::response::Status;
 use kube::{Api, Client};
 use serde_json::Value;
 
@@ -42,8 +43,8 @@ type Group = (HashMap<String, Kind>, Instant);
 #[derive(Default)]
 pub struct Kinds {
     groups: Mutex<HashMap<String, Group>>,
-    /// The served versions of each group, the preferred one first.
-    versions: Mutex<Option<HashMap<String, Vec<String>>>>,
+    /// The served versions of each group, the preferred one first; since when.
+    versions: Mutex<Option<(HashMap<String, Vec<String>>, Instant)>>,
     /// What charts are told is served, since when.
     served: Mutex<Option<(Arc<BTreeSet<String>>, Instant)>>,
     /// The groups whose definitions changed, and when.
@@ -111,9 +112,34 @@ impl Kinds {
         Ok(None)
     }
 
+    /// The same where it must be certain that a kind has no objects: an API server that has just started, or is changing, may
+    /// list a group late. `None` only where no definition in force says that there is the kind. (Cluster API's contract names a
+    /// definition after its kind, in the plural.)
+    ///
+    /// # Errors
+    /// What the API server said; also where it has the definition and does not serve the kind.
+    pub async fn certain(&self, client: &Client, group: &str, kind: &str) -> Result<Option<Kind>, kube::Error> {
+        if let Some(found) = self.preferred(client, group, kind).await? {
+            return Ok(Some(found));
+        }
+        let name = format!("{}s.{group}", kind.to_lowercase());
+        let resource =
+            ApiResource::from_gvk(&GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition"));
+        let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
+        let found = api.list(&ListParams::default().fields(&format!("metadata.name={name}"))).await?;
+        if !found.items.iter().any(is_in_force) {
+            return Ok(None);
+        }
+        self.forget(group);
+        let message = format!("CustomResourceDefinition {name} is there, but {kind} is not served just now");
+        Err(kube::Error::Api(Status::failure(&message, "ServiceUnavailable").with_code(503).boxed()))
+    }
+
     async fn versions(&self, client: &Client, group: &str) -> Result<Vec<String>, kube::Error> {
         let known = |versions: &HashMap<String, Vec<String>>| versions.get(group).cloned().unwrap_or_default();
-        if let Some(versions) = &*self.lock_versions() {
+        if let Some((versions, read)) = &*self.lock_versions()
+            && (versions.contains_key(group) || read.elapsed() < ABSENT)
+        {
             return Ok(known(versions));
         }
         let generation = self.generation();
@@ -128,7 +154,7 @@ impl Kinds {
         let found = known(&versions);
         let mut known = self.lock_versions();
         if generation == self.generation() {
-            *known = Some(versions);
+            *known = Some((versions, Instant::now()));
         }
         Ok(found)
     }
@@ -208,13 +234,22 @@ impl Kinds {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_versions(&self) -> std::sync::MutexGuard<'_, Option<HashMap<String, Vec<String>>>> {
+    fn lock_versions(&self) -> std::sync::MutexGuard<'_, Option<(HashMap<String, Vec<String>>, Instant)>> {
         self.versions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Group>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a CustomResourceDefinition is one whose kind is served, now or in a moment.
+fn is_in_force(definition: &DynamicObject) -> bool {
+    let list = |path: &str| definition.data.pointer(path).and_then(Value::as_array).into_iter().flatten();
+    let established = |condition: &Value| condition["type"] == "Established" && condition["status"] == "True";
+    definition.metadata.deletion_timestamp.is_none()
+        && list("/status/conditions").any(established)
+        && list("/spec/versions").any(|version| version["served"] == true)
 }
 
 async fn served(client: &Client) -> Result<BTreeSet<String>, kube::Error> {
@@ -320,4 +355,73 @@ async fn down_beside(client: &Client) -> BTreeSet<String> {
         Some(join_api_version(&part("group")?, &part("version")?))
     };
     services.map(|all| all.items.into_iter().filter(is_down).filter_map(of).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    /// An API server that serves no group and has this definition of Clusters; how often it was asked.
+    fn server(definitions: Value) -> (Client, Arc<AtomicUsize>) {
+        let asked = Arc::new(AtomicUsize::default());
+        let count = Arc::clone(&asked);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            count.fetch_add(1, Ordering::SeqCst);
+            let is_list = request.uri().path().ends_with("/customresourcedefinitions");
+            let is_one = request.uri().query().is_some_and(|query| query.contains("clusters.cluster.x-k8s.io"));
+            let answer = match is_list {
+                true => json!({"metadata": {}, "items": if is_one { definitions.clone() } else { json!([]) }}),
+                false => json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": []}),
+            };
+            async move { Ok::<_, tower::BoxError>(Response::new(Body::from(answer.to_string().into_bytes()))) }
+        });
+        (Client::new(service, "default"), asked)
+    }
+
+    #[tokio::test]
+    async fn a_kind_is_absent_only_where_no_definition_in_force_says_otherwise() {
+        let definition = |established: &str, served: bool, going: bool| {
+            let mut definition = json!({
+                "metadata": {"name": "clusters.cluster.x-k8s.io"},
+                "spec": {"versions": [{"name": "v1beta1", "served": served}]},
+                "status": {"conditions": [{"type": "Established", "status": established}]},
+            });
+            if going {
+                definition["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            }
+            definition
+        };
+        for (name, definitions, is_certain) in [
+            ("none", json!([]), true),
+            ("in force", json!([definition("True", true, false)]), false),
+            ("its names are taken", json!([definition("False", true, false)]), true),
+            ("no version is served", json!([definition("True", false, false)]), true),
+            ("it goes", json!([definition("True", true, true)]), true),
+        ] {
+            let (client, _) = server(definitions);
+            let found = Kinds::default().certain(&client, "cluster.x-k8s.io", "Cluster").await;
+            assert_eq!(matches!(found, Ok(None)), is_certain, "{name}: {found:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_groups_there_are_is_asked_anew_after_a_definition_was_found_without_its_kind() {
+        let in_force = json!([{
+            "metadata": {"name": "clusters.cluster.x-k8s.io"},
+            "spec": {"versions": [{"served": true}]},
+            "status": {"conditions": [{"type": "Established", "status": "True"}]},
+        }]);
+        let (client, asked) = server(in_force);
+        let kinds = Kinds::default();
+        for _ in 0..2 {
+            kinds.certain(&client, "cluster.x-k8s.io", "Cluster").await.unwrap_err();
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 4);
+    }
 }

@@ -53,13 +53,12 @@ pub async fn clusters(client: &Client, kinds: &Kinds) -> Result<Vec<ClusterUse>,
 
 /// The same, whole.
 pub async fn cluster_objects(client: &Client, kinds: &Kinds) -> Result<Vec<Value>, kube::Error> {
-    let Some(kind) = kinds.preferred(client, CLUSTER_API, "Cluster").await? else { return Ok(Vec::new()) };
+    let Some(kind) = kinds.certain(client, CLUSTER_API, "Cluster").await? else { return Ok(Vec::new()) };
     list(client, &kind).await
 }
 
 async fn addons(client: &Client, kinds: &Kinds) -> Result<Vec<AddonUse>, kube::Error> {
-    let Some(kind) = kinds.get(client, crate::api::API_VERSION, "ClusterAddon").await? else { return Ok(Vec::new()) };
-    debug_assert_eq!(kind.resource.group, GROUP);
+    let Some(kind) = kinds.certain(client, GROUP, "ClusterAddon").await? else { return Ok(Vec::new()) };
     let addon = |object: &Value| {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(ToOwned::to_owned);
         Some(AddonUse {
@@ -94,7 +93,7 @@ async fn cloned(
     kind: &str,
     base: &str,
 ) -> Result<Vec<Cloned>, kube::Error> {
-    let Some(kind) = kinds.preferred(client, group, kind).await? else { return Ok(Vec::new()) };
+    let Some(kind) = kinds.certain(client, group, kind).await? else { return Ok(Vec::new()) };
     let api: Api<kube::api::DynamicObject> = api(client, &kind, "");
     let mut all = Vec::new();
     let mut params = ListParams::default().labels(CLUSTER_NAME_LABEL).limit(PAGE);
