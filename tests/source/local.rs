@@ -268,6 +268,67 @@ async fn a_large_stack_is_refused() {
 }
 
 #[tokio::test]
+async fn tags_commits_and_directories_are_weighed_before_they_are_read() {
+    const LARGE: usize = 1024 * 1024;
+    let directory = tempfile::tempdir().unwrap();
+    let git = allowed(directory.path());
+    let repository = Repository::new(directory.path().join("r"));
+    let good = repository.write_stack("stacks/docker/scs").commit();
+    let tree = repository::git(&repository.path, &["rev-parse", "HEAD^{tree}"]);
+    let stored = git2::Repository::open(&repository.path).unwrap();
+    let objects = stored.odb().unwrap();
+    let write = |kind, text: &[u8]| objects.write(kind, text).unwrap().to_string();
+    let commit = |tree: &str, size: usize| {
+        let head = format!("tree {tree}\nauthor a <a@b> 1 +0000\ncommitter a <a@b> 1 +0000\n\n");
+        let message = "a".repeat(size - head.len());
+        write(git2::ObjectType::Commit, format!("{head}{message}").as_bytes())
+    };
+    let tag = |size: usize| {
+        let head = format!("object {good}\ntype commit\ntag {TAG}\ntagger a <a@b> 1 +0000\n\n");
+        let message = "a".repeat(size - head.len());
+        write(git2::ObjectType::Tag, format!("{head}{message}").as_bytes())
+    };
+    let id = git2::Oid::from_str(&tree).unwrap();
+    // `name` leads to the good tree; the names make the directory large.
+    let directory_of = |name: &str, entries: usize| {
+        let mut content = Vec::new();
+        let mut add = |name: &str| {
+            content.extend_from_slice(format!("40000 {name}\0").as_bytes());
+            content.extend_from_slice(id.as_bytes());
+        };
+        (0..entries).for_each(|i| add(&format!("{i:08}-{}", "x".repeat(220))));
+        add(name);
+        write(git2::ObjectType::Tree, &content)
+    };
+    let wide = directory_of("stacks", 17_000);
+    let nested = {
+        let mut content = b"40000 stacks\0".to_vec();
+        content.extend_from_slice(git2::Oid::from_str(&wide).unwrap().as_bytes());
+        write(git2::ObjectType::Tree, &content)
+    };
+    for (id, expected) in [
+        (commit(&tree, LARGE), None),
+        (commit(&tree, LARGE + 1), Some("commit")),
+        (tag(LARGE), None),
+        (tag(LARGE + 1), Some("tag")),
+        (commit(&wide, 1000), Some("directory")),
+        (commit(&nested, 1000), Some("directory")),
+    ] {
+        repository::git(&repository.path, &["update-ref", &format!("refs/tags/{TAG}"), &id]);
+        let source = source(&git, &repository);
+        assert_eq!(source.list(&CancellationToken::new()).await.unwrap().tags.len(), 1, "others would be listed");
+        let fetched = fetch(&source).await;
+        let Some(expected) = expected else {
+            fetched.unwrap();
+            continue;
+        };
+        let error = fetched.unwrap_err();
+        assert!(matches!(error, SourceError::TooLarge { .. }), "{expected}: {error}");
+        assert!(error.to_string().starts_with(expected), "{expected}: {error}");
+    }
+}
+
+#[tokio::test]
 async fn names_that_are_patterns_are_not_fetched() {
     let directory = tempfile::tempdir().unwrap();
     let repository = Repository::new(directory.path().join("r"));

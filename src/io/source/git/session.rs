@@ -8,7 +8,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use git2::{Commit, ErrorCode, ObjectType, Oid, Reference, Repository, RepositoryOpenFlags};
+use git2::{Commit, ErrorCode, ObjectType, Oid, Reference, Repository, RepositoryOpenFlags, Tree};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -30,12 +30,15 @@ const REFUSALS: [&str; 3] = ["unexpected packet type", "unexpected pkt type", "n
 const MAX_TAGS: usize = 200_000;
 /// How many tags of tags may lead to a commit.
 const MAX_NESTED: usize = 8;
+const NESTED: &str = "it is a tag of a tag of a tag, and so on";
 /// How many repositories may borrow objects of one another in a row, as in Git.
 const ALTERNATES: usize = 5;
 /// How many files and directories of a repository on our own disk are looked at for links.
 const MAX_ENTRIES: usize = 100_000;
 /// How large a tag or a commit may be, in bytes.
 const MAX_OBJECT: usize = 1024 * 1024;
+/// How large one directory of a tree may be, in bytes: enough for more names than a release may have.
+const MAX_TREE: usize = 4 * 1024 * 1024;
 
 /// What a conversation needs.
 pub(super) struct Session {
@@ -109,6 +112,11 @@ impl Session {
     ) -> Result<Fetched, SourceError> {
         let id = Oid::from_str(&tag.revision).map_err(|_| layout(tag, "tag", "its revision is no id of a commit"))?;
         let read = |repository: &Repository| {
+            let objects = repository.odb().map_err(|error| self.local(&error))?;
+            if !objects.exists(id) {
+                return Err(self.gone(tag, "the repository has no such commit"));
+            }
+            self.weigh(repository, id)?;
             let commit = repository.find_commit(id).map_err(|error| match error.code() {
                 ErrorCode::NotFound => self.gone(tag, "the repository has no such commit"),
                 _ => self.local(&error),
@@ -151,15 +159,16 @@ impl Session {
             }
             Err(error) => return Err(self.local(&error)),
         };
-        let object = reference.peel(ObjectType::Any).map_err(|error| self.local(&error))?;
-        let found = object.id().to_string();
+        let (id, kind) = self.peel(repository, &reference, &tag.name)?;
+        let found = id.to_string();
         if found != tag.revision {
             let (tag, expected) = (tag.name.clone(), tag.revision.clone());
             return Err(SourceError::TagMoved { tag, expected, found });
         }
-        let Ok(commit) = object.into_commit() else {
+        if kind != ObjectType::Commit {
             return Err(layout(tag, "tag", "it points at no commit"));
-        };
+        }
+        let commit = repository.find_commit(id).map_err(|error| self.local(&error))?;
         self.stack(repository, &commit, Some(&reference), tag, places, trust)
     }
 
@@ -176,7 +185,7 @@ impl Session {
         let revision = commit.id().to_string();
         let signed = trust.map(|trust| self.signer(repository, reference, &revision, tag, trust));
         let signer = signed.transpose()?;
-        let tree = commit.tree().map_err(|error| self.local(&error))?;
+        let tree = self.tree(repository, commit.tree_id())?;
         let reader = Reader { session: self, repository, tag: &tag.name };
         let found = reader.stack(&tree, places).and_then(|stack| Ok((reader.files(&stack.tree)?, stack)));
         let (files, stack) = found.map_err(|error| error.signed_by(signer.as_ref()))?;
@@ -204,7 +213,7 @@ impl Session {
         let mut tags = Vec::new();
         while let Some(object) = id.filter(|id| id.to_string() != revision) {
             if tags.len() == MAX_NESTED {
-                return Err(layout(tag, "tag", "it is a tag of a tag of a tag, and so on"));
+                return Err(layout(tag, "tag", NESTED));
             }
             tags.push(self.object(repository, object, tag)?);
             id = repository.find_tag(object).ok().map(|tag| tag.target_id());
@@ -217,11 +226,59 @@ impl Session {
     /// A tag or commit as it is stored.
     fn object(&self, repository: &Repository, id: Oid, tag: &Tag) -> Result<Vec<u8>, SourceError> {
         let local = |error: git2::Error| self.local(&error);
-        let objects = repository.odb().map_err(local)?;
-        if objects.read_header(id).map_err(local)?.0 > MAX_OBJECT {
-            return Err(layout(tag, "tag", "its object, or its commit's, is larger than 1 MiB"));
+        let kind = self.weigh(repository, id)?;
+        if !matches!(kind, ObjectType::Tag | ObjectType::Commit) {
+            return Err(layout(tag, "tag", "it points at no commit"));
         }
+        let objects = repository.odb().map_err(local)?;
         Ok(objects.read(id).map_err(local)?.data().to_vec())
+    }
+
+    /// What kind an object is, before libgit2 makes it whole: what says how large it is weighs nothing. Files are weighed
+    /// where they are counted.
+    fn weigh(&self, repository: &Repository, id: Oid) -> Result<ObjectType, SourceError> {
+        let (size, kind) =
+            repository.odb().and_then(|objects| objects.read_header(id)).map_err(|error| self.local(&error))?;
+        let (name, limit) = match kind {
+            ObjectType::Tree => ("directory", MAX_TREE),
+            ObjectType::Commit => ("commit", MAX_OBJECT),
+            ObjectType::Tag => ("tag", MAX_OBJECT),
+            ObjectType::Blob | ObjectType::Any => return Ok(kind),
+        };
+        if size > limit {
+            let limit = TooLarge { what: "its size in bytes".to_owned(), limit: limit as u64 };
+            return Err(SourceError::TooLarge { of: format!("{name} {id} of {}", self.url.redacted()), limit });
+        }
+        Ok(kind)
+    }
+
+    /// A directory that is not too large.
+    pub(super) fn tree<'r>(&self, repository: &'r Repository, id: Oid) -> Result<Tree<'r>, SourceError> {
+        self.weigh(repository, id)?;
+        repository.find_tree(id).map_err(|error| self.local(&error))
+    }
+
+    /// What a tag leads to in the end, and its kind.
+    fn peel(
+        &self,
+        repository: &Repository,
+        reference: &Reference<'_>,
+        name: &str,
+    ) -> Result<(Oid, ObjectType), SourceError> {
+        let mut id = self.target(reference)?;
+        for _ in 0..=MAX_NESTED {
+            match self.weigh(repository, id)? {
+                ObjectType::Tag => id = repository.find_tag(id).map_err(|error| self.local(&error))?.target_id(),
+                kind => return Ok((id, kind)),
+            }
+        }
+        let tag = Tag { name: name.to_owned(), revision: String::new() };
+        Err(layout(&tag, "tag", NESTED))
+    }
+
+    fn target(&self, reference: &Reference<'_>) -> Result<Oid, SourceError> {
+        let resolved = reference.resolve().map_err(|error| self.local(&error))?;
+        resolved.target().ok_or_else(|| self.disk(&"a reference leads to nothing"))
     }
 
     /// Opens a repository on our own disk. Its path was found to be under a permitted root as it is written; here that
@@ -263,8 +320,13 @@ impl Session {
             self.go_on()?;
             let reference = reference.map_err(|error| self.local(&error))?;
             let Ok(Some(name)) = reference.name().map(|name| name.strip_prefix(TAGS)) else { continue };
-            let object = reference.peel(ObjectType::Any).map_err(|error| self.local(&error))?;
-            tags.push(Tag { name: name.to_owned(), revision: object.id().to_string() });
+            let revision = match self.peel(repository, &reference, name) {
+                Ok((id, _)) => id,
+                // The others are as good as before: who fetches this one is told.
+                Err(SourceError::TooLarge { .. } | SourceError::Layout { .. }) => self.target(&reference)?,
+                Err(error) => return Err(error),
+            };
+            tags.push(Tag { name: name.to_owned(), revision: revision.to_string() });
         }
         Ok(tags)
     }

@@ -97,7 +97,7 @@ impl<'r> Reader<'r> {
         if entry.kind() != Some(ObjectType::Tree) {
             return Ok(None);
         }
-        self.repository.find_tree(entry.id()).map(Some).map_err(|error| self.session.local(&error))
+        self.session.tree(self.repository, entry.id()).map(Some)
     }
 
     /// All files of the stack, links within it followed.
@@ -117,7 +117,7 @@ impl<'r> Reader<'r> {
             match entry.kind() {
                 Some(ObjectType::Tree) => {
                     self.count(found, &path, 0)?;
-                    let tree = self.repository.find_tree(entry.id()).map_err(|error| self.session.local(&error))?;
+                    let tree = self.session.tree(self.repository, entry.id())?;
                     self.walk(&tree, &path, found)?;
                 }
                 Some(ObjectType::Blob) => self.blob(&entry, path, found)?,
