@@ -285,6 +285,27 @@ async fn what_is_received_is_bounded() {
 }
 
 #[tokio::test]
+async fn what_a_pack_unpacks_to_is_bounded() {
+    let mut world = World::new();
+    let repository = Repository { path: world.repositories().join("r") };
+    let text: String = (0..2000).map(|line| format!("{line}\n")).collect();
+    world.commit = repository.write("else/a", &text).write("else/b", &format!("{text}more")).commit();
+    repository.tag(TAG);
+    let server = world.server().await;
+    let mut git = world.git();
+    for (largest, is_good) in [(10_000, true), (5000, false)] {
+        git.limits.file_bytes = largest;
+        let source = git.source(&server.url("r/.git"), None, world.access()).unwrap();
+        let fetched = fetch(&source, &world.tag(), &CancellationToken::new()).await;
+        assert_eq!(fetched.is_ok(), is_good, "{largest}: {:?}", fetched.err());
+        if let Err(error) = fetched {
+            assert!(matches!(error, SourceError::TooLarge { .. }), "{error}");
+            assert!(error.to_string().contains("a change, or what it changes"), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn who_waits_in_vain_is_freed_at_once() {
     let world = World::new();
     let server = world.server().await;

@@ -6,12 +6,15 @@
 //! Guarantees: credentials go to the URL's own host only, whose key or certificate was checked; nothing of the
 //! repository is executed, checked out or linked to; a call ends when its token is cancelled or its time is up.
 //!
+//! What comes is looked at before libgit2 makes objects of it, and each object before it is made whole: `pack`, `session`.
+//!
 //! An SSH host is reached by a relay of ours, at the address that was looked at, and what it sends is bounded. A thread
 //! keeps its place until it ended, so that their number stays bounded, also per host.
 //!
 //! Caveat: a repository on the operator's own disk is looked at when it is opened: whoever swaps its `alternates` in the
 //! moment behind that may have Git objects read from elsewhere.
 
+mod pack;
 mod relay;
 mod remote;
 mod session;

@@ -17,6 +17,7 @@ use super::super::answers::no_answer;
 use super::super::error::NO_SECRET;
 use super::super::{NO_LOGIN, SourceError};
 use super::SILENCE;
+use super::pack::{Bad, Bounds, Inspector, MAX_OBJECTS, MAX_UNPACKED};
 use super::relay::Relay;
 use super::session::Session;
 use super::transport::{self, LARGEST_LIST};
@@ -43,6 +44,7 @@ struct Seen {
     logins: Cell<u8>,
     untrusted: RefCell<Option<String>>,
     too_large: Cell<bool>,
+    bad_pack: RefCell<Option<Bad>>,
 }
 
 /// All references of the repository with the ids of their objects.
@@ -51,7 +53,8 @@ pub(super) fn list(session: &Session) -> Result<Vec<(String, String)>, SourceErr
     let talk = Talk::new(session, Wants::References)?;
     let fail = |error: Error| talk.explain(session, &error);
     let mut remote = Remote::create_detached(talk.url.as_str()).map_err(fail)?;
-    let connection = remote.connect_auth(Direction::Fetch, Some(callbacks(session, &talk)), None).map_err(fail)?;
+    let connection =
+        remote.connect_auth(Direction::Fetch, Some(callbacks(session, &talk, None)), None).map_err(fail)?;
     let heads = connection.list().map_err(fail)?;
     Ok(heads.iter().map(|head| (head.name().to_owned(), head.oid().to_string())).collect())
 }
@@ -169,9 +172,11 @@ fn fetch_once(session: &Session, from: &str, to: &str, depth: i32) -> Result<Scr
     let scratch = scratch(session)?;
     let talk = Talk::new(session, Wants::Pack)?;
     let fail = |error: Error| talk.explain(session, &error);
+    let bounds = Bounds { objects: MAX_OBJECTS, object: session.limits.file_bytes, work: MAX_UNPACKED };
+    let inspector = Inspector::new(scratch.repository.path().join("objects/pack"), bounds);
     let mut options = FetchOptions::new();
     options
-        .remote_callbacks(callbacks(session, &talk))
+        .remote_callbacks(callbacks(session, &talk, Some(inspector)))
         .follow_redirects(RemoteRedirect::None)
         .download_tags(AutotagOption::None)
         .update_fetchhead(false);
@@ -208,7 +213,8 @@ fn clear(directory: &Path) {
     }
 }
 
-fn callbacks<'a>(session: &'a Session, talk: &'a Talk) -> RemoteCallbacks<'a> {
+/// What libgit2 asks and tells. `inspector` looks at a pack while it comes, and ends the transfer of one that is bad.
+fn callbacks<'a>(session: &'a Session, talk: &'a Talk, mut inspector: Option<Inspector>) -> RemoteCallbacks<'a> {
     let seen = &talk.seen;
     let mut callbacks = RemoteCallbacks::new();
     callbacks.credentials(move |url, user, allowed| login(session, talk, url, user, allowed));
@@ -217,7 +223,13 @@ fn callbacks<'a>(session: &'a Session, talk: &'a Talk) -> RemoteCallbacks<'a> {
     callbacks.transfer_progress(move |progress| {
         let received = u64::try_from(progress.received_bytes()).unwrap_or(u64::MAX);
         seen.too_large.set(received > session.limits.packed_bytes);
-        !session.stop.is_cancelled() && !seen.too_large.get()
+        if session.stop.is_cancelled() || seen.too_large.get() || seen.bad_pack.borrow().is_some() {
+            return false;
+        }
+        let Some(inspector) = &mut inspector else { return true };
+        let looked = inspector.look(progress.received_objects(), progress.total_objects());
+        *seen.bad_pack.borrow_mut() = looked.err();
+        seen.bad_pack.borrow().is_none()
     });
     callbacks
 }
@@ -315,6 +327,14 @@ fn explain(session: &Session, seen: &Seen, problem: &str, error: &Error) -> Sour
         let limit = session.limits.packed_bytes;
         let limit = TooLarge { what: "the download in bytes".to_owned(), limit };
         return SourceError::TooLarge { of: url, limit };
+    }
+    match seen.bad_pack.take() {
+        Some(Bad::TooLarge(limit)) => return SourceError::TooLarge { of: url, limit },
+        Some(Bad::Unread(error)) => return session.disk(&format!("the pack that comes can't be read: {error}")),
+        Some(broken @ Bad::Broken(_)) => {
+            return SourceError::Unreachable { action, url, problem: broken.to_string() };
+        }
+        None => {}
     }
     let problem = problem.to_owned();
     let says = |text: &str| problem.contains(text);
