@@ -33,7 +33,13 @@ impl ChartFailure {
     #[must_use]
     pub fn shown(self, subject: &Subject) -> String {
         match self {
-            Self::Render(error) if subject.handles_secrets() => error.without_values().to_string(),
+            Self::Render(error) if subject.handles_secrets() => {
+                let mut secrets = Secrets::default();
+                if subject.secret_values {
+                    secrets.add_values(&subject.values);
+                }
+                error.without(&secrets).to_string()
+            }
             other => other.to_string(),
         }
     }
@@ -197,28 +203,56 @@ mod tests {
         [("Chart.yaml".to_owned(), text.into())].into()
     }
 
+    fn subject(values: Value, secret_values: bool) -> Subject {
+        Subject {
+            release: "x".into(),
+            namespace: "shop".into(),
+            values,
+            secret_values,
+            capabilities: Capabilities::default(),
+            include_crds: false,
+            first: None,
+            seed: None,
+            drawn: Drawn::new(),
+            answers: BTreeMap::new(),
+            clock: Timestamp::UNIX_EPOCH,
+            stop: None,
+        }
+    }
+
     #[test]
     fn an_error_of_a_chart_with_values_of_a_secret_shows_none_of_them() {
         let mut tree = files("x");
         tree.insert("templates/a.yaml".to_owned(), "{{ fail .Values.password }}".into());
         for (secret_values, shows) in [(false, true), (true, false)] {
-            let subject = Subject {
-                release: "x".into(),
-                namespace: "shop".into(),
-                values: serde_json::json!({"password": "swordfish"}),
-                secret_values,
-                capabilities: Capabilities::default(),
-                include_crds: false,
-                first: None,
-                seed: None,
-                drawn: Drawn::new(),
-                answers: BTreeMap::new(),
-                clock: Timestamp::UNIX_EPOCH,
-                stop: None,
-            };
+            let subject = subject(serde_json::json!({"password": "swordfish"}), secret_values);
             let Err(error) = chart(&tree, &subject) else { panic!("it renders") };
             let shown = error.shown(&subject);
             assert!(shown.contains("templates/a.yaml") && shown.contains("swordfish") == shows, "{shown}");
+        }
+    }
+
+    #[test]
+    fn values_of_a_secret_that_a_schema_refuses_are_shown_nowhere() {
+        let mut tree = files("x");
+        let schema = r#"{"properties":{"db":{"properties":{"password":{"type":"string","minLength":20}}}}}"#;
+        tree.insert("values.schema.json".to_owned(), schema.into());
+        let sub = "apiVersion: v1\nname: sub\nversion: 1.0.0\n";
+        tree.insert("charts/sub/Chart.yaml".to_owned(), sub.into());
+        for (values, says) in [
+            (serde_json::json!({"db": {"password": "hunter2"}}), "x:\n- at '/db/password': value is shorter than 20"),
+            (serde_json::json!({"sub": "hunter2"}), "type mismatch on sub: a map is wanted"),
+        ] {
+            for secret_values in [false, true] {
+                let subject = subject(values.clone(), secret_values);
+                let Err(error) = chart(&tree, &subject) else { panic!("it renders") };
+                let shown = error.shown(&subject);
+                assert_eq!(
+                    (shown.contains("hunter2"), shown.contains(says)),
+                    (!secret_values, secret_values),
+                    "{shown}"
+                );
+            }
         }
     }
 
@@ -232,17 +266,9 @@ mod tests {
         };
         let subject = Subject {
             release: "docker-x".into(),
-            namespace: "shop".into(),
-            values: Value::Null,
-            secret_values: false,
-            capabilities: Capabilities::default(),
-            include_crds: false,
-            first: None,
             seed: Some(Seed([77; 32])),
-            drawn: Drawn::new(),
             answers: [(lookup, serde_json::json!({"data": {"password": "swordfish"}}))].into(),
-            clock: Timestamp::UNIX_EPOCH,
-            stop: None,
+            ..subject(Value::Null, false)
         };
         let shown = format!("{subject:?}");
         assert!(!shown.contains("swordfish") && !shown.contains("77") && shown.contains("docker-x"), "{shown}");

@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 use serde_json::Value as Json;
 
 use super::HelmVersion;
-use super::error::RenderError;
+use super::error::{LEFT_OUT, RenderError, Told};
 use super::go_template::functions::dict::deep_copy;
 use super::go_template::json::from_json;
 use super::go_template::value::{Map, Value};
@@ -45,7 +45,7 @@ impl<'a> Node<'a> {
     pub(crate) fn new(chart: &'a Chart, helm: HelmVersion) -> Result<Rc<Self>, RenderError> {
         let values = match chart.all_values.as_deref().filter(|_| helm == HelmVersion::V4) {
             Some(Ok(values)) => Some(as_map(values)),
-            Some(Err(error)) => return Err(RenderError::Values(error.to_string())),
+            Some(Err(error)) => return Err(RenderError::Values(Told::bare(error.to_string()))),
             None => None,
         };
         let wanted = chart.metadata.dependencies.iter().map(|dependency| {
@@ -161,7 +161,9 @@ pub(super) fn coalesce(node: &Node<'_>, values: &Rc<Map>, merge: bool, helm: Hel
             Some(Value::Map(own)) => own,
             Some(other) => {
                 let found = super::go_template::print::text(&other);
-                return Err(RenderError::Values(format!("type mismatch on {}: {found}", child.name)));
+                let place = format!("type mismatch on {}", child.name);
+                let bare = format!("{place}: a map is wanted, and the value is {LEFT_OUT}");
+                return Err(RenderError::Values(Told::new(format!("{place}: {found}"), bare)));
             }
         };
         coalesce_globals(&own, values);

@@ -63,10 +63,10 @@ pub enum RenderError {
     },
     /// The values can't be merged.
     #[error("{0}")]
-    Values(String),
+    Values(Told),
     /// The values are not what `values.schema.json` wants.
     #[error("values don't meet the specifications of the schema(s) in the following chart(s):\n{0}")]
-    Schema(String),
+    Schema(Told),
     /// A rendered document is no YAML, or no Kubernetes object.
     #[error("YAML parse error on {path}: {message}")]
     Manifest {
@@ -90,7 +90,8 @@ impl RenderError {
                 }
             }
             Self::Manifest { message, .. } => *message = secrets.hide(message),
-            _ => {}
+            Self::Values(told) | Self::Schema(told) => told.quoting = secrets.hide(&told.quoting),
+            Self::NotInstallable(_) | Self::MissingDependencies(_) | Self::KubeVersion { .. } => {}
         }
         self
     }
@@ -101,13 +102,24 @@ impl RenderError {
         match &mut self {
             Self::Template(error) | Self::Parse(error) => error.without_values(),
             Self::Manifest { message, .. } => {
-                let place = |part: &&str| part.starts_with("line ") && part.contains(", column ");
-                let place = message.split(": ").find(place).map_or(String::new(), |place| format!("{place}: "));
+                let place = message.split(": ").find(|part| is_place(part));
+                let place = place.map_or(String::new(), |place| format!("{place}: "));
                 *message = format!("{place}{LEFT_OUT}");
             }
-            _ => {}
+            Self::Values(told) | Self::Schema(told) => told.quoting.clone_from(&told.bare),
+            Self::NotInstallable(_) | Self::MissingDependencies(_) | Self::KubeVersion { .. } => {}
         }
         self
+    }
+
+    /// Without what may hold values, and with these hidden in what was taken for the chart's own words.
+    #[must_use]
+    pub fn without(self, secrets: &Secrets) -> Self {
+        let mut error = self.without_values();
+        if let Self::Template(at) | Self::Parse(at) = &mut error {
+            at.message = secrets.hide(&at.message);
+        }
+        error
     }
 
     /// What was asked for in vain when the error occurred: with it the chart may render.
@@ -117,6 +129,45 @@ impl RenderError {
             Self::Manifest { lacks, .. } => lacks.clone(),
             _ => Needs::default(),
         }
+    }
+}
+
+/// Whether it is `line 1, column 2`.
+fn is_place(part: &str) -> bool {
+    let numbers = part.strip_prefix("line ").and_then(|rest| rest.split_once(", column "));
+    numbers.is_some_and(|(line, column)| [line, column].iter().all(|number| number.parse::<usize>().is_ok()))
+}
+
+/// What is said of values: as Helm says it, and without anything that they hold but keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    quoting: String,
+    bare: String,
+}
+
+impl Told {
+    pub(super) fn new(quoting: String, bare: String) -> Self {
+        Self { quoting, bare }
+    }
+
+    /// What holds nothing of the values.
+    pub(super) fn bare(text: String) -> Self {
+        Self { quoting: text.clone(), bare: text }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.quoting.is_empty()
+    }
+
+    pub(super) fn append(&mut self, more: &Self) {
+        self.quoting.push_str(&more.quoting);
+        self.bare.push_str(&more.bare);
+    }
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.quoting)
     }
 }
 
@@ -192,7 +243,7 @@ impl TemplateError {
 }
 
 /// In place of what may be secret.
-const LEFT_OUT: &str = "left out, for the chart handles secrets; `clusterstack template` shows it";
+pub(super) const LEFT_OUT: &str = "left out, for the chart handles secrets; `clusterstack template` shows it";
 
 /// What a text that was given to `tpl` is called.
 pub(crate) const MADE: &str = "the text given to tpl";
@@ -278,6 +329,61 @@ mod tests {
             let low = shown.to_lowercase();
             assert!(!low.contains("sword") && !low.contains("h s i f") && !low.contains("b9f1"), "{template}: {shown}");
             assert!(shown.contains("demo/templates/a.yaml") && shown.contains(place), "{template}: {shown}");
+        }
+    }
+
+    /// A refusal of these values, as the command line and as everybody reads it.
+    fn refused(files: &[(&str, &str)], values: serde_json::Value) -> (String, String) {
+        let files = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned().into()));
+        let chart = Chart::load(&files.collect()).unwrap();
+        let capabilities = Capabilities::default();
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let input = RenderInput { values, ..RenderInput::new(Release::new("r", "shop"), &capabilities, now) };
+        let error = render(&chart, &input).unwrap_err();
+        (error.to_string(), error.without_values().to_string())
+    }
+
+    #[test]
+    fn refused_values_are_shown_by_their_path_and_rule_alone() {
+        for (schema, rule) in [
+            (r#"{"type": "string", "minLength": 20}"#, "value is shorter than 20 characters"),
+            (r#"{"type": "integer"}"#, "value is not of type \"integer\""),
+            (r#"{"enum": ["a", "b"]}"#, "value is not one of \"a\" or \"b\""),
+            (r#"{"pattern": "^x"}"#, "value does not match \"^x\""),
+            (r#"{"format": "ipv4", "not": {"type": "string"}}"#, "is not allowed for value"),
+            (r#"{"anyOf": [{"type": "null"}]}"#, "value is not valid under any of the schemas"),
+        ] {
+            let schema = format!(r#"{{"properties":{{"db":{{"properties":{{"password":{schema}}}}}}}}}"#);
+            let chart = "apiVersion: v2\nname: demo\nversion: 1.0.0\n";
+            let files = [("Chart.yaml", chart), ("values.schema.json", &schema)];
+            let (told, shown) = refused(&files, serde_json::json!({"db": {"password": "hunter2"}}));
+            assert!(told.contains("demo:\n- at '/db/password': ") && told.contains("hunter2"), "{schema}: {told}");
+            assert!(shown.contains("demo:\n- at '/db/password': ") && shown.contains(rule), "{schema}: {shown}");
+            assert!(!shown.contains("hunter2"), "{schema}: {shown}");
+        }
+    }
+
+    #[test]
+    fn a_list_and_a_subchart_that_are_refused_show_none_of_their_values() {
+        let sub = ("charts/sub/Chart.yaml", "apiVersion: v2\nname: sub\nversion: 1.0.0\n");
+        let chart = ("Chart.yaml", "apiVersion: v2\nname: demo\nversion: 1.0.0\n");
+        for (schema, values, rule) in [
+            ("{}", serde_json::json!({"sub": "hunter2"}), "type mismatch on sub: a map is wanted"),
+            ("{}", serde_json::json!({"sub": ["hunter2"]}), "type mismatch on sub: a map is wanted"),
+            (
+                r#"{"properties":{"a":{"items":[{}],"additionalItems":false}},"$schema":"http://json-schema.org/draft-07/schema#"}"#,
+                serde_json::json!({"a": [1, "hunter2"]}),
+                "- at '/a': Additional items are not allowed (1 item)",
+            ),
+            (
+                r#"{"properties":{"a":{"propertyNames":{"maxLength":3}}}}"#,
+                serde_json::json!({"a": {"hunter2": 1}}),
+                "- at '/a': a key is longer than 3 characters",
+            ),
+        ] {
+            let (told, shown) = refused(&[chart, sub, ("values.schema.json", schema)], values);
+            assert!(told.contains("hunter2"), "{told}");
+            assert!(shown.contains(rule) && !shown.contains("hunter2"), "{shown}");
         }
     }
 

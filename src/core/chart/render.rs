@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::dependencies::{Node, coalesce, missing, process_enabled, process_imports};
 use super::engine::{Charts, Engine, GoTemplate, Texts};
-use super::error::{RenderError, TemplateError};
+use super::error::{RenderError, TemplateError, Told};
 use super::go_template::eval::{Definitions, Eval, define, locate};
 use super::go_template::json::{from_json, to_json};
 use super::go_template::memo::Memo;
@@ -36,12 +36,12 @@ pub fn render(chart: &Chart, input: &RenderInput<'_>) -> Result<Rendered, Render
 /// # Errors
 /// As [`render`], and what the engines refuse.
 pub fn render_with(chart: &Chart, input: &RenderInput<'_>, engines: &[&dyn Engine]) -> Result<Rendered, RenderError> {
-    let tree = prepared(chart, input)?;
+    let mut secrets = looked_up(input);
+    let tree = prepared(chart, input).map_err(|error| error.hiding(&secrets))?;
     let mut crds = Vec::new();
     if input.include_crds {
         collect_crds(&tree.root, input.crds_as_text, &mut crds)?;
     }
-    let mut secrets = looked_up(input);
     let texts = texts(&Charts { tree: &tree }, input, engines).map_err(|error| error.hiding(&secrets))?;
     let Texts { mut files, missing_lookups, answered_lookups, drawn, asked_time, secrets: mut more } = texts;
     secrets.append(&mut more);
@@ -128,7 +128,10 @@ fn resolve<'a>(chart: &'a Chart, input: &RenderInput<'_>) -> Result<Tree<'a>, Re
             Value::Map(map) => Ok(map),
             _ => Ok(new_map()),
         },
-        other => Err(RenderError::Values(format!("values are no map but {}", super::metadata::json_type(other)))),
+        other => {
+            let kind = super::metadata::json_type(other);
+            Err(RenderError::Values(Told::bare(format!("values are no map but {kind}"))))
+        }
     };
     let root = Node::new(chart, input.helm)?;
     process_enabled(&root, &given()?, "", input.helm)?;

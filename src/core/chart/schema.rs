@@ -1,13 +1,13 @@
 //! `values.schema.json`
 
-use std::fmt::Write as _;
 use std::sync::OnceLock;
 
 use bytes::Bytes;
-use jsonschema::{Retrieve, Uri, Validator};
+use jsonschema::error::ValidationErrorKind;
+use jsonschema::{Retrieve, Uri, ValidationError, Validator};
 
 use super::dependencies::Node;
-use super::error::RenderError;
+use super::error::{RenderError, Told};
 use super::go_template::json::to_json;
 use super::go_template::value::Value;
 use super::scope::Tree;
@@ -50,18 +50,17 @@ impl Retrieve for Refused {
 
 /// Checks the values of a chart and its subcharts against their schemas.
 pub(super) fn validate(tree: &Tree<'_>) -> Result<(), RenderError> {
-    let mut problems = String::new();
+    let mut problems = Told::default();
     check(&tree.root, &Value::Map(tree.values.clone()), &mut problems);
     if problems.is_empty() { Ok(()) } else { Err(RenderError::Schema(problems)) }
 }
 
-fn check(node: &Node<'_>, values: &Value, problems: &mut String) {
+fn check(node: &Node<'_>, values: &Value, problems: &mut Told) {
     if let Some(schema) = &node.chart.schema
         && let Err(problem) = check_one(schema, values)
     {
-        problems.push_str(&node.name);
-        problems.push_str(":\n");
-        problems.push_str(&problem);
+        problems.append(&Told::bare(format!("{}:\n", node.name)));
+        problems.append(&problem);
     }
     for child in node.children() {
         if let Some(own @ Value::Map(_)) = values.as_map().and_then(|map| map.get(&child.name)) {
@@ -70,17 +69,29 @@ fn check(node: &Node<'_>, values: &Value, problems: &mut String) {
     }
 }
 
-fn check_one(schema: &Schema, values: &Value) -> Result<(), String> {
-    let validator = schema.validator()?;
+fn check_one(schema: &Schema, values: &Value) -> Result<(), Told> {
+    let validator = schema.validator().map_err(Told::bare)?;
     let values = to_json(values).unwrap_or_default();
     if validator.is_valid(&values) {
         return Ok(());
     }
-    let mut problems = String::new();
+    let mut problems = Told::default();
     for error in validator.iter_errors(&values) {
-        _ = writeln!(problems, "- at '{}': {error}", error.instance_path());
+        let said = |what: &str| format!("- at '{}': {what}\n", error.instance_path());
+        problems.append(&Told::new(said(&error.to_string()), said(&rule(&error, "value"))));
     }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// The rule that is broken, with `what` in place of what breaks it.
+fn rule(error: &ValidationError<'_>, what: &str) -> String {
+    match error.kind() {
+        // What masks values does not reach the error in here.
+        ValidationErrorKind::PropertyNames { error } => rule(error, "a key"),
+        // The engine's words may quote what it read.
+        ValidationErrorKind::RegexEngineFailure { .. } => format!("{what} can't be matched with its pattern"),
+        _ => error.masked_with(what).to_string(),
+    }
 }
 
 #[cfg(test)]

@@ -388,7 +388,7 @@ fn render_chart(files: FileTree, subject: &Subject) -> Attempt {
                         hooks.map(|hook| HelmHook { manifest: hook.manifest.hiding(&hidden), ..hook }).collect();
                     attempt.manifests = Ok(parts.objects.into_iter().map(|object| object.hiding(&hidden)).collect());
                 }
-                Err(error) => attempt.manifests = Err(failed(error.to_string())),
+                Err(error) => attempt.manifests = Err(failed(hidden.hide(&error.to_string()))),
             }
         }
         Err(error) => {
