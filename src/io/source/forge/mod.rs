@@ -155,7 +155,7 @@ impl Judge {
         message: &str,
     ) -> (SourceError, &'static str) {
         let status = answer.status;
-        let said = self.http.without_secrets(&said(message));
+        let said = said(message, |text| self.http.without_secrets(text));
         let problem = if said.is_empty() { format!("HTTP {status}") } else { format!("HTTP {status}: {said}") };
         let problem = said_there(&answer.extensions, &problem);
         let url = redacted(url);
@@ -193,8 +193,8 @@ impl Judge {
     }
 }
 
-/// What a server says of an error: `message` or `error` of JSON, else the start of a short text.
-fn said(body: &str) -> String {
+/// What a server says of an error: `message` or `error` of JSON, else the start of a short text. `hide` takes secrets out.
+fn said(body: &str, hide: impl Fn(&str) -> String) -> String {
     let json: Option<serde_json::Value> = serde_json::from_str(body).ok();
     let field = |name: &str| json.as_ref()?.get(name)?.as_str().map(ToOwned::to_owned);
     let text = match (field("message").or_else(|| field("error")), &json) {
@@ -204,7 +204,9 @@ fn said(body: &str) -> String {
         _ => String::new(),
     };
     let line: Vec<&str> = text.split_whitespace().collect();
-    line.join(" ").chars().filter(|c| !c.is_control()).take(SHOWN).collect()
+    let line: String = line.join(" ").chars().filter(|c| !c.is_control()).collect();
+    // Before it is cut: the beginning of a secret is not found any more.
+    hide(&line).chars().take(SHOWN).collect()
 }
 
 /// The last cause of an error: those above it repeat it, or show URLs that hold secrets. Of silence, how long it was.
@@ -287,8 +289,20 @@ mod tests {
             ("down for maintenance", "down for maintenance"),
             ("", ""),
         ] {
-            assert_eq!(said(body), expected, "{body}");
+            assert_eq!(said(body, str::to_owned), expected, "{body}");
         }
-        assert_eq!(said(&"x".repeat(5000)).len(), SHOWN);
+        assert_eq!(said(&"x".repeat(5000), str::to_owned).len(), SHOWN);
+    }
+
+    #[test]
+    fn a_token_that_is_echoed_across_the_cut_shows_nothing_of_itself() {
+        let hide = |text: &str| text.replace("ghp_swordfish", "***");
+        for before in [0, SHOWN - 14, SHOWN - 12, SHOWN - 5, SHOWN - 1, SHOWN] {
+            let text = format!("{}ghp_swordfish is no good token", "x".repeat(before));
+            for body in [text.clone(), serde_json::json!({"message": text}).to_string()] {
+                let shown = said(&body, hide);
+                assert!(!shown.contains("gh") && shown.chars().count() <= SHOWN, "{shown}");
+            }
+        }
     }
 }
