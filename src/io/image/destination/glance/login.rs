@@ -222,8 +222,7 @@ impl Keystone {
         let answer: Value = serde_json::from_slice(&body)
             .map_err(|_| unusable("the identity service's answer can't be read".to_owned()))?;
         let now = Timestamp::now();
-        let end = answer.pointer("/token/expires_at").and_then(Value::as_str).and_then(|text| text.parse().ok());
-        let until = end.map_or(now + LIFE, |end: Timestamp| end - MARGIN);
+        let until = until(&answer, now);
         let endpoint = match &self.endpoint {
             Some(own) => own.clone(),
             None => self.endpoint_of(&answer).ok_or_else(|| {
@@ -249,6 +248,14 @@ impl Keystone {
         };
         Url::parse(endpoints.find(here)?["url"].as_str()?).ok()
     }
+}
+
+/// Until when a token is used that came at `now`.
+fn until(answer: &Value, now: Timestamp) -> Timestamp {
+    let end = answer.pointer("/token/expires_at").and_then(Value::as_str).and_then(|text| text.parse().ok());
+    // An end at the edge of what a timestamp can say is one as it is.
+    let before = |end: Timestamp| end.checked_sub(MARGIN).unwrap_or(end);
+    end.map_or_else(|| now.checked_add(LIFE).unwrap_or(now), before)
 }
 
 /// The service's URL, to which `v2/…` is added.

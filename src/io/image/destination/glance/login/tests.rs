@@ -80,3 +80,19 @@ fn the_catalogue_is_asked_for_interface_and_region() {
         assert_eq!(endpoint.as_deref(), found, "{extra}");
     }
 }
+
+#[test]
+fn a_token_is_used_until_shortly_before_its_end_whatever_the_server_says_that_is() {
+    let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let least = Timestamp::MIN.to_string();
+    for (end, expected) in [
+        (json!("2026-01-01T08:00:00.000000Z"), "2026-01-01T07:50:00Z".parse().unwrap()),
+        (json!(least), Timestamp::MIN),
+        (json!(Timestamp::MAX.to_string()), Timestamp::MAX.checked_sub(MARGIN).unwrap()),
+        (json!("-20000-01-01T00:00:00Z"), now.checked_add(LIFE).unwrap()),
+        (json!("soon"), now.checked_add(LIFE).unwrap()),
+        (Value::Null, now.checked_add(LIFE).unwrap()),
+    ] {
+        assert_eq!(until(&json!({"token": {"expires_at": end}}), now), expected, "{end}");
+    }
+}
