@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cel::{Context, Program, Value as Cel};
+use cel::{Context, ExecutionError, Program, Value as Cel};
 use serde_json::Value;
 use thiserror::Error;
 
@@ -92,12 +92,13 @@ pub fn holds(wait: &WaitFor, objects: &BTreeMap<String, Value>) -> Result<bool, 
     let program = compile(&wait.conditions)?;
     let mut context = Context::default();
     for (key, object) in objects {
-        context.add_variable(key.clone(), object).map_err(|error| ConditionError::Evaluate(error.to_string()))?;
+        let unread = |_| ConditionError::Evaluate(format!("the object {key} can't be read"));
+        context.add_variable(key.clone(), object).map_err(unread)?;
     }
     match program.execute(&context) {
         Ok(Cel::Bool(holds)) => Ok(holds),
         Ok(other) => Err(ConditionError::NotBool(kind_of(&other))),
-        Err(error) => Err(ConditionError::Evaluate(error.to_string())),
+        Err(error) => Err(ConditionError::Evaluate(why(&error, &wait.conditions))),
     }
 }
 
@@ -132,12 +133,121 @@ fn is_loop_variable(expression: &str, name: &str) -> bool {
     })
 }
 
+/// Why an evaluation failed, in words of our own: those of CEL quote values, and an object may be a Secret. What is
+/// named stands in the expression.
+fn why(error: &ExecutionError, expression: &str) -> String {
+    match error {
+        ExecutionError::NoSuchKey(key) if stands_in(expression, key) => format!("no such key: {key}"),
+        ExecutionError::NoSuchKey(_) => "no such key: its name comes of an object, and is left out".to_owned(),
+        ExecutionError::UndeclaredReference(name) if stands_in(expression, name) => {
+            format!("there is no object or function called {name}")
+        }
+        ExecutionError::NoSuchOverload(call) if call.function() == "_._" => {
+            format!("{} has no fields", call.argument_types().first().map_or("something", |name| type_named(name)))
+        }
+        ExecutionError::NoSuchOverload(call) => {
+            let types: Vec<&str> = call.argument_types().iter().map(|name| type_named(name)).collect();
+            format!("{} can't be applied to {}", function(call.function(), expression), types.join(" and "))
+        }
+        ExecutionError::UnsupportedBinaryOperator(operator, left, right) => {
+            format!("{} can't be applied to {} and {}", sign(operator), type_of(left), type_of(right))
+        }
+        ExecutionError::ValuesNotComparable(left, right) => {
+            format!("{} and {} can't be compared", type_of(left), type_of(right))
+        }
+        ExecutionError::UnsupportedIndex(index, of) => format!("{} is no index of {}", type_of(index), type_of(of)),
+        ExecutionError::UnsupportedKeyType(key) => format!("{} is no key of a map", type_of(key)),
+        ExecutionError::UnexpectedType { got, want } => {
+            format!("there is {} where {} is wanted", type_named(got), type_named(want))
+        }
+        ExecutionError::NotSupportedAsMethod { method, target } => {
+            format!("{} has no method {}", type_of(target), function(method, expression))
+        }
+        ExecutionError::UnsupportedTargetType { target } => format!("a function does not take {}", type_of(target)),
+        ExecutionError::InvalidArgumentCount { expected, actual } => {
+            format!("a function takes {expected} arguments and gets {actual}")
+        }
+        ExecutionError::MissingArgumentOrTarget => "a function lacks an argument".to_owned(),
+        ExecutionError::FunctionError { function: name, .. } => {
+            format!("{} fails with what it is given", function(name, expression))
+        }
+        ExecutionError::Overflow(operator, ..) => format!("{} gives a number that is too large", sign(operator)),
+        ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => "a division by zero".to_owned(),
+        ExecutionError::IndexOutOfBounds(_) => "an index is past the end of its list".to_owned(),
+        ExecutionError::DuplicateKey(_) => "a map has one key twice".to_owned(),
+        _ => "an operation is not possible with what the objects hold".to_owned(),
+    }
+}
+
+/// Whether a text is a whole word of the expression.
+fn stands_in(expression: &str, word: &str) -> bool {
+    let is_part = |character: char| character.is_alphanumeric() || character == '_';
+    !word.is_empty()
+        && expression.match_indices(word).any(|(at, _)| {
+            let (before, after) = (&expression[..at], &expression[at + word.len()..]);
+            !before.ends_with(is_part) && !after.starts_with(is_part)
+        })
+}
+
+/// A function as the expression calls it: `_+_` is CEL's name of an operator.
+fn function(name: &str, expression: &str) -> String {
+    let called = name.replace('_', "");
+    let is_operator = !called.is_empty() && called.chars().all(|character| character.is_ascii_punctuation());
+    match name {
+        "@in" => "in".to_owned(),
+        _ if is_operator => called,
+        _ if stands_in(expression, name) => name.to_owned(),
+        _ => "a function".to_owned(),
+    }
+}
+
+/// How an operator is written.
+fn sign(operator: &'static str) -> &'static str {
+    match operator {
+        "add" => "+",
+        "sub" => "-",
+        "mul" => "*",
+        "div" => "/",
+        "rem" => "%",
+        other => other,
+    }
+}
+
+/// A type by CEL's name of it. Anything else may be a value: CEL puts one in the place of a type here and there.
+fn type_named(name: &str) -> &'static str {
+    match name {
+        "bool" => "true or false",
+        "string" => "a text",
+        "bytes" => "bytes",
+        "int" | "i64" => "a number (int)",
+        "uint" | "u64" => "a number (uint)",
+        "double" | "float" | "f64" => "a number (double)",
+        "list" => "a list",
+        "map" => "a map",
+        "map key" => "a key of a map",
+        "null" | "null_type" => "null",
+        _ => "something else",
+    }
+}
+
+/// The type of a value; CEL tells numbers apart.
+fn type_of(value: &Cel) -> &'static str {
+    match value {
+        Cel::Int(_) => type_named("int"),
+        Cel::UInt(_) => type_named("uint"),
+        Cel::Float(_) => type_named("double"),
+        other => kind_of(other),
+    }
+}
+
 fn kind_of(value: &Cel) -> &'static str {
     match value {
         Cel::String(_) => "a text",
         Cel::Int(_) | Cel::UInt(_) | Cel::Float(_) => "a number",
         Cel::List(_) => "a list",
         Cel::Map(_) => "a map",
+        Cel::Bool(_) => "true or false",
+        Cel::Bytes(_) => "bytes",
         Cel::Null => "null",
         _ => "something else",
     }
@@ -217,8 +327,8 @@ mod tests {
     fn what_gives_no_answer_says_why() {
         for (expression, expected) in [
             ("first.spec.replicas", "gives a number, not true or false"),
-            ("first.spec.nothing == 1", "nothing"),
-            ("third.spec.replicas == 1", "third"),
+            ("first.spec.nothing == 1", "can't be evaluated: no such key: nothing"),
+            ("third.spec.replicas == 1", "there is no object or function called third"),
             ("first.spec.replicas ==", "does not compile"),
             ("first.spec.replicas == 'two' ++", "does not compile"),
         ] {
@@ -226,6 +336,53 @@ mod tests {
             assert!(error.contains(expected), "{expression}: {error}");
         }
         assert_eq!(evaluate(&"!".repeat(MAX_EXPRESSION + 1)), Err(ConditionError::TooLong));
+    }
+
+    #[test]
+    fn nothing_that_an_object_holds_is_shown() {
+        let secret = json!({"data": {"token": "aHVudGVyMg==", "pin": 48_151_623, "list": ["aHVudGVyMg=="], "no": {}}});
+        for (expression, says) in [
+            ("s.data.token + 1 == 2", "+ can't be applied to a text and a number"),
+            ("s.data.token - s.data.pin == 2", "- can't be applied to a text and a number"),
+            ("s.data.token && s.data.pin", "&& can't be applied to a text and a number"),
+            ("s.data.token < 1", "a text and a number"),
+            ("-s.data.token == 1", "a text"),
+            ("!s.data.token", "a text"),
+            ("s.data[s.data.token] == 1", "no such key: its name comes of an object, and is left out"),
+            ("s.data[s.data.pin] == 1", "no such key: its name comes of an object, and is left out"),
+            ("s.data['aHVudGVy'] == 1", "no such key: aHVudGVy"),
+            ("s.data.phase == 1", "no such key: phase"),
+            ("s.data.token.phase == 1", "a text has no fields"),
+            ("s.data.list[s.data.pin] == 1", "past the end"),
+            ("s.data.list[s.data.token] == 1", "[] can't be applied to a list and a text"),
+            ("s.data.list[0].nothing() == 1", "nothing"),
+            ("s.data.token.matches(s.data.token + '(')", "matches fails with what it is given"),
+            ("int(s.data.token) == 1", "int fails with what it is given"),
+            ("double(s.data.token) == 1.0", "double fails with what it is given"),
+            ("bool(s.data.token)", "bool fails with what it is given"),
+            ("size(s.data.pin) == 1", "size can't be applied to a number"),
+            ("s.data.pin.startsWith('4')", "startsWith"),
+            ("s.data.token.startsWith(s.data.pin)", "startsWith"),
+            ("s.data.pin / (s.data.pin - s.data.pin) == 1", "a division by zero"),
+            ("s.data.pin % (s.data.pin - s.data.pin) == 1", "a division by zero"),
+            ("s.data.pin * 18446744073709551615u == 1u", "* gives a number that is too large"),
+            ("s.data.pin * 2 == 1", "* can't be applied to a number (uint) and a number (int)"),
+            ("s.data.token in s.data.token", "in can't be applied to a text and a text"),
+            ("s.data.token.exists(c, c == 1)", ""),
+            ("s.data.list.all(c, c + 1 == 1)", "can't be applied to a text and a number"),
+            ("{s.data.token: 1, s.data.token: 2} == {}", ""),
+            ("s.data.token ? true : false", ""),
+            ("string(s.data.no) == 'a'", "string"),
+            ("s.data.token", "gives a text, not true or false"),
+        ] {
+            let wait = WaitFor { objects: Vec::new(), conditions: expression.into() };
+            let objects = BTreeMap::from([("s".to_owned(), secret.clone())]);
+            let evaluation = move || holds(&wait, &objects);
+            let answer = std::thread::Builder::new().stack_size(STACK).spawn(evaluation).unwrap().join().unwrap();
+            let shown = answer.unwrap_err().to_string();
+            assert!(shown.contains(says), "{expression}: {shown}");
+            assert!(!shown.contains("aHVudGVyMg") && !shown.contains("4815"), "{expression}: {shown}");
+        }
     }
 
     #[test]
