@@ -188,6 +188,25 @@ impl Bundle {
     }
 }
 
+/// Holds signed files against the release that they are shown as, where no name of an archive tells of which they are. The
+/// chart must name the stack; the version stands there too, or in `metadata.yaml`, which [`Bundle::from_files`] holds
+/// against the name.
+///
+/// # Errors
+/// They could be another release's, for a human.
+pub fn of_release(name: &ReleaseName, files: &FileTree) -> Result<(), String> {
+    let chart = below(files, CLUSTER_CLASS);
+    let says = |field: &str, expected: &str| match version::chart_says(&chart, field) {
+        Some(found) if found == expected => Ok(()),
+        found => Err(format!(
+            "nothing that is signed says that it is {name}, so it may be another release's: {CLUSTER_CLASS}/{CHART} has the {field} {:?}, not {expected}",
+            found.unwrap_or_default()
+        )),
+    };
+    says("name", &format!("{}-{CLUSTER_CLASS}", name.stem()))?;
+    if files.contains_key(METADATA) { Ok(()) } else { says("version", &name.version.to_string()) }
+}
+
 /// The files with `<< .ClusterClassVersion >>` and its kin filled in, as csctl does.
 pub(in crate::core) fn filled_in(
     files: &FileTree,
@@ -296,7 +315,7 @@ fn remarks(
     differs("csctl.yaml: provider.type", csctl.and_then(|csctl| csctl.provider.as_deref()), &name.provider);
     differs("csctl.yaml: clusterStackName", csctl.and_then(|csctl| csctl.cluster_stack.as_deref()), &name.stack);
     let chart = format!("{}-{CLUSTER_CLASS}", name.stem());
-    differs("cluster-class/Chart.yaml: name", version::chart_name(class_chart).as_deref(), &chart);
+    differs("cluster-class/Chart.yaml: name", version::chart_says(class_chart, "name").as_deref(), &chart);
     if metadata.is_none() && csctl.is_none() {
         remarks.push("neither metadata.yaml nor csctl.yaml tells the patch version of Kubernetes".to_owned());
     }

@@ -11,13 +11,13 @@ use clusterstack::core::limits::Limits;
 use clusterstack::core::name::ReleaseName;
 use clusterstack::core::source::{AllowList, Refused};
 use clusterstack::io::source::directory::DirectorySource;
-use clusterstack::io::source::{Fetched, Source, SourceError};
+use clusterstack::io::source::{Fetched, Source, SourceError, Wanted};
 use clusterstack::io::unpack;
 use rustix::fs::{CWD, RenameFlags};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use super::wanted;
+use super::{signed, wanted};
 
 const TAG: &str = "docker-scs-1-30-v1";
 
@@ -58,6 +58,52 @@ async fn a_release_lies_there_as_in_git_or_as_assets() {
     write(&assets, &format!("{TAG}/docker-scs-1-30-cluster-class-v1.tgz"), unpack::pack(&chart).unwrap());
     write(&assets, &format!("{TAG}/disk.qcow2"), "an image");
     assert_eq!(fetch(&source(&assets)).await.unwrap().files, fetched.files);
+}
+
+#[tokio::test]
+async fn signed_files_count_whole_and_under_the_name_that_they_were_signed_for() {
+    let keys = TempDir::new().unwrap();
+    let Some(key) = signed::key(keys.path(), "ours") else { return };
+    let trust = signed::summed_by(key);
+    let (class, old) = ("docker-scs-1-30-cluster-class-v1.tgz", "docker-scs-1-30-cluster-class-v0-sha.old.tgz");
+    let (chart, metadata, addon) = ("cluster-class/Chart.yaml", "metadata.yaml", "cluster-addon/Chart.yaml");
+    let name = "name: docker-scs-1-30-cluster-class";
+    for (case, text, signed, left_out, problem) in [
+        ("genuine assets", "", &[class, metadata, "disk.qcow2"][..], "disk.qcow2", None),
+        ("genuine assets without metadata", "", &[class], "", None),
+        ("rollback of assets", "", &[old, metadata], metadata, Some("metadata.yaml, which is not there")),
+        ("rollback of assets without metadata", "", &[old], "", Some("it may be another version's")),
+        ("stages are left out", "", &[class, "clusteraddon.yaml"], "clusteraddon.yaml", Some("clusteraddon.yaml")),
+        ("as in Git, with metadata", name, &[chart, metadata], "", None),
+        ("as in Git, with the chart's version", "version: v1", &[chart, addon], "", None),
+        ("as in Git, of another version", "version: v2", &[chart], "", Some("has the version \"v2\", not v1")),
+        ("as in Git, of no version", name, &[chart], "", Some("has the version \"\", not v1")),
+        ("as in Git, of another stack", "name: x", &[chart, metadata], "", Some("has the name \"x\", not docker-scs")),
+        ("as in Git, without its addon", name, &[chart, metadata, addon], addon, Some(addon)),
+        ("as in Git, without its metadata", name, &[chart, metadata], metadata, Some(metadata)),
+    ] {
+        let directory = TempDir::new().unwrap();
+        let text = if text.starts_with("version") { format!("{name}\n{text}\n") } else { format!("{text}\n") };
+        let packed = unpack::pack(&[(format!("x/{chart}"), Bytes::from(text.clone()))].into()).unwrap();
+        let content = |path: &str| if path.ends_with(".tgz") { packed.clone() } else { Bytes::from(text.clone()) };
+        let files = signed.iter().map(|path| ((*path).to_owned(), content(path))).collect();
+        for (path, content) in signed::summed(keys.path(), "ours", &files) {
+            if path != left_out {
+                write(&directory, &format!("{TAG}/{path}"), content);
+            }
+        }
+        let (source, cancel) = (source(&directory), CancellationToken::new());
+        let tag = source.resolve(&source.list(&cancel).await.unwrap().tags[0], &cancel).await.unwrap();
+        let release = release();
+        let wanted = Wanted { trust: Some(&trust), ..wanted(&tag, &release) };
+        match (source.fetch(&wanted, &cancel).await, problem) {
+            (Ok(fetched), None) => assert!(fetched.signer.is_some(), "{case}"),
+            (Err(error @ SourceError::NotVerified { .. }), Some(part)) => {
+                assert!(error.to_string().contains(part), "{case}: {error}");
+            }
+            (found, _) => panic!("{case}: {found:?}"),
+        }
+    }
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::forge::{Asked, StandIn, access, chart, content, page, silent, sum, truncated};
+use super::signed;
 
 const TOKEN: &str = "ghp_swordfish";
 const CLASS: &str = "docker-x-1-34-cluster-class-v1.tgz";
@@ -445,6 +446,43 @@ async fn what_should_be_signed_and_is_not_is_refused_before_it_is_unpacked() {
     });
     let listing = list(&source).await.unwrap();
     refused(fetch(&source, &listing.tags[0], Some(&trust(false))).await.unwrap_err());
+}
+
+#[tokio::test]
+async fn signed_assets_count_whole_and_under_the_name_that_they_were_signed_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(key) = signed::key(directory.path(), "ours") else { return };
+    let (world, trust) = (World::new().await, signed::summed_by(key));
+    let (old, addon) = ("docker-x-1-34-cluster-class-v0-sha.old.tgz", "docker-x-1-34-cluster-addon-v1.tgz");
+    let metadata = "metadata.yaml";
+    for (case, signed, left_out, problem) in [
+        ("genuine", &[CLASS, addon, metadata, "disk.qcow2"][..], "disk.qcow2", None),
+        ("genuine, without metadata", &[CLASS, addon], "", None),
+        ("genuine, an archive that keeps its version", &[old, metadata], "", None),
+        ("rollback", &[old, addon, metadata], metadata, Some("with metadata.yaml, which is not there")),
+        ("rollback to a release without metadata", &[old], "", Some("it may be another version's")),
+        ("an addon is left out", &[CLASS, addon, metadata], addon, Some(addon)),
+        ("images are left out", &[CLASS, metadata, "node-images.yaml"], "node-images.yaml", Some("node-images.yaml")),
+    ] {
+        let content = |name: &str| if name.ends_with(".tgz") { chart() } else { Bytes::from("a: 1\n") };
+        let files = signed.iter().map(|name| ((*name).to_owned(), content(name))).collect();
+        let mut files = signed::summed(directory.path(), "ours", &files);
+        files.remove(left_out);
+        world.change(|r| {
+            let assets = (1..).zip(&files).map(|(id, (name, content))| asset(id, name, content));
+            r.releases[0]["assets"] = assets.collect::<Vec<_>>().into();
+            r.files = (1..).zip(files.into_values()).collect();
+        });
+        let source = world.source();
+        let listing = list(&source).await.unwrap();
+        match (fetch(&source, &listing.tags[0], Some(&trust)).await, problem) {
+            (Ok(_), None) => {}
+            (Err(error @ SourceError::NotVerified { .. }), Some(part)) => {
+                assert!(error.to_string().contains(part), "{case}: {error}");
+            }
+            (found, _) => panic!("{case}: {found:?}"),
+        }
+    }
 }
 
 /// The claims of a JSON Web Token whose signature is of the key.

@@ -1,8 +1,10 @@
 //! Signed tags, fetched from a server without history and read from the disk.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use bytes::Bytes;
 use clusterstack::core::name::ReleaseName;
 use clusterstack::core::verification::{ChecksumTrust, GitTrust, Keys, NotVerified, Trust};
 use clusterstack::io::source::git::GitSource;
@@ -10,12 +12,13 @@ use clusterstack::io::source::{Access, Fetched, Source, SourceError, Wanted};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
+use super::forge::sum;
 use super::git;
 use super::repository::{self, Repository};
 use super::server::Server;
 
 /// A new SSH key; `None`, and says so, without ssh-keygen.
-fn key(directory: &Path, name: &str) -> Option<Vec<u8>> {
+pub fn key(directory: &Path, name: &str) -> Option<Vec<u8>> {
     let path = directory.join(name);
     let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-C", name, "-f"]).arg(&path).output();
     let Ok(output) = made else {
@@ -24,6 +27,27 @@ fn key(directory: &Path, name: &str) -> Option<Vec<u8>> {
     };
     assert!(output.status.success());
     Some(std::fs::read(path.with_extension("pub")).unwrap())
+}
+
+/// The files with their sums, which the key `name` in `directory` signed.
+pub fn summed(directory: &Path, name: &str, files: &BTreeMap<String, Bytes>) -> BTreeMap<String, Bytes> {
+    let sums: String = files.iter().map(|(name, content)| format!("{}  {name}\n", sum(content))).collect();
+    let (path, signature) = (directory.join("SHA256SUMS"), directory.join("SHA256SUMS.sig"));
+    std::fs::write(&path, &sums).unwrap();
+    let _ = std::fs::remove_file(&signature);
+    let mut command = Command::new("ssh-keygen");
+    command.args(["-q", "-Y", "sign", "-n", "file", "-f"]).arg(directory.join(name)).arg(&path);
+    assert!(command.output().unwrap().status.success());
+    let signature = Bytes::from(std::fs::read(signature).unwrap());
+    let beside = [("SHA256SUMS".to_owned(), Bytes::from(sums)), ("SHA256SUMS.sig".to_owned(), signature)];
+    files.clone().into_iter().chain(beside).collect()
+}
+
+/// Whose signed sums count.
+pub fn summed_by(key: Vec<u8>) -> Trust {
+    let keys = Keys([("ours.pub".to_owned(), key)].into());
+    let checksums = ChecksumTrust { file: "SHA256SUMS".into(), keys, now: Timestamp::now() };
+    Trust { checksums: Some(checksums), ..Trust::default() }
 }
 
 fn sign(repository: &Repository, key: &Path, tag: &str, of: &str) {

@@ -92,8 +92,8 @@ pub(super) fn set(chart: &mut FileTree, directory: &str, version: &str) -> Resul
     Ok(())
 }
 
-/// The name in a chart's `Chart.yaml`.
-pub(super) fn chart_name(chart: &FileTree) -> Option<String> {
+/// A text in a chart's `Chart.yaml`: its `name`, its `version`.
+pub(super) fn chart_says(chart: &FileTree, field: &str) -> Option<String> {
     let value = yaml::parse(std::str::from_utf8(chart.get(CHART)?).ok()?).ok()?;
-    Some(value.get("name")?.as_str()?.to_owned())
+    Some(value.get(field)?.as_str()?.to_owned())
 }

@@ -17,6 +17,13 @@ pub struct Checksums {
     pub sums: BTreeMap<String, String>,
 }
 
+impl Checksums {
+    /// Names of the files that were summed.
+    pub fn names(&self) -> Vec<String> {
+        self.sums.keys().cloned().collect()
+    }
+}
+
 /// Names of the signature beside a file of checksums, the one to prefer first.
 pub fn signature_names(file: &str) -> [String; 4] {
     [".asc", ".sig", ".gpg", ".minisig"].map(|end| format!("{file}{end}"))

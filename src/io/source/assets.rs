@@ -14,11 +14,15 @@ use crate::core::files::FileTree;
 use crate::core::limits::Limits;
 use crate::core::name::ReleaseName;
 use crate::core::node_images;
+use crate::core::verification::NotVerified;
 use crate::io::unpack;
+
+/// What says of which version a release is.
+const METADATA: &str = "metadata.yaml";
 
 /// Files that are taken as they are.
 const PLAIN: [&str; 5] =
-    ["metadata.yaml", "csctl.yaml", "clusteraddon.yaml", "cluster-addon-values.yaml", "cluster-addon-values.yaml.tera"];
+    [METADATA, "csctl.yaml", "clusteraddon.yaml", "cluster-addon-values.yaml", "cluster-addon-values.yaml.tera"];
 
 /// How names of archives end.
 const ARCHIVES: [&str; 3] = [".tgz", ".tar.gz", ".zip"];
@@ -54,26 +58,68 @@ pub fn wanted(tag: &Tag, release: &ReleaseName, names: &[String]) -> Result<Vec<
 /// The archive of a component: the one of the release's version if there is one, else the only one. The addon's version
 /// may be an older one than the release's.
 fn chart(release: &ReleaseName, component: &str, names: &[String]) -> Result<Option<String>, String> {
-    let prefix = format!("{}-{component}-", release.stem());
-    let all: Vec<&String> = names
-        .iter()
-        .filter(|name| name.starts_with(&prefix) && ARCHIVES.iter().any(|end| name.ends_with(end)))
-        .collect();
-    let version = release.version.to_string();
-    let exact = all.iter().find(|name| {
-        let of = &name[prefix.len()..];
-        let of = ARCHIVES.iter().find_map(|end| of.strip_suffix(end)).unwrap_or(of);
-        of == version || of == version.replace('.', "-")
-    });
+    let all: Vec<&String> = names.iter().filter(|name| version_of(release, component, name).is_some()).collect();
+    let exact = all.iter().find(|name| is_exact(release, component, name));
     match (exact, all.as_slice()) {
         (Some(exact), _) => Ok(Some((**exact).clone())),
         (None, []) => Ok(None),
         (None, [only]) => Ok(Some((*only).clone())),
         (None, several) => {
             let several: Vec<&str> = several.iter().map(|name| name.as_str()).collect();
-            Err(format!("which one is the {component} of {version}: {}?", several.join(", ")))
+            Err(format!("which one is the {component} of {}: {}?", release.version, several.join(", ")))
         }
     }
+}
+
+/// The version in the name of a component's archive.
+fn version_of<'a>(release: &ReleaseName, component: &str, name: &'a str) -> Option<&'a str> {
+    let of = name.strip_prefix(&format!("{}-{component}-", release.stem()))?;
+    ARCHIVES.iter().find_map(|end| of.strip_suffix(end))
+}
+
+/// Whether it is the archive of the release's own version.
+fn is_exact(release: &ReleaseName, component: &str, name: &str) -> bool {
+    let version = release.version.to_string();
+    version_of(release, component, name).is_some_and(|of| of == version || of == version.replace('.', "-"))
+}
+
+/// Holds the names of signed files against the release that they are shown as: a signature alone does not say for which
+/// one it was made.
+///
+/// # Errors
+/// They could be another version's: there is neither `metadata.yaml`, which is held against the name later, nor a class
+/// archive of this version.
+pub fn of_release(what: &str, release: &ReleaseName, signed: &[String]) -> Result<(), NotVerified> {
+    if signed.iter().any(|name| name == METADATA || is_exact(release, CLUSTER_CLASS, name)) {
+        return Ok(());
+    }
+    let problem = format!(
+        "nothing that is signed says that it is {release}, so it may be another version's: sign {METADATA} with it, or a {}-{CLUSTER_CLASS}-{}.tgz",
+        release.stem(),
+        release.version
+    );
+    Err(NotVerified::Invalid { what: what.to_owned(), problem })
+}
+
+/// Holds the names in a signed file of checksums, `what`, against the files that are there of a release: what was signed
+/// of it must be there, and be of it. That those which are there were signed is looked at for each.
+///
+/// # Errors
+/// Something is left out, or they could be another version's.
+pub fn complete(
+    what: &str,
+    tag: &Tag,
+    release: &ReleaseName,
+    signed: &[String],
+    there: &[String],
+) -> Result<(), NotVerified> {
+    let invalid = |problem: String| NotVerified::Invalid { what: what.to_owned(), problem };
+    let needed = wanted(tag, release, signed).map_err(|error| invalid(error.to_string()))?;
+    let missing: Vec<&str> = needed.iter().filter(|name| !there.contains(name)).map(String::as_str).collect();
+    if missing.is_empty() {
+        return of_release(what, release, signed);
+    }
+    Err(invalid(format!("it is of a release with {}, which is not there: publish all of it", missing.join(", "))))
 }
 
 /// The stack's directory as it lies in Git, made of the assets that [`wanted`] named.
@@ -154,6 +200,42 @@ mod tests {
         ] {
             let found = wanted(&tag(), &release(), &names(&given)).ok();
             assert_eq!(found, expected.map(|expected| names(&expected)), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_signed_is_there_and_of_this_release() {
+        let (class, older) = ("docker-scs-1-30-cluster-class-v1.tgz", "docker-scs-1-30-cluster-class-v0-sha.a.tgz");
+        let (addon, config) = ("docker-scs-1-30-cluster-addon-v1.tgz", "clusteraddon.yaml");
+        let whole = vec![class, addon, config, "metadata.yaml"];
+        let without = |name: &str| whole.iter().copied().filter(|kept| *kept != name).collect::<Vec<_>>();
+        for (case, signed, there, problem) in [
+            ("whole", whole.clone(), whole.clone(), None),
+            ("no metadata, the archive has the version", vec![class, addon], vec![class, addon], None),
+            ("an older archive, and metadata", vec![older, "metadata.yaml"], vec![older, "metadata.yaml"], None),
+            ("signed images are not needed", vec![class, "disk.qcow2", "hashes.json"], vec![class], None),
+            ("the sums of several versions", vec![class, older], vec![class], None),
+            ("an older version", vec![older], vec![older], Some("it may be another version's")),
+            ("an older version without its metadata", vec![older, "metadata.yaml"], vec![older], Some("metadata.yaml")),
+            ("an older archive for this one", vec![class, older], vec![older], Some(class)),
+            ("no metadata", whole.clone(), without("metadata.yaml"), Some("with metadata.yaml, which is not there")),
+            ("no addon", whole.clone(), without(addon), Some(addon)),
+            ("no stages", whole.clone(), without(config), Some(config)),
+            ("no images", vec![class, "node-images.yaml"], vec![class], Some("node-images.yaml")),
+            (
+                "another stack's",
+                vec!["docker-x-1-30-cluster-class-v1.tgz", "metadata.yaml"],
+                vec![],
+                Some("there is no"),
+            ),
+            ("nothing", vec![], vec![class], Some("there is no docker-scs-1-30-cluster-class-v1.tgz")),
+        ] {
+            let found = complete("SHA256SUMS", &tag(), &release(), &names(&signed), &names(&there));
+            match (found, problem) {
+                (Ok(()), None) => {}
+                (Err(error), Some(part)) => assert!(error.to_string().contains(part), "{case}: {error}"),
+                (found, _) => panic!("{case}: {found:?}"),
+            }
         }
     }
 

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::rooted::{Directory, Entry};
 use super::{Fetched, Listing, Source, SourceError, Tag, Wanted, assets};
-use crate::core::bundle::CLUSTER_CLASS;
+use crate::core::bundle::{self, CLUSTER_CLASS};
 use crate::core::digest::hex;
 use crate::core::files::FileTree;
 use crate::core::limits::{Budget, Limits, check_path};
@@ -160,7 +160,7 @@ impl DirectorySource {
             let (tag, expected) = (tag.name.clone(), tag.revision.clone());
             return Err(SourceError::TagMoved { tag, expected, found: revision });
         }
-        let as_in_git = files.contains_key(&format!("{CLUSTER_CLASS}/Chart.yaml"));
+        let as_in_git = files.contains_key(&chart());
         let signer = signed(tag, release, trust, &files)?;
         let files = if as_in_git {
             files
@@ -176,6 +176,11 @@ impl DirectorySource {
         let (path, component_ids) = (tag.name.clone(), BTreeMap::new());
         Ok(Fetched { url: self.url(), revision, path, files, component_ids, signer })
     }
+}
+
+/// What a stack has as it lies in Git.
+fn chart() -> String {
+    format!("{CLUSTER_CLASS}/Chart.yaml")
 }
 
 fn layout(tag: &Tag, path: &str, problem: &str) -> SourceError {
@@ -203,6 +208,18 @@ fn signed(
         |path: &str| path == asked.file || checksums::signature_names(&asked.file).iter().any(|name| name == path);
     for (path, content) in files.iter().filter(|(path, _)| !own(path)) {
         checksums::check(&checked, path, content).map_err(refuse)?;
+    }
+    let (what, mut signed) = (format!("{}/{}", tag.name, asked.file), checked.names());
+    if signed.contains(&chart()) {
+        if let Some(missing) = signed.iter().find(|path| !own(path) && !files.contains_key(*path)) {
+            let problem = format!("it is of a release with {missing}, which is not there: copy all of it");
+            return Err(refuse(NotVerified::Invalid { what, problem }));
+        }
+        bundle::of_release(release, files).map_err(|problem| refuse(NotVerified::Invalid { what, problem }))?;
+    } else {
+        signed.retain(|path| !path.contains('/'));
+        let there: Vec<String> = files.keys().cloned().collect();
+        assets::complete(&what, tag, release, &signed, &there).map_err(refuse)?;
     }
     Ok(Some(checked.signer))
 }

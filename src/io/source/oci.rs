@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Access, Fetched, Listing, Source, SourceError, Tag, Wanted, assets};
 use crate::api::cluster_stack_source::Quota;
 use crate::core::artifact::{Descriptor, Document, Manifest, TITLE};
-use crate::core::bundle::CLUSTER_CLASS;
+use crate::core::bundle::{self, CLUSTER_CLASS};
 use crate::core::files::FileTree;
 use crate::core::limits::{Limits, TooLarge};
 use crate::core::name::ReleaseName;
@@ -137,6 +137,10 @@ impl OciSource {
         };
         let signer = self.signed(release, trust, &digest).await?;
         let files = self.files(tag, release, &manifest).await.map_err(|error| error.signed_by(signer.as_ref()))?;
+        if signer.is_some() {
+            let refuse = |problem| SourceError::NotVerified { release: release.to_string(), problem };
+            of_release(&format!("{}@{digest}", self.url()), release, &manifest, &files).map_err(refuse)?;
+        }
         let (path, component_ids) = (String::new(), BTreeMap::new());
         Ok(Fetched { url: self.url(), revision: tag.revision.clone(), path, files, component_ids, signer })
     }
@@ -250,17 +254,32 @@ fn layers<'a>(
         let name = format!("{}-{CLUSTER_CLASS}-{}.tgz", release.stem(), release.version);
         return Ok(BTreeMap::from([(name, chart)]));
     }
-    let title = |layer: &&Descriptor| layer.annotations.get(TITLE).filter(|title| is_file_name(title)).cloned();
-    let names: Vec<String> = manifest.layers.iter().filter_map(|layer| title(&layer)).collect();
-    let wanted = assets::wanted(tag, release, &names)?;
+    let wanted = assets::wanted(tag, release, &titles(manifest))?;
     let mut layers = BTreeMap::new();
     for layer in &manifest.layers {
-        let Some(name) = title(&layer).filter(|name| wanted.contains(name)) else { continue };
+        let Some(name) = title(layer).filter(|name| wanted.contains(name)) else { continue };
         if layers.insert(name.clone(), layer).is_some() {
             return Err(layout(tag, &name, "several layers have this name"));
         }
     }
     Ok(layers)
+}
+
+/// Holds what is signed against the release whose tag leads there: the registry chooses where a tag leads.
+fn of_release(what: &str, release: &ReleaseName, manifest: &Manifest, files: &FileTree) -> Result<(), NotVerified> {
+    if manifest.config.media_type != HELM_CONFIG {
+        return assets::of_release(what, release, &titles(manifest));
+    }
+    bundle::of_release(release, files).map_err(|problem| NotVerified::Invalid { what: what.to_owned(), problem })
+}
+
+/// The names of an artifact's files.
+fn titles(manifest: &Manifest) -> Vec<String> {
+    manifest.layers.iter().filter_map(title).collect()
+}
+
+fn title(layer: &Descriptor) -> Option<String> {
+    layer.annotations.get(TITLE).filter(|title| is_file_name(title)).cloned()
 }
 
 /// Whether a title is a plain name, and no path.
@@ -328,6 +347,32 @@ mod tests {
         assert!(names("any", hostile.map(|title| layer("x", title)).to_vec()).unwrap_err().contains("no docker-scs"));
         let twice = vec![layer("x", CLASS), layer("x", CLASS)];
         assert!(names("any", twice).unwrap_err().contains("several layers"));
+    }
+
+    #[test]
+    fn what_is_signed_says_of_which_release_it_is() {
+        let old = "docker-scs-1-30-cluster-class-v0-sha.old.tgz";
+        let helm = |text: &str| FileTree::from([("cluster-class/Chart.yaml".to_owned(), Bytes::from(text.to_owned()))]);
+        let ours = "name: docker-scs-1-30-cluster-class\nversion: v1\n";
+        for (case, config, titles, chart, problem) in [
+            ("the archive's name", "any", &[CLASS][..], "", None),
+            ("metadata, held against the name later", "any", &[old, "metadata.yaml"], "", None),
+            ("an older archive", "any", &[old], ours, Some("it may be another version's")),
+            ("Helm's chart", HELM_CONFIG, &[], ours, None),
+            ("Helm's chart of another version", HELM_CONFIG, &[], &ours.replace("v1", "v2"), Some("not v1")),
+            ("Helm's chart of another stack", HELM_CONFIG, &[], &ours.replace("scs", "other"), Some("not docker-scs")),
+            ("Helm's chart that does not say", HELM_CONFIG, &[], "a: 1", Some("not docker-scs")),
+        ] {
+            let config = Descriptor { media_type: config.to_owned(), ..Descriptor::default() };
+            let layers = titles.iter().map(|title| layer("x", title)).collect();
+            let manifest = Manifest { config, layers, ..Manifest::default() };
+            let found = of_release("it", &"docker-scs-1-30-v1".parse().unwrap(), &manifest, &helm(chart));
+            match (found, problem) {
+                (Ok(()), None) => {}
+                (Err(error), Some(part)) => assert!(error.to_string().contains(part), "{case}: {error}"),
+                (found, _) => panic!("{case}: {found:?}"),
+            }
+        }
     }
 
     #[test]

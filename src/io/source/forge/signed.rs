@@ -38,7 +38,8 @@ pub(in super::super) async fn fetch(
     }
     let signer = match (trust, &signature) {
         (Some(trust), Some([sums, signature])) => {
-            Some(verified(trust, [sums, signature], &belonging, &contents).map_err(|problem| refuse(wanted, problem))?)
+            let signer = verified(wanted, trust, [sums, signature], &belonging, &contents);
+            Some(signer.map_err(|problem| refuse(wanted, problem))?)
         }
         _ => None,
     };
@@ -78,6 +79,7 @@ fn files_of(wanted: &Wanted<'_>, trust: &ChecksumTrust, names: &[String]) -> Res
 }
 
 fn verified(
+    wanted: &Wanted<'_>,
     trust: &ChecksumTrust,
     [sums, signature]: [&String; 2],
     belonging: &[String],
@@ -88,5 +90,8 @@ fn verified(
     for name in belonging {
         checksums::check(&checked, name, content(name))?;
     }
+    // The server chooses which files it shows, and under which name.
+    let (what, signed) = (format!("{}/{sums}", wanted.tag.name), checked.names());
+    assets::complete(&what, wanted.tag, wanted.release, &signed, belonging)?;
     Ok(checked.signer)
 }
