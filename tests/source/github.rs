@@ -243,6 +243,39 @@ async fn a_list_is_not_followed_to_another_host() {
 }
 
 #[tokio::test]
+async fn a_list_without_end_is_given_up_and_a_long_one_is_read() {
+    let world = World::new().await;
+    let many = |item: &str, bytes: usize| format!("[{}]", vec![item; bytes / (item.len() + 1)].join(","));
+    let assets = many(r#"{"id":1,"name":"","size":0}"#, 60_000);
+    let name = "x".repeat(3 << 20);
+    for (case, body, most, part) in [
+        ("releases of nothing", many(r#"{"tag_name":""}"#, (8 << 20) - 2), 1, "kept of the list in bytes is over"),
+        ("a page of any size", many(r#"{"tag_name":""}"#, 9 << 20), 1, "larger than 8388608 bytes"),
+        ("pages of nothing", "[]".to_owned(), 100, "the number of its pages is over the limit of 100"),
+        ("names of any length", format!(r#"[{{"tag_name":"{name}"}}]"#), 3, "kept of the list in bytes is over"),
+        ("assets", format!(r#"[{{"tag_name":"x","assets":{assets}}}]"#), 1, "more in it than is read"),
+    ] {
+        let (mut number, body) = (1, Bytes::from(body));
+        world.api.answers(move |_| {
+            number += 1;
+            let next = format!("</api/v3/repos/o/r/releases?page={number}>; rel=\"next\"");
+            ([(header::LINK, next)], body.clone()).into_response()
+        });
+        let error = list(&world.source()).await.unwrap_err();
+        assert!(error.to_string().contains(part), "{case}: {error}");
+        assert_eq!(world.api.asked().len(), most, "{case}");
+    }
+
+    let assets: Vec<Value> = (0..8).map(|n| asset(n, &format!("docker-x-1-34-cluster-class-v{n}.tgz"), b"x")).collect();
+    let releases: Vec<Value> = (0..2_000).map(|n| release(&format!("docker-x-1-34-v{n}"), &assets)).collect();
+    let base = format!("http://{}/api/v3/repos/o/r/releases?per_page=100", world.api.host);
+    world.api.answers(move |asked| page(asked, &base, &releases, 100));
+    let source = world.source();
+    assert_eq!(list(&source).await.unwrap().tags.len(), 2_000);
+    assert_eq!(list(&source).await.unwrap().tags.len(), 2_000, "what did not change was not counted anew");
+}
+
+#[tokio::test]
 async fn assets_come_from_another_host_without_the_token() {
     let world = World::new().await;
     let source = world.source();

@@ -14,6 +14,7 @@ mod push;
 mod repository;
 mod upload;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -21,7 +22,8 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, LINK};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use reqwest::{Response, Url};
-use serde::Deserialize;
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use sha2::{Digest as _, Sha256};
 
 use crate::api::cluster_stack_source::Quota;
@@ -46,7 +48,7 @@ const MAX_TAGS: usize = 200_000;
 /// How many pages a list may have, of tags or of referrers.
 const MAX_PAGES: usize = 10_000;
 /// Bytes of a page.
-const PAGE_BYTES: u64 = 32 << 20;
+const PAGE_BYTES: u64 = 16 << 20;
 /// Bytes of a manifest, as the specification suggests.
 const MANIFEST_BYTES: u64 = 4 << 20;
 /// Referrers that are looked at.
@@ -95,7 +97,42 @@ struct Ask<'a> {
 
 #[derive(Deserialize)]
 struct Page {
-    tags: Option<Vec<String>>,
+    tags: Option<Tags>,
+}
+
+/// The tags of a page. What is no tag is counted and not kept; what is too much is neither.
+#[derive(Default)]
+struct Tags {
+    tags: Vec<String>,
+    seen: usize,
+}
+
+impl<'de> Deserialize<'de> for Tags {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Self::default())
+    }
+}
+
+impl<'de> Visitor<'de> for Tags {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of tags")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut from: A) -> Result<Self, A::Error> {
+        while let Some(tag) = from.next_element::<String>()? {
+            self.seen += 1;
+            if self.seen > MAX_TAGS {
+                while from.next_element::<IgnoredAny>()?.is_some() {}
+                break;
+            }
+            if is_tag(&tag) {
+                self.tags.push(tag);
+            }
+        }
+        Ok(self)
+    }
 }
 
 impl Registry {
@@ -152,7 +189,7 @@ impl Registry {
         let first = self.url("tags/list")?;
         let mut next = Some(Url::parse_with_params(first.as_str(), [("n", PAGE.to_string())]).unwrap_or(first.clone()));
         let mut tags = Vec::new();
-        let mut pages = 0;
+        let (mut pages, mut seen) = (0, 0);
         while let Some(url) = next {
             let asked_for_size = url != first;
             let response = self.ask(&Ask::get(LISTING, url.clone())).await?;
@@ -166,9 +203,11 @@ impl Registry {
             let body = self.http.body(LISTING, response, PAGE_BYTES).await?;
             let page: Page = serde_json::from_slice(&body)
                 .map_err(|error| self.nonsense(LISTING, &unreadable(&HeaderMap::new(), &body, &error)))?;
-            tags.extend(page.tags.unwrap_or_default().into_iter().filter(|tag| is_tag(tag)));
+            let page = page.tags.unwrap_or_default();
+            tags.extend(page.tags);
+            seen += page.seen;
             pages += 1;
-            if tags.len() > MAX_TAGS || pages > MAX_PAGES {
+            if seen > MAX_TAGS || pages > MAX_PAGES {
                 return Err(self.too_large("the number of tags", MAX_TAGS as u64));
             }
         }
@@ -418,4 +457,27 @@ fn id(repository: &Repository, access: &Access) -> String {
 /// The digest that a registry tells.
 fn told(headers: &HeaderMap) -> Option<Digest> {
     headers.get(DIGEST)?.to_str().ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_listed_as_a_tag_counts_whatever_it_is() {
+        let list = |item: &str, times: usize| format!(r#"{{"name":"x","tags":[{}"v1"]}}"#, item.repeat(times));
+        for (case, page, kept, seen) in [
+            ("no tags", r#"{"name":"x","tags":null}"#.to_owned(), 0, 0),
+            ("nothing of tags", r#"{"name":"x"}"#.to_owned(), 0, 0),
+            ("what is no tag", list(r#""","a/b","#, 1), 1, 3),
+            ("as many as there may be", list(r#""a","#, MAX_TAGS - 1), MAX_TAGS, MAX_TAGS),
+            ("more", list(r#""a","#, MAX_TAGS), MAX_TAGS, MAX_TAGS + 1),
+            ("texts without end that are none", list(r#""","#, 4_000_000), 0, MAX_TAGS + 1),
+        ] {
+            let page: Page = serde_json::from_str(&page).unwrap();
+            let tags = page.tags.unwrap_or_default();
+            assert_eq!((tags.tags.len(), tags.seen), (kept, seen), "{case}");
+        }
+        assert!(serde_json::from_str::<Page>(r#"{"tags":["a","#).is_err());
+    }
 }

@@ -5,6 +5,7 @@ use sha2::{Digest, Sha256};
 
 use super::super::Tag;
 use super::super::forge::download::Asset;
+use super::super::forge::pages::{Listed, parts, text};
 use super::place::Place;
 use crate::core::digest::hex;
 
@@ -14,7 +15,7 @@ pub(super) struct Release {
     tag_name: String,
     #[serde(default)]
     draft: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "parts")]
     assets: Vec<Uploaded>,
 }
 
@@ -31,7 +32,18 @@ struct Uploaded {
     updated_at: Option<String>,
 }
 
+impl Listed for Release {
+    fn weight(&self) -> usize {
+        size_of::<Self>() + self.tag_name.len() + self.assets.iter().map(Uploaded::weight).sum::<usize>()
+    }
+}
+
 impl Uploaded {
+    fn weight(&self) -> usize {
+        let texts = [&self.state, &self.digest, &self.updated_at];
+        size_of::<Self>() + self.name.len() + texts.into_iter().map(|it| text(it.as_ref())).sum::<usize>()
+    }
+
     /// Whether all of it is there: an upload that was broken off stays as `starter`.
     fn is_whole(&self) -> bool {
         self.state.as_deref().is_none_or(|state| state == "uploaded")

@@ -8,6 +8,7 @@ use url::Url;
 
 use super::super::Tag;
 use super::super::forge::download::Asset;
+use super::super::forge::pages::{Listed, parts, text};
 use super::super::forge::same_server;
 use super::place::Place;
 use crate::core::digest::hex;
@@ -28,7 +29,7 @@ pub(super) struct Release {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 struct Assets {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "parts")]
     links: Vec<Link>,
 }
 
@@ -59,6 +60,25 @@ pub(super) struct PackageFile {
     size: u64,
     #[serde(default)]
     file_sha256: Option<String>,
+}
+
+impl Listed for Release {
+    fn weight(&self) -> usize {
+        let texts = text(self.tag_name.as_ref()) + text(self.released_at.as_ref());
+        size_of::<Self>() + texts + self.assets.links.iter().map(Link::weight).sum::<usize>()
+    }
+}
+
+impl Listed for Package {
+    fn weight(&self) -> usize {
+        size_of::<Self>() + self.name.len() + text(self.version.as_ref())
+    }
+}
+
+impl Listed for PackageFile {
+    fn weight(&self) -> usize {
+        size_of::<Self>() + self.file_name.len() + text(self.file_sha256.as_ref())
+    }
 }
 
 /// Digest over texts, each with its length.
@@ -108,6 +128,10 @@ impl Release {
 }
 
 impl Link {
+    fn weight(&self) -> usize {
+        size_of::<Self>() + self.name.len() + self.url.len() + text(self.direct_asset_url.as_ref())
+    }
+
     /// Where the file is had. A token counts for the API alone, not for the pages that people see: a permanent link of
     /// the project is asked for by the API, where there is a token.
     fn target(&self, place: &Place, tag: &str, with_token: bool) -> Option<Url> {
