@@ -1,10 +1,10 @@
 //! What the values of addons are made of, layer by layer, and that a change of any of it arrives within seconds.
 
-use clusterstack::api::API_VERSION;
+use clusterstack::api::{API_VERSION, ConditionType};
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
-use crate::addon::{Workload, ready};
+use crate::addon::{Workload, ready, says};
 use crate::harness::{CLASS, INFRASTRUCTURE, Operator, QUICK, Repo, World, check, cluster, wait_within};
 
 const CLUSTER: (&str, &str, &str) = ("cluster.x-k8s.io/v1beta1", "Cluster", "c");
@@ -152,4 +152,10 @@ async fn a_tera_template_sees_the_clusters_objects_and_follows_their_content() {
     t.apply_as("another", &zone("south")).await;
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     assert_eq!(operator.metric(PASSES).await.to_bits(), passes.to_bits());
+
+    // Who may make Clusters gets no Secret read by calling it an infrastructure.
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "name": "c-kubeconfig"});
+    t.change("user", CLUSTER, json!({"spec": {"infrastructureRef": secret}})).await;
+    let message = says(&t, "c", ConditionType::Ready, "ValuesInvalid").await;
+    assert!(message.contains("Secret c-kubeconfig is of no provider of Cluster API"), "{message}");
 }

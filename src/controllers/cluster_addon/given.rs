@@ -110,6 +110,12 @@ impl Asked<'_> {
 
     async fn referred(&self, reference: Option<&Reference>) -> Result<Option<Value>, Trouble> {
         let Some(Reference { group, kind, name }) = reference else { return Ok(None) };
+        if group.is_empty() {
+            // Who may make Clusters would have read to him what he may not read: a Secret, for example.
+            let message =
+                format!("{kind} {name} is of no provider of Cluster API, so it is not read for the addons' values");
+            return Err(Trouble::new(ErrorClass::Waiting, Reason::ValuesInvalid, message));
+        }
         let client = self.client.clone();
         let failed = |error: &kube::Error| {
             let message = format!("{kind} {name} can't be read: {}", refusal(error).message);
