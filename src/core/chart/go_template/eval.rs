@@ -12,10 +12,11 @@ use super::super::error::{Location, MADE, TemplateError};
 use super::super::{Drawn, Lookup, Needs, RenderInput, Secrets};
 use super::ast::{Body, Branch, Command, Expr, File, Node, Operand, Pipe, Pos};
 use super::functions::{Function, Run, Ty, methods};
+use super::json::Budget;
 use super::memo::Memo;
 use super::object::Object;
 use super::print;
-use super::value::{Map, MapType, Value, lossy};
+use super::value::{Map, MapType, Value, held, lossy};
 
 /// Why a function failed.
 #[derive(Debug)]
@@ -107,6 +108,8 @@ pub(crate) struct Eval<'a> {
     /// The time was asked for.
     pub(crate) asked_time: bool,
     produced: usize,
+    /// What lists and maps took at the beginning.
+    held_before: usize,
     steps: u64,
     depth: usize,
 }
@@ -130,6 +133,7 @@ impl<'a> Eval<'a> {
             needs_seed: false,
             asked_time: false,
             produced: 0,
+            held_before: held(),
             steps: 0,
             depth: 0,
         }
@@ -139,7 +143,8 @@ impl<'a> Eval<'a> {
     pub(crate) fn render(&mut self, name: &str, data: &Value) -> Res<String> {
         self.out.clear();
         self.entry = name.into();
-        match self.execute(name, data) {
+        // Files are counted as what is made on the way to them is.
+        match self.execute(name, data).and_then(|()| self.made(self.out.len())) {
             Ok(()) => Ok(without_no_value(&lossy(&self.out))),
             Err(Fault::Template(mut error)) => {
                 error.lacks = self.lacks();
@@ -223,7 +228,6 @@ impl<'a> Eval<'a> {
         let start = self.out.len();
         let data = data.clone().unwrap_interface();
         let result = self.execute(name, &data);
-        self.produce(self.out.len() - start)?;
         let text = self.take(start);
         result.map(|()| text)
     }
@@ -286,13 +290,64 @@ impl<'a> Eval<'a> {
         }
     }
 
-    /// Refuses to make more text than the limit allows; called before a function makes a large one.
+    /// Refuses a text that is larger than the limit allows; asked before a function makes it.
+    pub(crate) fn fits(&self, bytes: usize) -> Result<(), Fault> {
+        if bytes > self.input.limits.output { Err(self.too_much()) } else { Ok(()) }
+    }
+
+    /// [`fits`](Self::fits), and counts it: all that is made together may be sixteen times as large. What a function gives
+    /// back is counted anyway.
     pub(crate) fn produce(&mut self, bytes: usize) -> Result<(), Fault> {
+        self.fits(bytes)?;
+        self.made(bytes)
+    }
+
+    fn made(&mut self, bytes: usize) -> Result<(), Fault> {
         self.produced = self.produced.saturating_add(bytes);
-        if bytes > self.input.limits.output || self.produced > self.input.limits.output.saturating_mul(16) {
-            return Err(Fault::Message(format!("more than {} bytes of text", self.input.limits.output)));
-        }
-        Ok(())
+        if self.produced > self.input.limits.output.saturating_mul(16) { Err(self.too_much()) } else { Ok(()) }
+    }
+
+    /// Refuses a list of so many texts, of so many bytes together, and counts them; asked before it is made.
+    pub(crate) fn texts(&mut self, count: usize, bytes: usize) -> Result<(), Fault> {
+        /// What a small text takes.
+        const TEXT: usize = 32;
+        self.items(count)?;
+        self.made(bytes.saturating_add(count.saturating_mul(TEXT)))
+    }
+
+    /// Refuses a list of so many items; asked before it is made.
+    pub(crate) fn items(&self, count: usize) -> Result<(), Fault> {
+        self.fits(count.saturating_mul(size_of::<Value>()))
+    }
+
+    /// How much text a function may make of a value: [`within`](Self::within) tells whether it wanted more.
+    pub(crate) fn budget(&self) -> Budget {
+        Budget::new(self.input.limits.output.saturating_add(1))
+    }
+
+    /// Refuses what wanted more text than its budget.
+    pub(crate) fn within(&self, budget: &Budget) -> Result<(), Fault> {
+        if budget.is_out_of_text() { Err(self.too_much()) } else { Ok(()) }
+    }
+
+    /// Counts what a function gave back: a text that nobody else holds was made by it, and lists and maps know what they
+    /// take as long as they are there.
+    fn count(&mut self, value: &Value) -> Result<(), Fault> {
+        let bytes = match value {
+            Value::Str(text) if Arc::strong_count(text) == 1 => text.len(),
+            Value::Raw(bytes) | Value::Bytes(bytes) if Arc::strong_count(bytes) == 1 => bytes.len(),
+            Value::List(_) | Value::Map(_) | Value::Values(_) => {
+                let taken = held().saturating_sub(self.held_before);
+                let allowed = self.input.limits.output.saturating_mul(8);
+                return if taken > allowed { Err(self.too_much()) } else { Ok(()) };
+            }
+            _ => return Ok(()),
+        };
+        self.produce(bytes)
+    }
+
+    fn too_much(&self) -> Fault {
+        Fault::Message(format!("more than {} bytes of text", self.input.limits.output))
     }
 
     fn error(frame: &Frame<'_>, pos: Pos, message: impl Into<String>) -> Box<TemplateError> {
@@ -352,7 +407,8 @@ impl<'a> Eval<'a> {
                 Node::Action(pipe) => {
                     let value = self.pipe(frame, dot, pipe)?;
                     if pipe.targets.is_empty() {
-                        print::write_action(&mut self.out, &value);
+                        let mut budget = self.budget();
+                        print::write_action(&mut self.out, &value, &mut budget);
                         self.check_output(frame, pipe.pos)?;
                     }
                 }
@@ -623,7 +679,9 @@ impl<'a> Eval<'a> {
             self.site_source = frame.body.source.clone();
         }
         self.site.1 = pos;
-        body(self, &values).map_err(|fault| Self::fault(frame, pos, function, fault))
+        let result = self.go_on().and_then(|()| body(self, &values));
+        let result = result.and_then(|value| self.count(&value).map(|()| value));
+        result.map_err(|fault| Self::fault(frame, pos, function, fault))
     }
 
     fn short_circuit(

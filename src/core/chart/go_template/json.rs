@@ -12,21 +12,53 @@ use super::value::{Map, Value, lossy};
 /// Deeper values are refused: they can only be made to exhaust the stack.
 pub(crate) const MAX_DEPTH: usize = 500;
 
-/// How much of a value is visited: maps that hold each other twice have no end that could be reached.
+/// How much of a value is visited: maps that hold each other twice have no end that could be reached. And how much text is
+/// made of it: a text that a value holds many times takes no room until then.
 #[derive(Debug)]
-pub(crate) struct Budget(usize);
+pub(crate) struct Budget {
+    visits: usize,
+    bytes: usize,
+}
 
 impl Default for Budget {
     fn default() -> Self {
-        Self(1_000_000)
+        Self::new(64 << 20)
     }
 }
 
 impl Budget {
+    /// For a text of less than `bytes`.
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self { visits: 1_000_000, bytes }
+    }
+
     /// Whether a value at that depth may be visited.
     pub(crate) fn spend(&mut self, depth: usize) -> bool {
-        self.0 = self.0.saturating_sub(1);
-        self.0 > 0 && depth <= MAX_DEPTH
+        self.visits = self.visits.saturating_sub(1);
+        self.visits > 0 && self.bytes > 0 && depth <= MAX_DEPTH
+    }
+
+    /// Counts text that is written, or a part of it: when nothing is left, more than allowed was.
+    pub(crate) fn text(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    /// Whether so much text may still be made.
+    pub(crate) fn has_room(&mut self, bytes: usize) -> bool {
+        if bytes >= self.bytes {
+            self.bytes = 0;
+        }
+        self.bytes > 0
+    }
+
+    /// Whether more text was wanted than is allowed.
+    pub(crate) fn is_out_of_text(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// How much text may still be made.
+    pub(crate) fn left(&self) -> usize {
+        self.bytes
     }
 }
 
@@ -46,22 +78,48 @@ pub(crate) fn from_json(json: &Json) -> Value {
 
 /// What Go's `json.Marshal` makes of a value, as a tree. `None`: it can't be marshalled.
 pub(crate) fn to_json(value: &Value) -> Option<Json> {
-    convert(value, 0, &mut Budget::default())
+    to_json_within(value, &mut Budget::new(usize::MAX))
+}
+
+/// [`to_json`] for what is then written as YAML, with a bound on its text.
+pub(crate) fn to_json_within(value: &Value, budget: &mut Budget) -> Option<Json> {
+    convert(value, 0, budget)
+}
+
+/// A lower bound of what a text takes as YAML at that depth: each of its lines is indented, and a long one is broken where
+/// it has a space. Indentation counts by a quarter: not every level has one, and not every line of text becomes a line.
+fn lines(text: &str, depth: usize) -> usize {
+    const WIDTH: usize = 80;
+    let indentation = 2 * depth;
+    let all = |wanted: u8| text.bytes().filter(|byte| *byte == wanted).count();
+    let breaks = if indentation < WIDTH / 2 { text.len() / (WIDTH / 2) } else { all(b' ') };
+    text.len().saturating_add(indentation.saturating_mul(all(b'\n') + breaks) / 4)
 }
 
 fn convert(value: &Value, depth: usize, budget: &mut Budget) -> Option<Json> {
     if !budget.spend(depth) {
         return None;
     }
+    budget.text(depth / 2);
     Some(match value {
         Value::Invalid | Value::Nil => Json::Null,
         Value::Bool(value) => Json::Bool(*value),
         Value::Int(value) | Value::Int64(value) => Json::Number((*value).into()),
         Value::Uint(value) => Json::Number((*value).into()),
         Value::Float(value) => Json::Number(number(*value)?),
-        Value::Str(text) => Json::String(text.to_string()),
-        Value::Raw(bytes) => Json::String(lossy(bytes).into_owned()),
-        Value::Bytes(bytes) => Json::String(STANDARD.encode(bytes)),
+        Value::Str(text) => {
+            budget.text(lines(text, depth));
+            Json::String(text.to_string())
+        }
+        Value::Raw(bytes) => {
+            let text = lossy(bytes).into_owned();
+            budget.text(lines(&text, depth));
+            Json::String(text)
+        }
+        Value::Bytes(bytes) => {
+            budget.text(bytes.len());
+            Json::String(STANDARD.encode(bytes))
+        }
         value if value.is_null() => Json::Null,
         Value::List(list) => {
             Json::Array(list.items.iter().map(|item| convert(item, depth + 1, budget)).collect::<Option<Vec<_>>>()?)
@@ -74,6 +132,7 @@ fn convert(value: &Value, depth: usize, budget: &mut Budget) -> Option<Json> {
 fn convert_map(map: &Map, depth: usize, budget: &mut Budget) -> Option<JsonMap<String, Json>> {
     let mut json = JsonMap::new();
     map.try_each(|key, value| {
+        budget.text(key.len());
         json.insert(key.to_string(), convert(value, depth + 1, budget)?);
         Some(())
     })?;
@@ -92,9 +151,16 @@ fn convert_object(object: &Object, depth: usize, budget: &mut Budget) -> Option<
             }
             Json::Object(map)
         }
-        Object::Files(files) => Json::Object(
-            files.iter().map(|(name, data)| (name.to_string(), Json::String(STANDARD.encode(data)))).collect(),
-        ),
+        Object::Files(files) => {
+            if !budget.has_room(files.values().map(|data| data.len()).sum()) {
+                return None;
+            }
+            let encoded = files.iter().map(|(name, data)| {
+                budget.text(data.len());
+                (name.to_string(), Json::String(STANDARD.encode(data)))
+            });
+            Json::Object(encoded.collect())
+        }
         Object::Version(version) => Json::String(version.to_string()),
         Object::Time(time) => Json::String(super::functions::date::rfc3339_nano(time)),
         Object::Duration(nanos) => Json::Number((*nanos).into()),
@@ -122,14 +188,15 @@ pub(crate) struct Style {
 }
 
 /// JSON text as Go writes it. The error is Go's.
-pub(crate) fn encode(value: &Value, style: Style) -> Result<String, String> {
+pub(crate) fn encode(value: &Value, style: Style, budget: &mut Budget) -> Result<String, String> {
     let mut out = String::new();
-    write(&mut out, value, style, 0, &mut Budget::default())?;
+    write(&mut out, value, style, 0, budget)?;
     Ok(out)
 }
 
-fn newline(out: &mut String, style: Style, depth: usize) {
+fn newline(out: &mut String, style: Style, depth: usize, budget: &mut Budget) {
     if style.pretty {
+        budget.text(2 * depth);
         out.push('\n');
         for _ in 0..depth {
             out.push_str("  ");
@@ -147,8 +214,12 @@ fn write(out: &mut String, value: &Value, style: Style, depth: usize, budget: &m
         Value::Int(value) | Value::Int64(value) => _ = write!(out, "{value}"),
         Value::Uint(value) => _ = write!(out, "{value}"),
         Value::Float(value) => out.push_str(&float(*value)?),
-        Value::Str(text) => string(out, text, style),
+        Value::Str(text) => {
+            budget.text(text.len());
+            string(out, text, style);
+        }
         Value::Raw(bytes) => {
+            budget.text(bytes.len());
             out.push('"');
             for chunk in bytes.utf8_chunks() {
                 characters(out, chunk.valid(), style);
@@ -156,7 +227,10 @@ fn write(out: &mut String, value: &Value, style: Style, depth: usize, budget: &m
             }
             out.push('"');
         }
-        Value::Bytes(bytes) => string(out, &STANDARD.encode(bytes), style),
+        Value::Bytes(bytes) => {
+            budget.text(bytes.len());
+            string(out, &STANDARD.encode(bytes), style);
+        }
         value if value.is_null() => out.push_str("null"),
         Value::List(list) => {
             out.push('[');
@@ -164,11 +238,11 @@ fn write(out: &mut String, value: &Value, style: Style, depth: usize, budget: &m
                 if index > 0 {
                     out.push(',');
                 }
-                newline(out, style, depth + 1);
+                newline(out, style, depth + 1, budget);
                 write(out, item, style, depth + 1, budget)?;
             }
             if !list.items.is_empty() {
-                newline(out, style, depth);
+                newline(out, style, depth, budget);
             }
             out.push(']');
         }
@@ -183,7 +257,7 @@ fn write(out: &mut String, value: &Value, style: Style, depth: usize, budget: &m
                 object(out, &entries, style, depth, budget)?;
             }
             other => match convert_object(other, depth, budget) {
-                Some(json) => write(out, &from_json(&json), style, depth, budget)?,
+                Some(json) => write(out, &from_json(&json), style, depth, &mut Budget::new(usize::MAX))?,
                 None => return Err(String::from("json: unsupported value")),
             },
         },
@@ -203,7 +277,8 @@ fn object(
         if index > 0 {
             out.push(',');
         }
-        newline(out, style, depth + 1);
+        newline(out, style, depth + 1, budget);
+        budget.text(key.len());
         string(out, key, style);
         out.push(':');
         if style.pretty {
@@ -212,7 +287,7 @@ fn object(
         write(out, item, style, depth + 1, budget)?;
     }
     if !entries.is_empty() {
-        newline(out, style, depth);
+        newline(out, style, depth, budget);
     }
     out.push('}');
     Ok(())
@@ -280,9 +355,12 @@ mod tests {
     fn html_is_escaped_unless_raw() {
         let value = Value::from("<a&b>\u{1}");
         assert_eq!(
-            encode(&value, Style { escape_html: true, pretty: false }).unwrap(),
+            encode(&value, Style { escape_html: true, pretty: false }, &mut Budget::default()).unwrap(),
             r#""\u003ca\u0026b\u003e\u0001""#
         );
-        assert_eq!(encode(&value, Style { escape_html: false, pretty: false }).unwrap(), r#""<a&b>\u0001""#);
+        assert_eq!(
+            encode(&value, Style { escape_html: false, pretty: false }, &mut Budget::default()).unwrap(),
+            r#""<a&b>\u0001""#
+        );
     }
 }

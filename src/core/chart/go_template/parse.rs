@@ -14,6 +14,9 @@ use super::lex::{Escaped, Lexer, Token, escape};
 /// Deeper nesting of blocks and parentheses is refused.
 const MAX_DEPTH: usize = 400;
 
+/// Helm refuses larger files: its tree is many times as large as a text.
+const MAX_SOURCE: usize = 5 << 20;
+
 /// A syntax error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ParseError {
@@ -25,8 +28,8 @@ type Parsed<T> = Result<T, ParseError>;
 
 /// Parses a file.
 pub(crate) fn parse(source: &str) -> Parsed<File> {
-    if u32::try_from(source.len()).is_err() {
-        return Err(ParseError { pos: 0, message: "template is too large".into() });
+    if source.len() > MAX_SOURCE {
+        return fail(0, format!("template is larger than {MAX_SOURCE} bytes"));
     }
     let shared: Arc<str> = source.into();
     let mut parser = Parser {

@@ -10,10 +10,10 @@ use super::value::Value;
 use super::{json, print};
 use crate::core::yaml;
 
-/// The text without a line break at its end. `None`: the value is nested too deeply.
-pub(crate) fn to_yaml(value: &Value) -> Option<String> {
+/// The text without a line break at its end. `None`: the value is nested too deeply, or the text too long.
+pub(crate) fn to_yaml(value: &Value, budget: &mut Budget) -> Option<String> {
     let mut lines = Vec::new();
-    write(&mut lines, value, 0, &mut Budget::default())?;
+    write(&mut lines, value, 0, budget)?;
     Some(lines.join("\n"))
 }
 
@@ -41,6 +41,17 @@ fn entries(value: &Value) -> Option<Vec<(Arc<str>, Value)>> {
     value.as_map().map(|map| map.entries())
 }
 
+/// How many bytes of files a value is: each becomes a line.
+fn file_bytes(value: &Value) -> usize {
+    match value {
+        Value::Object(object) => match &**object {
+            Object::Files(files) => files.values().map(|data| data.len()).sum(),
+            _ => 0,
+        },
+        _ => 0,
+    }
+}
+
 /// Bytes are a list of numbers to `yaml.v3`.
 fn bytes(data: &[u8]) -> Value {
     Value::list(data.iter().map(|byte| Value::Uint(u64::from(*byte))).collect())
@@ -51,23 +62,32 @@ fn write(lines: &mut Vec<String>, value: &Value, depth: usize, budget: &mut Budg
         return None;
     }
     match value {
-        Value::Bytes(data) => write(lines, &bytes(data), depth, budget)?,
+        Value::Bytes(data) => {
+            if !budget.has_room(data.len()) {
+                return None;
+            }
+            write(lines, &bytes(data), depth, budget)?;
+        }
         Value::List(list) if !list.items.is_empty() => {
             for item in &list.items {
                 let mut inner = Vec::new();
                 write(&mut inner, item, depth + 1, budget)?;
+                budget.text(2 * inner.len());
                 for (index, line) in inner.iter().enumerate() {
                     lines.push(indented(if index == 0 { "- " } else { "  " }, line));
                 }
             }
         }
+        other if !budget.has_room(file_bytes(other)) => return None,
         other => match entries(other) {
             Some(entries) if !entries.is_empty() => {
                 for (key, value) in entries {
+                    budget.text(key.len());
                     let key = scalar(&Value::Str(key))?.join("");
                     let mut inner = Vec::new();
                     write(&mut inner, &value, depth + 1, budget)?;
                     if is_block(&value) {
+                        budget.text(2 * inner.len());
                         lines.push(format!("{key}:"));
                         lines.extend(inner.iter().map(|line| indented("  ", line)));
                     } else {
@@ -77,7 +97,11 @@ fn write(lines: &mut Vec<String>, value: &Value, depth: usize, budget: &mut Budg
                     }
                 }
             }
-            _ => lines.append(&mut scalar(other)?),
+            _ => {
+                let mut scalar = scalar(other)?;
+                budget.text(scalar.iter().map(|line| line.len() + 1).sum());
+                lines.append(&mut scalar);
+            }
         },
     }
     Some(())
@@ -110,6 +134,6 @@ mod tests {
     #[test]
     fn lists_are_indented() {
         let value = json::from_json(&serde_json::json!({"a": [1, {"b": [2], "c": {}}], "d": "x"}));
-        assert_eq!(to_yaml(&value).unwrap(), "a:\n  - 1\n  - b:\n      - 2\n    c: {}\nd: x");
+        assert_eq!(to_yaml(&value, &mut Budget::default()).unwrap(), "a:\n  - 1\n  - b:\n      - 2\n    c: {}\nd: x");
     }
 }

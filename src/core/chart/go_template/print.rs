@@ -7,7 +7,7 @@ use super::object::{GoDuration, Object, Struct};
 use super::value::{Value, lossy};
 
 /// Appends what `{{ value }}` prints.
-pub(crate) fn write_action(out: &mut Vec<u8>, value: &Value) {
+pub(crate) fn write_action(out: &mut Vec<u8>, value: &Value, budget: &mut Budget) {
     match value {
         Value::Invalid => out.extend_from_slice(b"<no value>"),
         Value::Str(text) => out.extend_from_slice(text.as_bytes()),
@@ -15,22 +15,27 @@ pub(crate) fn write_action(out: &mut Vec<u8>, value: &Value) {
             // Only an action can take the address that a method `String` needs.
             Object::Struct(Struct { display: Some(text), .. }) => out.extend_from_slice(text.as_bytes()),
             // An action follows the pointer.
-            Object::Struct(inner) => write_struct(out, inner, 0, &mut Budget::default()),
-            _ => write(out, value),
+            Object::Struct(inner) => write_struct(out, inner, 0, budget),
+            _ => write(out, value, budget),
         },
-        _ => write(out, value),
+        _ => write(out, value, budget),
     }
 }
 
 /// Appends `%v` of a value.
-pub(crate) fn write(out: &mut Vec<u8>, value: &Value) {
-    write_at(out, value, 0, &mut Budget::default());
+pub(crate) fn write(out: &mut Vec<u8>, value: &Value, budget: &mut Budget) {
+    write_at(out, value, 0, budget);
 }
 
 /// `%v` of a value as text; bytes that are no UTF-8 are replaced.
 pub(crate) fn text(value: &Value) -> String {
+    text_within(value, &mut Budget::default())
+}
+
+/// [`text`] with a bound.
+pub(crate) fn text_within(value: &Value, budget: &mut Budget) -> String {
     let mut out = Vec::new();
-    write(&mut out, value);
+    write(&mut out, value, budget);
     match String::from_utf8(out) {
         Ok(text) => text,
         Err(error) => lossy(error.as_bytes()).into_owned(),
@@ -49,9 +54,15 @@ fn write_at(out: &mut Vec<u8>, value: &Value, depth: usize, budget: &mut Budget)
         Value::Int(value) | Value::Int64(value) => _ = write!(out, "{value}"),
         Value::Uint(value) => _ = write!(out, "{value}"),
         Value::Float(value) => out.extend_from_slice(float(*value).as_bytes()),
-        Value::Str(text) => out.extend_from_slice(text.as_bytes()),
-        Value::Raw(bytes) => out.extend_from_slice(bytes),
-        Value::Bytes(bytes) => write_bytes(out, bytes),
+        Value::Str(text) => {
+            budget.text(text.len());
+            out.extend_from_slice(text.as_bytes());
+        }
+        Value::Raw(bytes) => {
+            budget.text(bytes.len());
+            out.extend_from_slice(bytes);
+        }
+        Value::Bytes(bytes) => write_bytes(out, bytes, budget),
         Value::List(list) => {
             out.push(b'[');
             for (index, item) in list.items.iter().enumerate() {
@@ -68,6 +79,7 @@ fn write_at(out: &mut Vec<u8>, value: &Value, depth: usize, budget: &mut Budget)
                 if index > 0 {
                     out.push(b' ');
                 }
+                budget.text(key.len());
                 out.extend_from_slice(key.as_bytes());
                 out.push(b':');
                 write_at(out, item, depth + 1, budget);
@@ -78,8 +90,10 @@ fn write_at(out: &mut Vec<u8>, value: &Value, depth: usize, budget: &mut Budget)
     }
 }
 
-fn write_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+fn write_bytes(out: &mut Vec<u8>, bytes: &[u8], budget: &mut Budget) {
     use std::io::Write as _;
+    // A digit and a space, at least.
+    budget.text(2 * bytes.len());
     out.push(b'[');
     for (index, byte) in bytes.iter().enumerate() {
         _ = write!(out, "{}{byte}", if index > 0 { " " } else { "" });
@@ -116,12 +130,15 @@ fn write_object(out: &mut Vec<u8>, object: &Object, depth: usize, budget: &mut B
         Object::Files(files) => {
             out.extend_from_slice(b"map[");
             for (index, (name, data)) in files.iter().enumerate() {
+                if budget.is_out_of_text() {
+                    break;
+                }
                 if index > 0 {
                     out.push(b' ');
                 }
                 out.extend_from_slice(name.as_bytes());
                 out.push(b':');
-                write_bytes(out, data);
+                write_bytes(out, data, budget);
             }
             out.push(b']');
         }

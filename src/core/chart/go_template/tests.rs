@@ -156,6 +156,89 @@ fn hostile_templates_end_in_an_error() {
     }
 }
 
+/// What a rendering may use where little is enough to tell.
+fn little(input: &mut RenderInput<'_>) {
+    input.limits = Limits { steps: 200_000, output: 1 << 20, ..Limits::default() };
+}
+
+#[test]
+fn texts_that_grow_are_refused_before_they_are_made() {
+    let grow =
+        |by: &str| format!("{{{{ $x := \"a\\\"&'\" }}}}{{{{ range until 200 }}}}{{{{ $x = {by} }}}}{{{{ end }}}}");
+    let shared = |with: &str| {
+        let list =
+            "{{ $b := repeat 500000 \"a\" }}{{ $l := list }}{{ range until 1000 }}{{ $l = append $l $b }}{{ end }}";
+        format!("{list}{{{{ {with} }}}}")
+    };
+    let nested = |inner: &str, with: &str| {
+        format!(
+            "{{{{ $x := {inner} }}}}{{{{ range until 300 }}}}{{{{ $x = list $x }}}}{{{{ end }}}}{{{{ {with} $x }}}}"
+        )
+    };
+    let kept = |make: &str| {
+        format!(
+            "{{{{ $b := repeat 500000 \"a\" }}}}{{{{ $all := list }}}}{{{{ range until 5000 }}}}\
+             {{{{ $all = append $all ({make}) }}}}{{{{ end }}}}"
+        )
+    };
+    let growing =
+        ["print $x $x", "println $x $x", "cat $x $x", "quote $x", "squote $x $x", "html $x $x", "js $x", "b64enc $x"];
+    let growing = growing.into_iter().chain(["b32enc $x", "urlquery $x $x", "toJson $x", "replace \"a\" \"aa\" $x"]);
+    let of_shared = [
+        "$l",
+        "toYaml $l",
+        "toYamlPretty $l",
+        "toJson $l",
+        "toPrettyJson $l",
+        "toRawJson $l",
+        "toToml (dict \"l\" $l)",
+        "toString $l",
+        "printf \"%v\" $l",
+        "printf \"%s\" $l",
+        "printf \"\" $l $l",
+        "print $l",
+        "cat $l $l",
+        "quote $l",
+        "squote $l",
+        "html $l",
+        "urlquery $l",
+        "join \"\" $l",
+        "toStrings (list $l) | len",
+        "sortAlpha (list $l) | len",
+        "dict $l 1 | len",
+        "toYaml (dict \"a\" (dict \"b\" $l))",
+        "splitList \"\" $b | len",
+        "split \"a\" $b | len",
+        "splitn \"a\" 400000 $b | len",
+        "fromJson (print \"[\" (repeat 200000 \"1,\") \"1]\")",
+        "printf \"%100000v\" (until 40000) | len",
+    ];
+    let of_nested = [
+        nested("repeat 30000 \"a\\n\"", "toYaml"),
+        nested("until 30000", "toYaml"),
+        nested("until 30000", "toPrettyJson"),
+        nested("until 30000", "toYamlPretty"),
+    ];
+    let of_kept =
+        ["trunc 499999 $b", "upper $b", "list (print $b)", "splitList \"x\" $b", "fromJson (quote $b)", "until 100"];
+    let copies = "{{ $d := dict }}{{ range $i := until 1000 }}{{ $_ := set $d (print $i) 1 }}{{ end }}{{ $all := list }}\
+                  {{ range until 5000 }}{{ $all = append $all (omit $d \"1\") }}{{ end }}";
+    let versions = "{{ $l := list }}{{ $all := list }}{{ range until 40000 }}{{ $l = append $l 1 }}{{ $all = append $all $l }}{{ end }}";
+    let templates = growing.map(grow).chain(of_shared.into_iter().map(shared)).chain(of_nested);
+    let templates = templates.chain(of_kept.into_iter().map(kept)).chain([copies, versions].map(str::to_owned));
+    for template in templates {
+        let Err(error) = render_with(&template, little) else { panic!("it renders: {template}") };
+        assert!(error.to_string().contains("more than 1048576 bytes"), "{template}: {error}");
+    }
+}
+
+#[test]
+fn what_is_held_many_times_and_never_written_is_no_text() {
+    let template = "{{ $b := repeat 500000 \"a\" }}{{ $l := list }}{{ range until 1000 }}{{ $l = append $l $b }}{{ end }}\
+                    {{ len (toStrings $l) }} {{ len (uniq $l) }} {{ has $b $l }} {{ default $b $b | len }} {{ len (deepCopy $l) }}";
+    assert_eq!(render_with(template, little).unwrap(), "1000 1 true 500000 1000");
+}
+
 #[test]
 fn values_without_end_do_no_harm() {
     for template in [

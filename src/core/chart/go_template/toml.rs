@@ -9,13 +9,19 @@ use super::json::Budget;
 use super::object::Object;
 use super::value::Value;
 
+/// The caller says what is too long.
+const TOO_LONG: &str = "toml: value is too long";
+
 /// TOML text of a value. The error is Go's.
-pub(crate) fn encode(value: &Value) -> Result<String, String> {
+pub(crate) fn encode(value: &Value, budget: &mut Budget) -> Result<String, String> {
     if let Value::Object(object) = value
         && let Object::Files(files) = &**object
     {
+        if !budget.has_room(files.values().map(|data| data.len()).sum()) {
+            return Err(TOO_LONG.into());
+        }
         let numbers = |data: &[u8]| Value::list(data.iter().map(|byte| Value::Uint(u64::from(*byte))).collect());
-        return encode(&Value::map(files.iter().map(|(name, data)| (name.clone(), numbers(data))).collect()));
+        return encode(&Value::map(files.iter().map(|(name, data)| (name.clone(), numbers(data))).collect()), budget);
     }
     let Some(map) = value.as_map() else {
         let mut out = String::new();
@@ -26,11 +32,11 @@ pub(crate) fn encode(value: &Value) -> Result<String, String> {
             Value::List(list) if tables(value).is_some() || list.nil => {
                 Err("toml: top-level values must be Go maps or structs".into())
             }
-            _ => scalar(&mut out, value, 0, &mut Budget::default()).map(|()| out),
+            _ => scalar(&mut out, value, 0, budget).map(|()| out),
         };
     };
     let mut out = String::new();
-    table(&mut out, &map.entries(), &[], &mut Budget::default())?;
+    table(&mut out, &map.entries(), &[], budget)?;
     Ok(out)
 }
 
@@ -54,18 +60,25 @@ fn table(out: &mut String, entries: &[(Arc<str>, Value)], path: &[String], budge
     }
     let pad = "  ".repeat(path.len());
     for (name, value) in entries.iter().filter(|(_, value)| !value.is_null() && !is_table(value)) {
+        budget.text(pad.len() + name.len());
         _ = write!(out, "{pad}{} = ", key(name));
         scalar(out, value, 0, budget)?;
         out.push('\n');
     }
     for (name, value) in entries.iter().filter(|(_, value)| !value.is_null() && is_table(value)) {
+        // What its line holds, twice where it is in a list.
+        if !budget.has_room(path.iter().map(String::len).sum::<usize>() + name.len()) {
+            return Err(TOO_LONG.into());
+        }
         let mut path = path.to_vec();
         path.push(key(name));
+        let line: usize = path.iter().map(|name| name.len() + 3).sum();
         let pad = "  ".repeat(path.len() - 1);
         if let Some(map) = value.as_map() {
             if path.len() == 1 && !out.is_empty() {
                 out.push('\n');
             }
+            budget.text(line);
             _ = writeln!(out, "{pad}[{}]", path.join("."));
             table(out, &map.entries(), &path, budget)?;
         } else {
@@ -73,6 +86,7 @@ fn table(out: &mut String, entries: &[(Arc<str>, Value)], path: &[String], budge
                 if !out.is_empty() {
                     out.push('\n');
                 }
+                budget.text(line);
                 _ = writeln!(out, "{pad}[[{}]]", path.join("."));
                 if let Some(map) = item.as_map() {
                     table(out, &map.entries(), &path, budget)?;
@@ -142,6 +156,7 @@ fn scalar(out: &mut String, value: &Value, depth: usize, budget: &mut Budget) ->
         Value::Map(map) | Value::Values(map) => {
             out.push('{');
             for (index, (name, item)) in map.entries().iter().filter(|(_, item)| !item.is_null()).enumerate() {
+                budget.text(name.len());
                 if index > 0 {
                     out.push_str(", ");
                 }
@@ -152,10 +167,12 @@ fn scalar(out: &mut String, value: &Value, depth: usize, budget: &mut Budget) ->
         }
         Value::Object(object) => match &**object {
             Object::Time(time) => out.push_str(&date::rfc3339_nano(time)),
-            _ => string(out, &super::print::text(value)),
+            _ => string(out, &super::print::text_within(value, budget)),
         },
         Value::Str(_) | Value::Raw(_) | Value::Bytes(_) => {
-            string(out, &String::from_utf8_lossy(value.bytes().unwrap_or_default()));
+            let bytes = value.bytes().unwrap_or_default();
+            budget.text(bytes.len());
+            string(out, &String::from_utf8_lossy(bytes));
         }
     }
     Ok(())

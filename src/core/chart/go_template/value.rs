@@ -1,7 +1,7 @@
 //! Values as Go's templates see them: cheap to clone, maps shared and mutable.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -58,6 +58,52 @@ pub(crate) enum ListType {
     Versions,
 }
 
+thread_local! {
+    static HELD: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How many bytes the lists and maps of this thread take, about: texts are shared, and not among them.
+pub(crate) fn held() -> usize {
+    HELD.get()
+}
+
+/// What a list or a map takes, counted until it goes.
+#[derive(Debug, Default)]
+struct Held(Cell<usize>);
+
+impl Held {
+    /// What one is, empty.
+    const BASE: usize = 64;
+    /// An entry of a map.
+    const ENTRY: usize = 64;
+
+    fn of_list(items: usize) -> Self {
+        let held = Self::default();
+        held.set(Self::BASE + items * size_of::<Value>());
+        held
+    }
+
+    fn of_map(entries: usize) -> Self {
+        let held = Self::default();
+        held.set_map(entries);
+        held
+    }
+
+    fn set_map(&self, entries: usize) {
+        self.set(Self::BASE + entries * Self::ENTRY);
+    }
+
+    fn set(&self, bytes: usize) {
+        HELD.set(HELD.get().wrapping_sub(self.0.replace(bytes)).wrapping_add(bytes));
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 /// An immutable list.
 #[derive(Debug)]
 pub(crate) struct List {
@@ -65,6 +111,14 @@ pub(crate) struct List {
     /// Go's nil slice: it is empty, and JSON's null.
     pub(crate) nil: bool,
     pub(crate) items: Vec<Value>,
+    _held: Held,
+}
+
+impl List {
+    pub(crate) fn new(ty: ListType, nil: bool, items: Vec<Value>) -> Self {
+        let _held = Held::of_list(items.len());
+        Self { ty, nil, items, _held }
+    }
 }
 
 /// The Go type of a map.
@@ -83,6 +137,7 @@ pub(crate) struct Map {
     /// Go's nil map: it is empty, JSON's null, and nothing can be put into it.
     pub(crate) nil: bool,
     entries: RefCell<Entries>,
+    held: Held,
 }
 
 #[derive(Debug, Default)]
@@ -103,11 +158,12 @@ impl Entries {
 
 impl Map {
     pub(crate) fn new(ty: MapType, entries: BTreeMap<Arc<str>, Value>) -> Self {
-        Self { ty, nil: false, entries: RefCell::new(Entries { shared: None, own: entries }) }
+        let held = Held::of_map(entries.len());
+        Self { ty, nil: false, entries: RefCell::new(Entries { shared: None, own: entries }), held }
     }
 
     pub(crate) fn nil(ty: MapType) -> Self {
-        Self { ty, nil: true, entries: RefCell::default() }
+        Self { ty, nil: true, entries: RefCell::default(), held: Held::of_map(0) }
     }
 
     /// A map that is copied when it is first looked into.
@@ -116,7 +172,20 @@ impl Map {
             ty: MapType::Any,
             nil: false,
             entries: RefCell::new(Entries { shared: Some(entries), own: BTreeMap::new() }),
+            held: Held::of_map(0),
         }
+    }
+
+    /// Looks into the map, or changes it.
+    fn with_own<T>(&self, see: impl FnOnce(&mut BTreeMap<Arc<str>, Value>) -> T) -> T {
+        let mut entries = self.entries.borrow_mut();
+        let before = entries.own.len();
+        let own = entries.own();
+        let seen = see(own);
+        if own.len() != before {
+            self.held.set_map(own.len());
+        }
+        seen
     }
 
     /// A copy that shares nothing which can change, if the map was never looked into.
@@ -125,20 +194,20 @@ impl Map {
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<Value> {
-        self.entries.borrow_mut().own().get(key).cloned()
+        self.with_own(|own| own.get(key).cloned())
     }
 
     pub(crate) fn contains(&self, key: &str) -> bool {
-        self.entries.borrow_mut().own().contains_key(key)
+        self.with_own(|own| own.contains_key(key))
     }
 
     pub(crate) fn insert(&self, key: Arc<str>, value: Value) {
-        let old = self.entries.borrow_mut().own().insert(key, value);
+        let old = self.with_own(|own| own.insert(key, value));
         drop(old);
     }
 
     pub(crate) fn remove(&self, key: &str) {
-        let old = self.entries.borrow_mut().own().remove(key);
+        let old = self.with_own(|own| own.remove(key));
         drop(old);
     }
 
@@ -152,12 +221,12 @@ impl Map {
     }
 
     pub(crate) fn keys(&self) -> Vec<Arc<str>> {
-        self.entries.borrow_mut().own().keys().cloned().collect()
+        self.with_own(|own| own.keys().cloned().collect())
     }
 
     /// The entries as they are now, sorted by key: what Go ranges over.
     pub(crate) fn entries(&self) -> Vec<(Arc<str>, Value)> {
-        self.entries.borrow_mut().own().iter().map(|(key, value)| (key.clone(), value.clone())).collect()
+        self.with_own(|own| own.iter().map(|(key, value)| (key.clone(), value.clone())).collect())
     }
 
     /// Shows the entries as they are now, sorted by key, until one gives nothing. `see` must not change the map.
@@ -180,6 +249,7 @@ impl Map {
     /// Breaks cycles at the end of a rendering.
     pub(crate) fn clear(&self) {
         let old = self.entries.take();
+        self.held.set_map(0);
         drop(old);
     }
 }
@@ -276,12 +346,12 @@ impl Value {
     }
 
     pub(crate) fn typed_list(ty: ListType, items: Vec<Value>) -> Self {
-        Self::List(Rc::new(List { ty, nil: false, items }))
+        Self::List(Rc::new(List::new(ty, false, items)))
     }
 
     /// A nil slice of that type.
     pub(crate) fn nil_list(ty: ListType) -> Self {
-        Self::List(Rc::new(List { ty, nil: true, items: Vec::new() }))
+        Self::List(Rc::new(List::new(ty, true, Vec::new())))
     }
 
     /// A nil map of that type.

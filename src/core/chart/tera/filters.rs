@@ -24,10 +24,16 @@ pub(super) fn register(tera: &mut Tera) {
         tera.register_filter(name, move |value: Value, kwargs: Kwargs, _: &State| -> TeraResult<Value> {
             session::step().map_err(Error::message)?;
             check(&kwargs, arguments)?;
+            session::takes(&value).map_err(Error::message)?;
+            for (_, argument) in kwargs.iter() {
+                session::takes(argument).map_err(Error::message)?;
+            }
             if !matches!(name, "default" | "required") {
                 check_defined(&value, name)?;
             }
-            filter(&value, &kwargs)
+            let made = filter(&value, &kwargs)?;
+            session::fits(made.as_str().map_or(0, str::len)).map_err(Error::message)?;
+            Ok(made)
         });
     };
     filter("default", &["value", "boolean"], default);
@@ -200,8 +206,10 @@ fn indent(value: &Value, kwargs: &Kwargs) -> TeraResult<String> {
     if n > MAX_INDENT {
         return Err(Error::message(format!("`n` is more than {MAX_INDENT}")));
     }
-    let indentation = " ".repeat(n);
-    Ok(format!("{indentation}{}", text(value)?.replace('\n', &format!("\n{indentation}"))))
+    let (indentation, text) = (" ".repeat(n), text(value)?);
+    let lines = text.matches('\n').count() + 1;
+    session::fits(text.len().saturating_add(lines.saturating_mul(n))).map_err(Error::message)?;
+    Ok(format!("{indentation}{}", text.replace('\n', &format!("\n{indentation}"))))
 }
 
 /// A text in double quotes, as Go's `%q` and YAML have them.

@@ -43,7 +43,7 @@ impl Metered {
             metered.text.push_str(before);
             rest = after;
             if token.starts_with("{{") {
-                if token.matches('~').count() > MAX_JOINED {
+                if joined(token) > MAX_JOINED {
                     return Err(metered.joins_too_much(name));
                 }
                 metered.print(token);
@@ -51,7 +51,7 @@ impl Metered {
             }
             metered.text.push_str(token);
             let Some((word, arguments)) = tag(token) else { continue };
-            if token.matches('~').count() > MAX_JOINED {
+            if joined(token) > MAX_JOINED {
                 return Err(metered.joins_too_much(name));
             }
             match word {
@@ -171,6 +171,13 @@ fn literals(original: &str) -> Vec<usize> {
         }
     }
     bytes
+}
+
+/// How many texts a tag may join: those of an array or a map are joined where that is.
+fn joined(token: &str) -> usize {
+    let joins = token.matches('~').count();
+    let inner = token.get(2..).unwrap_or_default();
+    if joins > 0 && inner.contains(['[', '{']) { joins + token.matches(',').count() } else { joins }
 }
 
 /// The first word of a `{% … %}` and what follows it.

@@ -44,6 +44,28 @@ impl Session {
         Err(limit)
     }
 
+    /// Looks at each part of a value, as far as it may be written.
+    fn measure(
+        &mut self,
+        value: &tera::Value,
+        see: fn(&mut Self) -> Result<(), &'static str>,
+        limit: &'static str,
+    ) -> Result<(), &'static str> {
+        let mut parts = vec![value];
+        let mut bytes = 0_usize;
+        while let Some(part) = parts.pop() {
+            see(self)?;
+            bytes = bytes.saturating_add(part.as_str().map_or(16, str::len));
+            bytes = bytes.saturating_add(part.as_bytes().map_or(0, <[u8]>::len));
+            if bytes > self.whole_output {
+                return self.reached(limit);
+            }
+            parts.extend(part.as_array().unwrap_or_default());
+            parts.extend(part.as_map().into_iter().flat_map(|map| map.values()));
+        }
+        Ok(())
+    }
+
     fn step(&mut self) -> Result<(), &'static str> {
         if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
             return self.reached("stopped: it took too long");
@@ -60,21 +82,14 @@ impl Session {
 
 /// Counts a step for each part of a value, and refuses what is larger than all that may be written.
 pub(super) fn bound(value: &tera::Value) -> Result<(), &'static str> {
-    SESSION.with_borrow_mut(|session| {
-        let mut parts = vec![value];
-        let mut bytes = 0_usize;
-        while let Some(part) = parts.pop() {
-            session.step()?;
-            bytes = bytes.saturating_add(part.as_str().map_or(16, str::len));
-            bytes = bytes.saturating_add(part.as_bytes().map_or(0, <[u8]>::len));
-            if bytes > session.whole_output {
-                return session.reached("a variable holds more than may be written");
-            }
-            parts.extend(part.as_array().unwrap_or_default());
-            parts.extend(part.as_map().into_iter().flat_map(|map| map.values()));
-        }
-        Ok(())
-    })
+    SESSION
+        .with_borrow_mut(|session| session.measure(value, Session::step, "a variable holds more than may be written"))
+}
+
+/// Refuses what is larger than all that may be written: a text that a value holds many times takes no room until a filter
+/// makes a text of it.
+pub(super) fn takes(value: &tera::Value) -> Result<(), &'static str> {
+    SESSION.with_borrow_mut(|session| session.measure(value, |_| Ok(()), "a filter is given more than may be written"))
 }
 
 /// Counts what a round of a loop or a component writes of the template's own text.

@@ -291,6 +291,13 @@ fn a_rendering_that_wants_too_much_ends() {
     let list = "{% set x = [1] %}{% for a in range(end=100) %}{% set_global x = [x, x] %}{% endfor %}";
     let replaced = "{% set x = 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' %}\
                     {{ x | replace(from='a', to=x) | replace(from='a', to=x) }}";
+    let indented =
+        "{% set n = '\n' %}{% for i in range(end=8) %}{% set_global n = n ~ n %}{% endfor %}{{ n | indent(n=1000) }}";
+    let escaped = format!("{{{{ '\"' {} }}}}", "| to_json ".repeat(20));
+    let shared = |filter: &str| {
+        format!("{{% set x = '{}' %}}{{{{ [{}] | {filter} | length }}}}", "x".repeat(900), "x, ".repeat(100))
+    };
+    let of_shared = ["to_yaml", "to_json", "to_pretty_json", "join"].map(shared);
     // Text that is captured reaches no writer.
     let nested = format!(
         "{{% component d() %}}{}{{% endcomponent %}}{{% set q %}}{}{}{}{{% endset %}}",
@@ -307,7 +314,13 @@ fn a_rendering_that_wants_too_much_ends() {
         "x".repeat(99999)
     );
     for (template, limits, stop, message) in [
-        (nested.as_str(), &Limits::default(), None, "writes more than allowed"),
+        (indented, &little, None, "a text is larger than may be written"),
+        (escaped.as_str(), &little, None, "a text is larger than may be written"),
+        (&of_shared[0], &little, None, "a filter is given more than may be written"),
+        (&of_shared[1], &little, None, "a filter is given more than may be written"),
+        (&of_shared[2], &little, None, "a filter is given more than may be written"),
+        (&of_shared[3], &little, None, "a filter is given more than may be written"),
+        (&nested, &Limits::default(), None, "writes more than allowed"),
         (&large, &little, None, "writes more than allowed"),
         (&rounds, &Limits::default(), None, "writes more than allowed"),
         (&calls, &Limits::default(), None, "writes more than allowed"),

@@ -27,17 +27,20 @@ pub(super) const FUNCTIONS: &[Function] = &[
             other => Fault::from(format!("non-function of type {}", other.type_name())),
         })
     }),
-    Function::variadic("print", &[], Ty::Any, |_, args| Ok(Value::from_bytes(printf::sprint(args)))),
-    Function::variadic("println", &[], Ty::Any, |_, args| Ok(Value::from_bytes(printf::sprintln(args)))),
+    Function::variadic("print", &[], Ty::Any, |eval, args| {
+        Ok(Value::from_bytes(printf::sprint(args, &mut eval.budget())))
+    }),
+    Function::variadic("println", &[], Ty::Any, |eval, args| {
+        Ok(Value::from_bytes(printf::sprintln(args, &mut eval.budget())))
+    }),
     Function::variadic("printf", &[Ty::Str], Ty::Any, |eval, args| {
         let text =
             printf::sprintf(args[0].bytes().unwrap_or_default(), &args[1..], eval.input.limits.output, eval.input.helm);
-        eval.produce(text.len())?;
         Ok(Value::from_bytes(text))
     }),
-    Function::variadic("html", &[], Ty::Any, |_, args| Ok(escaped(args, html))),
-    Function::variadic("js", &[], Ty::Any, |_, args| Ok(escaped(args, js))),
-    Function::variadic("urlquery", &[], Ty::Any, |_, args| Ok(urlquery(args))),
+    Function::variadic("html", &[], Ty::Any, |eval, args| escaped(eval, args, html)),
+    Function::variadic("js", &[], Ty::Any, |eval, args| escaped(eval, args, js)),
+    Function::variadic("urlquery", &[], Ty::Any, |eval, args| urlquery(eval, args)),
 ];
 
 #[derive(PartialEq, Eq)]
@@ -204,25 +207,28 @@ fn len(_: &mut Eval<'_>, args: &[Value]) -> Out {
     Ok(Value::Int(i64::try_from(length).unwrap_or(i64::MAX)))
 }
 
-fn escaped(args: &[Value], escape: fn(&str) -> String) -> Value {
+fn escaped(eval: &mut Eval<'_>, args: &[Value], escape: fn(&str) -> String) -> Out {
     if let [Value::Str(text)] = args {
-        return Value::from(escape(text));
+        return Ok(Value::from(escape(text)));
     }
     // Go makes a text of each argument as an action would, so nil is `<no value>`.
     let printable = |arg: &Value| if arg.is_nil() { Value::from("<no value>") } else { arg.clone() };
     let args: Vec<Value> = args.iter().map(printable).collect();
-    Value::from(escape(&lossy(&printf::sprint(&args))))
+    let mut budget = eval.budget();
+    let text = printf::sprint(&args, &mut budget);
+    eval.within(&budget)?;
+    Ok(Value::from(escape(&lossy(&text))))
 }
 
 /// As [`escaped`], but bytes that are no UTF-8 stay themselves.
-fn urlquery(args: &[Value]) -> Value {
-    let [Value::Raw(bytes)] = args else { return escaped(args, super::url::query_escape) };
+fn urlquery(eval: &mut Eval<'_>, args: &[Value]) -> Out {
+    let [Value::Raw(bytes)] = args else { return escaped(eval, args, super::url::query_escape) };
     let chunk = |chunk: std::str::Utf8Chunk<'_>| {
         let invalid = super::encoding::hex(chunk.invalid()).to_uppercase();
         let invalid = invalid.as_bytes().chunks(2).map(|pair| format!("%{}", String::from_utf8_lossy(pair)));
         super::url::query_escape(chunk.valid()) + &invalid.collect::<Vec<_>>().concat()
     };
-    Value::from(bytes.utf8_chunks().map(chunk).collect::<String>())
+    Ok(Value::from(bytes.utf8_chunks().map(chunk).collect::<String>()))
 }
 
 fn html(text: &str) -> String {

@@ -21,7 +21,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
             return Err("assignment to entry in nil map".into());
         };
         eval.link(&args[2]);
-        map.insert(to_text(&args[1]), args[2].clone());
+        map.insert(key(eval, &args[1])?, args[2].clone());
         Ok(args[0].clone())
     }),
     Function::new("unset", &[Ty::Map, Ty::Str], |_, args| {
@@ -45,10 +45,10 @@ pub(super) const FUNCTIONS: &[Function] = &[
             map(&args[0]).map(|map| map.entries()).unwrap_or_default().into_iter().map(|(_, v)| v).collect(),
         ))
     }),
-    Function::variadic("pick", &[Ty::Map], Ty::Str, |_, args| {
+    Function::variadic("pick", &[Ty::Map], Ty::Str, |eval, args| {
         let mut picked = BTreeMap::new();
-        for key in &args[1..] {
-            let key = to_text(key);
+        for name in &args[1..] {
+            let key = key(eval, name)?;
             if let Some(value) = map(&args[0]).and_then(|map| map.get(&key)) {
                 picked.insert(key, value);
             }
@@ -77,10 +77,22 @@ pub(crate) fn map(value: &Value) -> Option<&Rc<Map>> {
     value.as_map()
 }
 
-fn dict(_: &mut Eval<'_>, args: &[Value]) -> Out {
+/// A key as text: any value can be one.
+fn key(eval: &mut Eval<'_>, value: &Value) -> Result<Arc<str>, Fault> {
+    if let Value::Str(text) = value {
+        return Ok(text.clone());
+    }
+    let mut budget = eval.budget();
+    let key = to_text(value, &mut budget);
+    eval.within(&budget)?;
+    eval.produce(key.len())?;
+    Ok(key)
+}
+
+fn dict(eval: &mut Eval<'_>, args: &[Value]) -> Out {
     let mut entries = BTreeMap::new();
     for pair in args.chunks(2) {
-        entries.insert(to_text(&pair[0]), pair.get(1).cloned().unwrap_or_else(|| Value::from("")));
+        entries.insert(key(eval, &pair[0])?, pair.get(1).cloned().unwrap_or_else(|| Value::from("")));
     }
     Ok(Value::map(entries))
 }
@@ -176,7 +188,7 @@ fn copy_at(value: &Value, depth: usize, budget: &mut Budget) -> Option<Value> {
         }
         Value::List(list) if list.ty == ListType::Any || list.ty == ListType::Lists => {
             let items = list.items.iter().map(|item| copy_at(item, depth + 1, budget)).collect::<Option<Vec<_>>>()?;
-            Value::List(Rc::new(List { ty: list.ty, nil: list.nil, items }))
+            Value::List(Rc::new(List::new(list.ty, list.nil, items)))
         }
         // What Go does not export is not copied: of a version nothing is left.
         Value::Object(object) => match &**object {

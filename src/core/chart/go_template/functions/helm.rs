@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::super::super::Lookup;
 use super::super::eval::{Eval, Fault};
-use super::super::json::{Style, encode, from_json, to_json};
+use super::super::json::{Style, encode, from_json, to_json_within};
 use super::super::print::quote_char;
 use super::super::value::{ListType, MapType, Value};
 use super::{Function, Out, Ty, text};
@@ -26,18 +26,19 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("fail", &[Ty::Str], |_, args| Err(text(&args[0]).as_ref().into())),
     Function::new("lookup", &[Ty::Str, Ty::Str, Ty::Str, Ty::Str], lookup),
     Function::new("getHostByName", &[Ty::Str], |_, _| Ok(Value::from(""))),
-    Function::new("toYaml", &[Ty::Any], |eval, args| to_yaml(eval, &args[0])),
-    Function::new("mustToYaml", &[Ty::Any], |eval, args| match to_json(&args[0]) {
-        Some(_) => to_yaml(eval, &args[0]),
-        None => Err("json: unsupported value".into()),
+    Function::new("toYaml", &[Ty::Any], |eval, args| Ok(Value::from(yaml_text(eval, &args[0])?.unwrap_or_default()))),
+    Function::new("mustToYaml", &[Ty::Any], |eval, args| {
+        yaml_text(eval, &args[0])?.map_or_else(|| Err("json: unsupported value".into()), |text| Ok(Value::from(text)))
     })
     .of_helm_4(),
     Function::new("toYamlPretty", &[Ty::Any], |eval, args| {
-        let text = super::super::pretty::to_yaml(&args[0]).unwrap_or_default();
-        eval.produce(text.len())?;
+        let mut budget = eval.budget();
+        let text = super::super::pretty::to_yaml(&args[0], &mut budget).unwrap_or_default();
+        eval.within(&budget)?;
         Ok(Value::from(text))
     }),
-    Function::new("fromYaml", &[Ty::Str], |_, args| {
+    Function::new("fromYaml", &[Ty::Str], |eval, args| {
+        readable(eval, &args[0])?;
         Ok(match yaml::parse(&text(&args[0])) {
             Ok(Json::Null) => Value::map([].into()),
             Ok(json @ Json::Object(_)) => from_json(&json),
@@ -45,7 +46,8 @@ pub(super) const FUNCTIONS: &[Function] = &[
             Err(error) => error_map(&format!("error converting YAML to JSON: {error}")),
         })
     }),
-    Function::new("fromYamlArray", &[Ty::Str], |_, args| {
+    Function::new("fromYamlArray", &[Ty::Str], |eval, args| {
+        readable(eval, &args[0])?;
         Ok(match yaml::parse(&text(&args[0])) {
             Ok(Json::Null) => Value::list(Vec::new()),
             Ok(json @ Json::Array(_)) => from_json(&json),
@@ -71,7 +73,8 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("mustToRawJson", &[Ty::Any], |eval, args| {
         json_text(eval, &args[0], Style { escape_html: false, pretty: false }, true)
     }),
-    Function::new("fromJson", &[Ty::Str], |_, args| {
+    Function::new("fromJson", &[Ty::Str], |eval, args| {
+        readable(eval, &args[0])?;
         Ok(match serde_json::from_str::<Json>(&text(&args[0])) {
             Ok(Json::Null) => Value::nil_map(MapType::Any),
             Ok(json @ Json::Object(_)) => from_json(&json),
@@ -79,11 +82,15 @@ pub(super) const FUNCTIONS: &[Function] = &[
             Err(error) => error_map(&json_error(&text(&args[0]), &error)),
         })
     }),
-    Function::new("mustFromJson", &[Ty::Str], |_, args| match serde_json::from_str::<Json>(&text(&args[0])) {
-        Ok(json) => Ok(from_json(&json)),
-        Err(error) => Err(json_error(&text(&args[0]), &error).into()),
+    Function::new("mustFromJson", &[Ty::Str], |eval, args| {
+        readable(eval, &args[0])?;
+        match serde_json::from_str::<Json>(&text(&args[0])) {
+            Ok(json) => Ok(from_json(&json)),
+            Err(error) => Err(json_error(&text(&args[0]), &error).into()),
+        }
     }),
-    Function::new("fromJsonArray", &[Ty::Str], |_, args| {
+    Function::new("fromJsonArray", &[Ty::Str], |eval, args| {
+        readable(eval, &args[0])?;
         Ok(match serde_json::from_str::<Json>(&text(&args[0])) {
             Ok(Json::Null) => Value::nil_list(ListType::Any),
             Ok(json @ Json::Array(_)) => from_json(&json),
@@ -95,23 +102,31 @@ pub(super) const FUNCTIONS: &[Function] = &[
         if args[0].is_nil() {
             return Err("reflect: call of reflect.Value.Type on zero Value".into());
         }
-        let text = super::super::toml::encode(&args[0]).unwrap_or_else(|error| error);
-        eval.produce(text.len())?;
+        let text = toml(eval, &args[0])?.unwrap_or_else(|error| error);
         Ok(Value::from(text))
     }),
     Function::new("mustToToml", &[Ty::Any], |eval, args| {
         if args[0].is_nil() {
             return Err("reflect: call of reflect.Value.Type on zero Value".into());
         }
-        let text = super::super::toml::encode(&args[0])?;
-        eval.produce(text.len())?;
+        let text = toml(eval, &args[0])??;
         Ok(Value::from(text))
     })
     .of_helm_4(),
-    Function::new("fromToml", &[Ty::Str], |_, args| {
+    Function::new("fromToml", &[Ty::Str], |eval, args| {
+        readable(eval, &args[0])?;
         Ok(super::super::toml::decode(&text(&args[0])).unwrap_or_else(|message| error_map(&message)))
     }),
 ];
+
+/// Refuses a text of more values than a list may have, and counts it: what is made of it holds its texts.
+fn readable(eval: &mut Eval<'_>, source: &Value) -> Result<(), Fault> {
+    let bytes = source.bytes().unwrap_or_default();
+    // What begins a value.
+    let values = bytes.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{' | b'\n')).count();
+    eval.items(values)?;
+    eval.produce(bytes.len())
+}
 
 fn error_map(message: &str) -> Value {
     Value::map(super::super::eval::entries([("Error", Value::from(message))]))
@@ -161,24 +176,45 @@ fn json_error(text: &str, error: &serde_json::Error) -> String {
     format!("invalid character '{shown}' {place}")
 }
 
-fn to_yaml(eval: &mut Eval<'_>, value: &Value) -> Out {
-    let Some(json) = to_json(value) else { return Ok(Value::from("")) };
+/// A value as YAML. `None`: it can't be marshalled.
+fn yaml_text(eval: &mut Eval<'_>, value: &Value) -> Result<Option<String>, Fault> {
+    let mut budget = eval.budget();
+    let json = to_json_within(value, &mut budget);
+    eval.within(&budget)?;
+    let Some(json) = json else { return Ok(None) };
     let mut text = yaml::to_string(&json);
     if text.ends_with('\n') {
         text.pop();
     }
-    eval.produce(text.len())?;
-    Ok(Value::from(text))
+    Ok(Some(text))
+}
+
+/// A value as TOML, or Go's error.
+fn toml(eval: &mut Eval<'_>, value: &Value) -> Result<Result<String, String>, Fault> {
+    let mut budget = eval.budget();
+    let text = super::super::toml::encode(value, &mut budget);
+    eval.within(&budget)?;
+    Ok(text)
 }
 
 fn json_text(eval: &mut Eval<'_>, value: &Value, style: Style, strict: bool) -> Out {
-    match encode(value, style) {
-        Ok(text) => {
-            eval.produce(text.len())?;
-            Ok(Value::from(text))
-        }
+    let mut budget = eval.budget();
+    let text = encode(value, style, &mut budget);
+    eval.within(&budget)?;
+    match text {
+        Ok(text) => Ok(Value::from(text)),
         Err(message) if strict => Err(message.into()),
         Err(_) => Ok(Value::from("")),
+    }
+}
+
+/// What the texts of a value take.
+fn json_bytes(json: &Json) -> usize {
+    match json {
+        Json::String(text) => text.len(),
+        Json::Array(items) => items.iter().map(json_bytes).sum(),
+        Json::Object(entries) => entries.iter().map(|(key, value)| key.len() + json_bytes(value)).sum(),
+        _ => 0,
     }
 }
 
@@ -188,6 +224,7 @@ fn lookup(eval: &mut Eval<'_>, args: &[Value]) -> Result<Value, Fault> {
     let lookup = Lookup { api_version: part(0), kind: part(1), namespace: part(2), name: part(3) };
     if let Some(json) = eval.input.lookups.get(&lookup) {
         eval.answered_lookups.insert(lookup);
+        eval.produce(json_bytes(json))?;
         Ok(from_json(json))
     } else {
         eval.missing_lookups.insert(lookup);

@@ -40,15 +40,16 @@ pub(super) const FUNCTIONS: &[Function] = &[
         let mut items = Vec::new();
         for arg in args {
             items.extend(elements(arg, "concat type", " as list")?);
+            eval.items(items.len())?;
         }
         eval.produce(items.len().saturating_mul(24))?;
         Ok(list_or_nil(items))
     }),
     Function::new("chunk", &[Ty::Int, Ty::Any], chunk),
     Function::new("mustChunk", &[Ty::Int, Ty::Any], chunk),
-    Function::new("sortAlpha", &[Ty::Any], |_, args| {
+    Function::new("sortAlpha", &[Ty::Any], |eval, args| {
         // What is no list is a list of one, nil too.
-        let mut sorted = if args[0].is_nil() { vec!["<nil>".into()] } else { strings(&args[0]) };
+        let mut sorted = if args[0].is_nil() { vec!["<nil>".into()] } else { strings(eval, &args[0])? };
         sorted.sort_unstable();
         Ok(Value::strings(sorted))
     }),
@@ -97,12 +98,14 @@ fn list_or_nil(items: Vec<Value>) -> Value {
 
 fn push(_: &mut Eval<'_>, args: &[Value]) -> Out {
     let mut items = elements(&args[0], "push on type", "")?;
+    items.reserve_exact(1);
     items.push(args[1].clone());
     Ok(Value::list(items))
 }
 
 fn prepend(_: &mut Eval<'_>, args: &[Value]) -> Out {
     let mut items = elements(&args[0], "prepend on type", "")?;
+    items.reserve_exact(1);
     items.insert(0, args[1].clone());
     Ok(Value::list(items))
 }

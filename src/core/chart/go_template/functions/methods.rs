@@ -37,8 +37,10 @@ const VALUES: &[Function] = &[
         Value::Values(map) => Ok(Value::Map(map.clone())),
         other => Ok(other.clone()),
     }),
-    Function::new("YAML", &[Ty::Reflect], |_, args| {
-        let json = super::super::json::to_json(&args[0]).unwrap_or_default();
+    Function::new("YAML", &[Ty::Reflect], |eval, args| {
+        let mut budget = eval.budget();
+        let json = super::super::json::to_json_within(&args[0], &mut budget).unwrap_or_default();
+        eval.within(&budget)?;
         Ok(Value::from(crate::core::yaml::to_string(&json)))
     }),
     Function::new("Table", &[Ty::Reflect, Ty::Str], |_, args| {
@@ -123,24 +125,36 @@ const FILES: &[Function] = &[
     Function::new("GetBytes", &[Ty::Reflect, Ty::Str], |_, args| {
         Ok(Value::Bytes(file(args).map(std::convert::AsRef::as_ref).unwrap_or_default().into()))
     }),
-    Function::new("Lines", &[Ty::Reflect, Ty::Str], |_, args| {
+    Function::new("Lines", &[Ty::Reflect, Ty::Str], |eval, args| {
         let data = file(args).map(std::convert::AsRef::as_ref).unwrap_or_default();
         if data.is_empty() {
             return Ok(Value::strings(Vec::<Value>::new()));
         }
         let data = data.strip_suffix(b"\n").unwrap_or(data);
+        eval.texts(data.iter().filter(|byte| **byte == b'\n').count() + 1, data.len())?;
         Ok(Value::strings(data.split(|byte| *byte == b'\n').map(|line| Value::from_bytes(line.to_vec()))))
     }),
-    Function::new("Glob", &[Ty::Reflect, Ty::Str], |_, args| {
-        let glob = Glob::new(&text(&args[1]));
-        let found = files(args).into_iter().flatten().filter(|(name, _)| glob.matches(name));
-        let found = found.map(|(name, data)| (name.clone(), data.clone())).collect();
+    Function::new("Glob", &[Ty::Reflect, Ty::Str], |eval, args| {
+        let pattern = text(&args[1]);
+        // Its alternatives are multiplied out.
+        eval.fits(pattern.len().saturating_mul(1 << 13))?;
+        let glob = Glob::new(&pattern);
+        let mut found = BTreeMap::new();
+        for (name, data) in files(args).into_iter().flatten() {
+            eval.go_on()?;
+            if glob.matches(name) {
+                found.insert(name.clone(), data.clone());
+            }
+        }
+        eval.texts(found.len(), 0)?;
         Ok(Value::object(Object::Files(Arc::new(found))))
     }),
-    Function::new("AsConfig", &[Ty::Reflect], |_, args| {
+    Function::new("AsConfig", &[Ty::Reflect], |eval, args| {
+        eval.fits(files(args).map_or(0, |files| files.values().map(bytes::Bytes::len).sum()))?;
         Ok(Value::from(files(args).map_or_else(String::new, files::as_config)))
     }),
-    Function::new("AsSecrets", &[Ty::Reflect], |_, args| {
+    Function::new("AsSecrets", &[Ty::Reflect], |eval, args| {
+        eval.fits(files(args).map_or(0, |files| files.values().map(bytes::Bytes::len).sum()))?;
         Ok(Value::from(files(args).map_or_else(String::new, files::as_secrets)))
     }),
 ];

@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 
 use super::super::HelmVersion;
 use super::eval::{Eval, Fault};
+use super::json::Budget;
 use super::value::{Value, lossy};
 
 pub(crate) mod builtin;
@@ -166,11 +167,15 @@ pub(crate) fn text(value: &Value) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// sprig's `strval`: strings and bytes as they are, everything else as `%v`.
-pub(crate) fn to_text(value: &Value) -> std::sync::Arc<str> {
+/// sprig's `strval`: strings and bytes as they are, everything else as `%v`, of which no more is written than the budget
+/// allows.
+pub(crate) fn to_text(value: &Value, budget: &mut Budget) -> std::sync::Arc<str> {
     match value {
         Value::Str(text) => text.clone(),
-        Value::Raw(bytes) | Value::Bytes(bytes) => lossy(bytes).into(),
-        other => super::print::text(other).into(),
+        Value::Raw(bytes) | Value::Bytes(bytes) => {
+            budget.text(bytes.len());
+            lossy(bytes).into()
+        }
+        other => super::print::text_within(other, budget).into(),
     }
 }

@@ -9,26 +9,26 @@ use super::super::print;
 use super::super::value::{Value, lossy};
 
 /// `fmt.Sprint`: a space between operands when neither is a string.
-pub(crate) fn sprint(args: &[Value]) -> Vec<u8> {
+pub(crate) fn sprint(args: &[Value], budget: &mut Budget) -> Vec<u8> {
     let mut out = Vec::new();
     let is_string = |value: &Value| matches!(value, Value::Str(_) | Value::Raw(_));
     for (index, arg) in args.iter().enumerate() {
         if index > 0 && !is_string(arg) && !is_string(&args[index - 1]) {
             out.push(b' ');
         }
-        print::write(&mut out, arg);
+        print::write(&mut out, arg, budget);
     }
     out
 }
 
 /// `fmt.Sprintln`
-pub(crate) fn sprintln(args: &[Value]) -> Vec<u8> {
+pub(crate) fn sprintln(args: &[Value], budget: &mut Budget) -> Vec<u8> {
     let mut out = Vec::new();
     for (index, arg) in args.iter().enumerate() {
         if index > 0 {
             out.push(b' ');
         }
-        print::write(&mut out, arg);
+        print::write(&mut out, arg, budget);
     }
     out.push(b'\n');
     out
@@ -85,7 +85,7 @@ impl Formatter<'_> {
                 at = end;
                 continue;
             }
-            if self.out.len() > self.limit {
+            if self.is_full() {
                 return;
             }
             at = self.verb(format, at + 1);
@@ -96,10 +96,18 @@ impl Formatter<'_> {
                 if index > 0 {
                     self.out.extend_from_slice(b", ");
                 }
+                if self.is_full() {
+                    return;
+                }
                 self.typed(arg);
             }
             self.out.push(b')');
         }
+    }
+
+    /// Whether there is more than may be: the caller refuses it.
+    fn is_full(&self) -> bool {
+        self.out.len() > self.limit
     }
 
     /// `type=value`
@@ -109,7 +117,7 @@ impl Formatter<'_> {
         } else {
             self.out.extend_from_slice(arg.type_name_in(self.helm).as_bytes());
             self.out.push(b'=');
-            print::write(&mut self.out, arg);
+            print::write(&mut self.out, arg, &mut Budget::new(self.limit.saturating_add(1)));
         }
     }
 
@@ -238,6 +246,9 @@ impl Formatter<'_> {
     }
 
     fn argument(&mut self, verb: char, arg: &Value, spec: &Spec) {
+        if self.is_full() {
+            return;
+        }
         match verb {
             'T' | 'v' if arg.is_nil() => return self.pad(b"<nil>", spec),
             'T' => return self.pad(arg.type_name_in(self.helm).as_bytes(), spec),
@@ -259,6 +270,9 @@ impl Formatter<'_> {
             Value::Bytes(bytes) if !spec.sharp => {
                 self.out.push(b'[');
                 for (index, byte) in bytes.iter().enumerate() {
+                    if self.is_full() {
+                        break;
+                    }
                     if index > 0 {
                         self.out.push(b' ');
                     }

@@ -29,7 +29,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
     Function::new("randBytes", &[Ty::Int], |eval, args| {
         let Ok(count) = usize::try_from(int(&args[0])) else { return Err("makeslice: len out of range".into()) };
-        eval.produce(count.saturating_mul(2))?;
+        eval.fits(count.saturating_mul(2))?;
         let mut bytes = vec![0; count];
         stream(eval, "randBytes", args)?.fill(&mut bytes);
         Ok(secret(eval, STANDARD.encode(bytes)))
@@ -133,7 +133,7 @@ impl Place {
         let mut arguments = Sha256::new();
         for arg in args {
             let mut printed = Vec::new();
-            print::write(&mut printed, arg);
+            print::write(&mut printed, arg, &mut eval.budget());
             arguments.update((printed.len() as u64).to_be_bytes());
             arguments.update(&printed);
         }
@@ -185,7 +185,7 @@ fn secret(eval: &mut Eval<'_>, text: String) -> Value {
 
 fn characters(eval: &mut Eval<'_>, name: &str, args: &[Value], wanted: fn(u8) -> bool) -> Out {
     let Ok(count) = usize::try_from(int(&args[0])) else { return Ok(Value::from("")) };
-    eval.produce(count)?;
+    eval.fits(count)?;
     let set: Vec<char> = (0..128_u8).filter(|byte| wanted(*byte)).map(char::from).collect();
     let mut draws = stream(eval, name, args)?;
     let pick = |_| set[usize::try_from(draws.below(set.len() as u64)).unwrap_or(0)];

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::eval::Eval;
+use super::super::eval::{Eval, Fault};
 use super::super::print;
 use super::super::value::{MapType, Value};
 use super::math::int;
@@ -36,7 +36,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("repeat", &[Ty::Int, Ty::Str], |eval, args| {
         let bytes = args[1].bytes().unwrap_or_default();
         let Ok(count) = usize::try_from(int(&args[0])) else { return Err("strings: negative Repeat count".into()) };
-        eval.produce(bytes.len().saturating_mul(count))?;
+        eval.fits(bytes.len().saturating_mul(count))?;
         Ok(Value::from_bytes(bytes.repeat(count)))
     }),
     Function::new("trimall", &[Ty::Str, Ty::Str], trim_all),
@@ -82,25 +82,25 @@ pub(super) const FUNCTIONS: &[Function] = &[
         Ok(Value::Bool(text(&args[1]).ends_with(&*text(&args[0]))))
     }),
     Function::variadic("quote", &[], Ty::Any, quote),
-    Function::variadic("squote", &[], Ty::Any, |_, args| {
-        let mut out = Vec::new();
+    Function::variadic("squote", &[], Ty::Any, |eval, args| {
+        let (mut out, mut budget) = (Vec::new(), eval.budget());
         for arg in args.iter().filter(|arg| !arg.is_nil()) {
             if !out.is_empty() {
                 out.push(b' ');
             }
             out.push(b'\'');
-            print::write(&mut out, arg);
+            print::write(&mut out, arg, &mut budget);
             out.push(b'\'');
         }
         Ok(Value::from_bytes(out))
     }),
-    Function::variadic("cat", &[], Ty::Any, |_, args| {
-        let mut out = Vec::new();
+    Function::variadic("cat", &[], Ty::Any, |eval, args| {
+        let (mut out, mut budget) = (Vec::new(), eval.budget());
         for (index, arg) in args.iter().filter(|arg| !arg.is_nil()).enumerate() {
             if index > 0 {
                 out.push(b' ');
             }
-            print::write(&mut out, arg);
+            print::write(&mut out, arg, &mut budget);
         }
         Ok(Value::from_bytes(out))
     }),
@@ -110,7 +110,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
         let (from, to, source) = (text(&args[0]), text(&args[1]), text(&args[2]));
         if from.len() < to.len() {
             let count = if from.is_empty() { source.len() + 1 } else { source.matches(&*from).count() };
-            eval.produce(source.len().saturating_add(count.saturating_mul(to.len())))?;
+            eval.fits(source.len().saturating_add(count.saturating_mul(to.len())))?;
         }
         if !from.is_empty() && !source.contains(&*from) {
             return Ok(args[2].clone());
@@ -120,23 +120,25 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("plural", &[Ty::Str, Ty::Str, Ty::Int], |_, args| {
         Ok(if int(&args[2]) == 1 { args[0].clone() } else { args[1].clone() })
     }),
-    Function::new("toString", &[Ty::Any], |_, args| match &args[0] {
+    Function::new("toString", &[Ty::Any], |eval, args| match &args[0] {
         Value::Raw(bytes) | Value::Bytes(bytes) => Ok(Value::from_bytes(bytes.to_vec())),
-        other => Ok(Value::Str(to_text(other))),
+        other => Ok(Value::Str(to_text(other, &mut eval.budget()))),
     }),
-    Function::new("toStrings", &[Ty::Any], |_, args| Ok(Value::strings(strings(&args[0])))),
+    Function::new("toStrings", &[Ty::Any], |eval, args| Ok(Value::strings(strings(eval, &args[0])?))),
     Function::new("join", &[Ty::Str, Ty::Any], |eval, args| {
-        let parts = strings(&args[1]);
+        let parts = strings(eval, &args[1])?;
         let separator = text(&args[0]);
-        eval.produce(parts.iter().map(|part| part.len() + separator.len()).sum())?;
+        eval.fits(parts.iter().map(|part| part.len() + separator.len()).sum())?;
         Ok(Value::from(parts.join(&*separator)))
     }),
-    Function::new("split", &[Ty::Str, Ty::Str], |_, args| Ok(numbered(split_n(&text(&args[1]), &text(&args[0]), -1)))),
-    Function::new("splitn", &[Ty::Str, Ty::Int, Ty::Str], |_, args| {
-        Ok(numbered(split_n(&text(&args[2]), &text(&args[0]), int(&args[1]))))
+    Function::new("split", &[Ty::Str, Ty::Str], |eval, args| {
+        Ok(numbered(split_n(eval, &text(&args[1]), &text(&args[0]), -1)?))
     }),
-    Function::new("splitList", &[Ty::Str, Ty::Str], |_, args| {
-        Ok(Value::strings(split_n(&text(&args[1]), &text(&args[0]), -1)))
+    Function::new("splitn", &[Ty::Str, Ty::Int, Ty::Str], |eval, args| {
+        Ok(numbered(split_n(eval, &text(&args[2]), &text(&args[0]), int(&args[1]))?))
+    }),
+    Function::new("splitList", &[Ty::Str, Ty::Str], |eval, args| {
+        Ok(Value::strings(split_n(eval, &text(&args[1]), &text(&args[0]), -1)?))
     }),
 ];
 
@@ -152,13 +154,23 @@ fn map(value: &Value, cut: impl FnOnce(&str) -> &str) -> Out {
 }
 
 /// sprig's `strslice`: the elements as text, without nil; a scalar is a list of one.
-pub(crate) fn strings(value: &Value) -> Vec<Arc<str>> {
-    match value {
+pub(crate) fn strings(eval: &mut Eval<'_>, value: &Value) -> Result<Vec<Arc<str>>, Fault> {
+    let mut budget = eval.budget();
+    let texts: Vec<Arc<str>> = match value {
         Value::Invalid | Value::Nil => Vec::new(),
-        Value::List(list) => list.items.iter().filter(|item| !item.is_nil()).map(to_text).collect(),
-        Value::Bytes(bytes) => bytes.iter().map(|byte| byte.to_string().into()).collect(),
-        other => vec![to_text(other)],
-    }
+        Value::List(list) => {
+            let items = list.items.iter().filter(|item| !item.is_nil());
+            items.map(|item| to_text(item, &mut budget)).collect()
+        }
+        Value::Bytes(bytes) => {
+            eval.texts(bytes.len(), bytes.len())?;
+            bytes.iter().map(|byte| byte.to_string().into()).collect()
+        }
+        other => vec![to_text(other, &mut budget)],
+    };
+    eval.within(&budget)?;
+    eval.texts(texts.len(), eval.budget().left() - budget.left())?;
+    Ok(texts)
 }
 
 fn trunc(_: &mut Eval<'_>, args: &[Value]) -> Out {
@@ -288,7 +300,7 @@ fn wrap(eval: &mut Eval<'_>, source: &str, width: i64, newline: &str, break_word
     let bytes = source.as_bytes();
     let newline = if newline.is_empty() { "\n" } else { newline };
     let width = usize::try_from(width).unwrap_or(1).max(1);
-    eval.produce(bytes.len().saturating_add((bytes.len() / width).saturating_mul(newline.len())))?;
+    eval.fits(bytes.len().saturating_add((bytes.len() / width).saturating_mul(newline.len())))?;
     let mut out = Vec::with_capacity(bytes.len());
     let mut offset = 0;
     while bytes.len() - offset > width {
@@ -318,7 +330,7 @@ fn wrap(eval: &mut Eval<'_>, source: &str, width: i64, newline: &str, break_word
     Ok(Value::from_bytes(out))
 }
 
-fn quote(_: &mut Eval<'_>, args: &[Value]) -> Out {
+fn quote(eval: &mut Eval<'_>, args: &[Value]) -> Out {
     let mut out = String::new();
     for arg in args.iter().filter(|arg| !arg.is_nil()) {
         if !out.is_empty() {
@@ -326,8 +338,9 @@ fn quote(_: &mut Eval<'_>, args: &[Value]) -> Out {
         }
         match arg.bytes() {
             Some(bytes) => print::quote(&mut out, bytes),
-            None => print::quote(&mut out, to_text(arg).as_bytes()),
+            None => print::quote(&mut out, to_text(arg, &mut eval.budget()).as_bytes()),
         }
+        eval.fits(out.len())?;
     }
     Ok(Value::from(out))
 }
@@ -337,7 +350,7 @@ fn indent(eval: &mut Eval<'_>, args: &[Value], first: &str) -> Out {
     let source = args[1].bytes().unwrap_or_default();
     let lines = source.split(|byte| *byte == b'\n').count();
     let size = spaces.saturating_mul(lines).saturating_add(source.len() + first.len());
-    eval.produce(size)?;
+    eval.fits(size)?;
     let mut out = Vec::with_capacity(size);
     out.extend_from_slice(first.as_bytes());
     for (index, line) in source.split(|byte| *byte == b'\n').enumerate() {
@@ -351,12 +364,14 @@ fn indent(eval: &mut Eval<'_>, args: &[Value], first: &str) -> Out {
 }
 
 /// Go's `strings.SplitN`; an empty separator splits into characters.
-pub(crate) fn split_n(text: &str, separator: &str, count: i64) -> Vec<Value> {
+pub(crate) fn split_n(eval: &mut Eval<'_>, text: &str, separator: &str, count: i64) -> Result<Vec<Value>, Fault> {
     let limit = match count {
-        0 => return Vec::new(),
+        0 => return Ok(Vec::new()),
         1.. => usize::try_from(count).unwrap_or(usize::MAX),
         _ => usize::MAX,
     };
+    let parts = if separator.is_empty() { text.chars().count() } else { text.matches(separator).count() + 1 };
+    eval.texts(parts.min(limit), text.len())?;
     if separator.is_empty() {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -371,9 +386,9 @@ pub(crate) fn split_n(text: &str, separator: &str, count: i64) -> Vec<Value> {
         if !rest.is_empty() {
             parts.push(Value::from(rest));
         }
-        return parts;
+        return Ok(parts);
     }
-    text.splitn(limit, separator).map(Value::from).collect()
+    Ok(text.splitn(limit, separator).map(Value::from).collect())
 }
 
 /// sprig's `split`: a map with the keys `_0`, `_1`, and so on.
