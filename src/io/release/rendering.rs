@@ -10,6 +10,8 @@ use kube::Client;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+mod stuck;
+
 use super::addon_chart::{Parts, addon_chart, capabilities, stack_values};
 use super::{FetchedRelease, Place, Releases, lock, remember};
 use crate::api::condition::Reason;
@@ -162,13 +164,9 @@ impl Releases {
     ) -> Result<Value, Trouble> {
         let (bundle, stage, data) = (Arc::clone(&release.bundle), stage.to_owned(), Arc::clone(data));
         let served = Arc::clone(served);
-        let stop = StopOnDrop::default();
-        let flag = Arc::clone(&stop.0);
-        let work = blocking(move || stack_values(&bundle, &stage, &data, &served, flag));
-        let stack = tokio::time::timeout(RENDER, work).await.unwrap_or_else(|_| {
-            let message = format!("the template of values did not render within {} s", RENDER.as_secs());
-            Err(Trouble::new(ErrorClass::Invalid, Reason::ValuesInvalid, message))
-        })??;
+        let of = format!("{}/{stage} values", release.artifact.digest);
+        let what = ("the template of values", Reason::ValuesInvalid);
+        let stack = in_time(of, what, move |stop| stack_values(&bundle, &stage, &data, &served, stop)).await??;
         Ok(values::merged([stack, user]))
     }
 
@@ -277,8 +275,6 @@ impl Releases {
         kept: Option<&seed::Kept>,
         (first, now): (Option<Timestamp>, Timestamp),
     ) -> Result<Attempt, Trouble> {
-        // Set when this future is dropped: a rendering that nobody waits for any more ends.
-        let stop = StopOnDrop::default();
         let bundle = Arc::clone(&job.release.bundle);
         let (files, release, namespace, values) = match job.part {
             Part::Class => (Some(&bundle.class_chart), bundle.name.stem(), job.seed.namespace.clone(), Value::Null),
@@ -291,7 +287,7 @@ impl Releases {
             return Err(Trouble::new(ErrorClass::Bug, Reason::RenderFailed, message));
         };
         let is_addon = matches!(job.part, Part::Addon { .. });
-        let subject = Subject {
+        let mut subject = Subject {
             release,
             namespace,
             values,
@@ -306,13 +302,15 @@ impl Releases {
             drawn: kept.map(|kept| kept.memory.keyring.drawn()).unwrap_or_default(),
             answers,
             clock: now,
-            stop: Some(Arc::clone(&stop.0)),
+            stop: None,
         };
-        let work = blocking(move || render_chart(files, &subject));
-        tokio::time::timeout(RENDER, work).await.unwrap_or_else(|_| {
-            let message = format!("the chart did not render within {} s", RENDER.as_secs());
-            Err(Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, message))
+        // Whoever it is rendered for: what never ends for one does not end for another.
+        let of = format!("{}{}", job.release.artifact.digest, job.part.suffix());
+        in_time(of, ("the chart", Reason::RenderFailed), move |stop| {
+            subject.stop = Some(stop);
+            render_chart(files, &subject)
         })
+        .await
     }
 }
 
@@ -416,6 +414,40 @@ pub(super) fn digest_of(answers: &BTreeMap<Lookup, Value>, part: &Part<'_>) -> [
         digest.update(format!("{lookup:?}\0{answer}\0"));
     }
     digest.finalize().into()
+}
+
+/// Renders, for a limited time: then, and when nobody waits for it any more, the flag is set that `work` is given. A worker
+/// that does not heed it is counted: what it renders is not begun again, and nothing is where there are many.
+async fn in_time<T: Send + 'static>(
+    of: String,
+    (what, reason): (&str, Reason),
+    work: impl FnOnce(Arc<AtomicBool>) -> T + Send + 'static,
+) -> Result<T, Trouble> {
+    let seconds = RENDER.as_secs();
+    if let Some(why) = stuck::refused(&of) {
+        let message = match why {
+            stuck::Refused::Own => format!(
+                "{what} did not render within {seconds} s, and that rendering has not ended yet: let it make less at once"
+            ),
+            stuck::Refused::Full => format!(
+                "{what} is not rendered: {} renderings took more than {seconds} s and have not ended yet",
+                stuck::MAX_STUCK
+            ),
+        };
+        return Err(Trouble::new(ErrorClass::Transient, reason, message));
+    }
+    let stop = StopOnDrop::default();
+    let flag = Arc::clone(&stop.0);
+    let (awaited, worker) = stuck::begin(of);
+    let work = blocking(move || {
+        let _ended = worker;
+        work(flag)
+    });
+    let rendered = tokio::time::timeout(RENDER, work).await.unwrap_or_else(|_| {
+        Err(Trouble::new(ErrorClass::Invalid, reason, format!("{what} did not render within {seconds} s")))
+    });
+    drop(awaited);
+    rendered
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Trouble> {

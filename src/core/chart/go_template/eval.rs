@@ -426,6 +426,7 @@ impl<'a> Eval<'a> {
                     }
                 }
                 Node::Template { name, pipe, pos } => {
+                    self.step(frame, *pos)?;
                     let data = match pipe {
                         Some(pipe) => self.pipe(frame, dot, pipe)?,
                         None => Value::Invalid,

@@ -134,6 +134,10 @@ fn hostile_templates_end_in_an_error() {
     };
     let nested = format!("{{{{ {}1{} }}}}", "(".repeat(100_000), ")".repeat(100_000));
     let blocks = "{{ if true }}".repeat(100_000);
+    // As many executions as there are ways through them, none of which writes anything.
+    let twice =
+        |n: usize| format!("{{{{define \"t{n}\"}}}}{0}{0}{{{{end}}}}", format!("{{{{template \"t{}\"}}}}", n + 1));
+    let doubling = (0..60).map(twice).collect::<String>() + "{{define \"t60\"}}{{end}}{{template \"t0\"}}";
     let elses = format!("{{{{ if .n }}}}{}{{{{ end }}}}", "{{ else if .n }}".repeat(100_000));
     for template in [
         "{{ define \"a\" }}{{ include \"a\" . }}{{ end }}{{ include \"a\" . }}",
@@ -147,6 +151,7 @@ fn hostile_templates_end_in_an_error() {
         "{{ $s := \"x\" }}{{ range until 100 }}{{ $s = printf \"%s%s\" $s $s }}{{ end }}",
         "{{ $l := list 1 }}{{ range until 100 }}{{ $l = concat $l $l }}{{ end }}",
         "{{ randAlphaNum 1000000000 }}",
+        &doubling,
         &nested,
         &blocks,
         &elses,

@@ -1,8 +1,8 @@
 //! Makes templates count what Tera does not: rounds of loops, the size of variables, and what is written into captured
 //! text, which reaches no writer: components, their bodies, `set` blocks, sections of filters.
 //!
-//! Behind each `for` and `component` a step and the text up to its end are counted, behind each `set` the size of the
-//! variable, by tags that print nothing; what is printed passes a filter, or is counted behind it where it is but a path,
+//! Behind each `for` and `component` a step and the text up to its end are counted, behind each `include` a step, behind
+//! each `set` the size of the variable, by tags that print nothing; what is printed passes a filter, or is counted behind it where it is but a path,
 //! so that errors about undefined variables stay Tera's own. Places in errors are told as if nothing were added.
 
 use super::error::{TeraError, TeraErrorKind};
@@ -64,6 +64,8 @@ impl Metered {
                     let bytes = literals.next().unwrap_or_default();
                     metered.add(token, &format!("{STEP}(bytes={bytes})"));
                 }
+                // It may include others that write nothing.
+                "include" => metered.add(token, &format!("{STEP}(bytes=0)")),
                 "set" | "set_global" => {
                     let (variable, is_block) = variable(arguments);
                     if is_block {
@@ -285,6 +287,7 @@ mod tests {
             ("{% set x | upper %}y{% endset %}", format!("{{% set x | upper %}}y{{% endset %}}{x}")),
             ("{% set_global x=1 %}", format!("{{% set_global x=1 %}}{x}")),
             ("{% raw %}{% for a in b %}{%- endraw -%}", "{% raw %}{% for a in b %}{%- endraw -%}".to_owned()),
+            ("{% include 'a' -%} b", format!("{{% include 'a' -%}}{} b", step(0).replace(" %}", " -%}"))),
             ("{% for a in b", "{% for a in b".to_owned()),
             ("{{}}", "{{() | clusterstack_printed}}".to_owned()),
             ("ü { {", "ü { {".to_owned()),
