@@ -215,6 +215,10 @@ fn texts_that_grow_are_refused_before_they_are_made() {
         "splitList \"\" $b | len",
         "split \"a\" $b | len",
         "splitn \"a\" 400000 $b | len",
+        "regexFindAll \"a\" (trunc 100000 $b) -1 | len",
+        "regexSplit \"a\" (trunc 100000 $b) -1 | len",
+        "regexReplaceAll \".+\" $b \"$0$0$0\" | len",
+        "regexReplaceAll \"a\" (trunc 100000 $b) \"aaaaaaaaaaaa\" | len",
         "fromJson (print \"[\" (repeat 200000 \"1,\") \"1]\")",
         "printf \"%100000v\" (until 40000) | len",
     ];
@@ -263,6 +267,40 @@ fn a_set_flag_stops_the_rendering() {
     let stop = Arc::new(AtomicBool::new(true));
     let result = render_with("{{ range until 10000 }}{{ . }}{{ end }}", |input| input.stop = Some(stop));
     assert!(result.unwrap_err().to_string().contains("stopped"));
+}
+
+#[test]
+fn a_search_for_matches_that_look_far_ahead_stops() {
+    for call in
+        ["regexFindAll $p $b -1", "regexReplaceAll $p $b \"$0\"", "regexReplaceAll $p $b \"\"", "regexSplit $p $b -1"]
+    {
+        let template =
+            format!("{{{{ $p := \".*[^A-Z]|[A-Z]\" }}}}{{{{ $b := repeat 1000000 \"A\" }}}}{{{{ {call} | len }}}}");
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            flag.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        let error = render_with(&template, |input| input.stop = Some(stop)).unwrap_err().to_string();
+        assert!(error.contains("stopped"), "{call}: {error}");
+    }
+}
+
+#[test]
+fn regular_expressions_match_as_in_go() {
+    for (template, text) in [
+        (r#"{{ regexFindAll "a*" "baac" -1 | toJson }}"#, r#"["","aa",""]"#),
+        (r#"{{ regexFindAll "a*" "baac" 2 | toJson }}"#, r#"["","aa"]"#),
+        (r#"{{ regexReplaceAll "a*" "baac" "x" }}"#, "xbxcx"),
+        (r#"{{ regexReplaceAll "(a)(b)?" "ab a" "[$2$1]" }}"#, "[ba] [a]"),
+        (r#"{{ regexReplaceAll "(a)" "xay" "${1}$$" }}"#, "xa$y"),
+        (r#"{{ regexReplaceAllLiteral "a" "xay" "$1" }}"#, "x$1y"),
+        (r#"{{ regexReplaceAll "q" "xay" "z" }}"#, "xay"),
+        (r#"{{ regexSplit "a*" "baac" -1 | toJson }}"#, r#"["b","c"]"#),
+    ] {
+        assert_eq!(render(template).as_deref(), Ok(text), "{template}");
+    }
 }
 
 #[test]

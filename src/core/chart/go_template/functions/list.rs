@@ -145,7 +145,7 @@ fn uniq(eval: &mut Eval<'_>, args: &[Value]) -> Out {
     let mut unique: Vec<Value> = Vec::new();
     for item in elements(&args[0], "find uniq on type", "")? {
         eval.produce(unique.len())?;
-        if !unique.iter().any(|known| deep_equal(known, &item)) {
+        if !holds(eval, &unique, &item)? {
             unique.push(item);
         }
     }
@@ -153,18 +153,32 @@ fn uniq(eval: &mut Eval<'_>, args: &[Value]) -> Out {
 }
 
 fn without(eval: &mut Eval<'_>, args: &[Value]) -> Out {
-    let mut items = elements(&args[0], "find without on type", "")?;
+    let items = elements(&args[0], "find without on type", "")?;
     eval.produce(items.len().saturating_mul(args.len()))?;
-    items.retain(|item| !args[1..].iter().any(|omitted| deep_equal(omitted, item)));
-    Ok(Value::list(items))
+    let mut kept = Vec::with_capacity(items.len());
+    for item in items {
+        if !holds(eval, &args[1..], &item)? {
+            kept.push(item);
+        }
+    }
+    Ok(Value::list(kept))
 }
 
-fn has(_: &mut Eval<'_>, args: &[Value]) -> Out {
+fn has(eval: &mut Eval<'_>, args: &[Value]) -> Out {
     Ok(Value::Bool(match &args[1] {
         haystack if haystack.is_nil() => false,
-        Value::List(list) => list.items.iter().any(|item| deep_equal(&args[0], item)),
-        other => elements(other, "find has on type", "")?.iter().any(|item| deep_equal(&args[0], item)),
+        Value::List(list) => holds(eval, &list.items, &args[0])?,
+        other => holds(eval, &elements(other, "find has on type", "")?, &args[0])?,
     }))
+}
+
+fn holds(eval: &Eval<'_>, items: &[Value], wanted: &Value) -> Result<bool, Fault> {
+    for item in items {
+        if deep_equal(eval, item, wanted)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn slice(_: &mut Eval<'_>, args: &[Value]) -> Out {

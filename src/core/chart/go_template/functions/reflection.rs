@@ -1,6 +1,6 @@
 //! Types and deep comparison.
 
-use super::super::eval::Eval;
+use super::super::eval::{Eval, Fault};
 use super::super::json::Budget;
 use super::super::object::Object;
 use super::super::value::Value;
@@ -17,7 +17,9 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
     Function::new("kindOf", &[Ty::Any], |_, args| Ok(Value::from(args[0].kind().name()))),
     Function::new("kindIs", &[Ty::Str, Ty::Any], |_, args| Ok(Value::Bool(text(&args[0]) == args[1].kind().name()))),
-    Function::new("deepEqual", &[Ty::Any, Ty::Any], |_, args| Ok(Value::Bool(deep_equal(&args[0], &args[1])))),
+    Function::new("deepEqual", &[Ty::Any, Ty::Any], |eval, args| {
+        Ok(Value::Bool(deep_equal(eval, &args[0], &args[1])?))
+    }),
 ];
 
 fn type_of(eval: &Eval<'_>, value: &Value) -> &'static str {
@@ -25,8 +27,21 @@ fn type_of(eval: &Eval<'_>, value: &Value) -> &'static str {
 }
 
 /// Go's `reflect.DeepEqual`: types must be the same, so 1 is not 1.0.
-pub(crate) fn deep_equal(a: &Value, b: &Value) -> bool {
-    equal(a, b, 0, &mut Budget::default())
+pub(crate) fn deep_equal(eval: &Eval<'_>, a: &Value, b: &Value) -> Result<bool, Fault> {
+    eval.go_on()?;
+    let mut budget = Budget::new(eval.input.limits.output.saturating_mul(64));
+    let equal = equal(a, b, 0, &mut budget);
+    eval.within(&budget)?;
+    Ok(equal)
+}
+
+/// Compares texts; the same text that is held twice is not read.
+fn same(a: &[u8], b: &[u8], budget: &mut Budget) -> bool {
+    if a.len() != b.len() || std::ptr::eq(a, b) {
+        return a.len() == b.len();
+    }
+    budget.text(a.len());
+    a == b
 }
 
 fn equal(a: &Value, b: &Value, depth: usize, budget: &mut Budget) -> bool {
@@ -43,8 +58,8 @@ fn equal(a: &Value, b: &Value, depth: usize, budget: &mut Budget) -> bool {
         (Value::Uint(a), Value::Uint(b)) => a == b,
         #[allow(clippy::float_cmp, reason = "Go compares exactly")]
         (Value::Float(a), Value::Float(b)) => a == b,
-        (Value::Str(a), Value::Str(b)) => a == b,
-        (Value::Raw(a), Value::Raw(b)) | (Value::Bytes(a), Value::Bytes(b)) => a == b,
+        (Value::Str(a), Value::Str(b)) => same(a.as_bytes(), b.as_bytes(), budget),
+        (Value::Raw(a), Value::Raw(b)) | (Value::Bytes(a), Value::Bytes(b)) => same(a, b, budget),
         (Value::List(a), Value::List(b)) => {
             a.ty == b.ty
                 && a.items.len() == b.items.len()

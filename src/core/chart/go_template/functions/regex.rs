@@ -39,12 +39,18 @@ pub(super) const FUNCTIONS: &[Function] = &[
 /// Compiled patterns take at most this much memory.
 const SIZE_LIMIT: usize = 4 << 20;
 
+/// Longer patterns are not read: what is made of one on the way to the compiled one is many times as large.
+const MAX_PATTERN: usize = 256 << 10;
+
 fn compile(eval: &mut Eval<'_>, pattern: &Value) -> Result<Regex, Fault> {
     let pattern = text(pattern);
     eval.memo.regex(&pattern, || build(&pattern))
 }
 
 fn build(pattern: &str) -> Result<Regex, Fault> {
+    if pattern.len() > MAX_PATTERN {
+        return Err(Fault::from("error parsing regexp: expression too large"));
+    }
     if let Some(operator) = nested_repetition(pattern) {
         let message = format!("error parsing regexp: invalid nested repetition operator: `{operator}`");
         return Err(Fault::from(message));
@@ -232,33 +238,80 @@ fn count(value: &Value) -> usize {
     usize::try_from(int(value)).unwrap_or(usize::MAX)
 }
 
+/// How many bytes the searches of one call may read. Each reads what is left of the text where a pattern looks far ahead for
+/// a better match: all matches then take the square of the text.
+struct Searches {
+    left: usize,
+}
+
+impl Searches {
+    /// Where few do look far ahead, a text of a megabyte may be all matches.
+    fn new(output: usize) -> Self {
+        Self { left: output.saturating_mul(1 << 14) }
+    }
+
+    /// Counts a search that had so much before it.
+    fn count(&mut self, eval: &Eval<'_>, bytes: usize) -> Result<(), Fault> {
+        eval.go_on()?;
+        self.spend(bytes)
+    }
+
+    fn spend(&mut self, bytes: usize) -> Result<(), Fault> {
+        let left = self.left.checked_sub(bytes);
+        self.left = left.ok_or_else(|| Fault::from("too many matches in so long a text"))?;
+        Ok(())
+    }
+}
+
 fn find_all(eval: &mut Eval<'_>, args: &[Value]) -> Out {
     let regex = compile(eval, &args[0])?;
     let source = text(&args[1]);
-    let mut found = matches(&regex, &source).take(count(&args[2])).map(|found| found.as_str()).peekable();
-    Ok(if found.peek().is_some() { Value::strings(found) } else { Value::nil_list(ListType::Str) })
-}
-
-/// Go ignores an empty match right behind a match, as the `regex` crate does.
-fn matches<'r>(regex: &'r Regex, source: &'r str) -> impl Iterator<Item = regex::Match<'r>> {
-    regex.find_iter(source)
+    let (mut found, mut searches) = (Vec::new(), Searches::new(eval.input.limits.output));
+    // Go ignores an empty match right behind a match, as the `regex` crate does.
+    for matched in regex.find_iter(&source).take(count(&args[2])) {
+        searches.count(eval, source.len() - matched.start())?;
+        found.push(matched.as_str());
+        eval.items(found.len())?;
+    }
+    if found.is_empty() {
+        return Ok(Value::nil_list(ListType::Str));
+    }
+    eval.texts(found.len(), found.iter().map(|text| text.len()).sum())?;
+    Ok(Value::strings(found))
 }
 
 fn replace(eval: &mut Eval<'_>, args: &[Value], literal: bool) -> Out {
     let regex = compile(eval, &args[0])?;
     let (source, replacement) = (text(&args[1]), text(&args[2]));
-    if !regex.is_match(&source) {
-        return Ok(args[1].clone());
-    }
-    let count = regex.find_iter(&source).count();
-    eval.produce(source.len().saturating_add(count.saturating_mul(replacement.len())))?;
-    let replaced = if literal {
-        regex.replace_all(&source, regex::NoExpand(&replacement))
-    } else {
-        regex.replace_all(&source, &*replacement)
+    let references = if literal { 0 } else { replacement.matches('$').count() };
+    let (mut out, mut end) = (String::new(), None);
+    let mut searches = Searches::new(eval.input.limits.output);
+    let mut add = |eval: &Eval<'_>, whole: regex::Match<'_>, captures: Option<&regex::Captures<'_>>| {
+        searches.count(eval, source.len() - whole.start())?;
+        out.push_str(&source[end.unwrap_or(0)..whole.start()]);
+        // A quarter: a reference may be to less than all.
+        eval.fits(whole.len().saturating_mul(references) / 4)?;
+        match captures {
+            Some(captures) => captures.expand(&replacement, &mut out),
+            None => out.push_str(&replacement),
+        }
+        end = Some(whole.end());
+        eval.fits(out.len())
     };
-    eval.produce(replaced.len())?;
-    Ok(Value::from(replaced.into_owned()))
+    if references == 0 {
+        for whole in regex.find_iter(&source) {
+            add(eval, whole, None)?;
+        }
+    } else {
+        for captures in regex.captures_iter(&source) {
+            if let Some(whole) = captures.get(0) {
+                add(eval, whole, Some(&captures))?;
+            }
+        }
+    }
+    let Some(end) = end else { return Ok(args[1].clone()) };
+    out.push_str(&source[end..]);
+    Ok(Value::from(out))
 }
 
 /// Go's `Regexp.Split`.
@@ -274,7 +327,10 @@ fn split(eval: &mut Eval<'_>, args: &[Value]) -> Out {
     }
     let mut parts: Vec<&str> = Vec::new();
     let (mut start, mut end) = (0, 0);
-    for found in matches(&regex, &source) {
+    let mut searches = Searches::new(eval.input.limits.output);
+    for found in regex.find_iter(&source) {
+        searches.count(eval, source.len() - found.start())?;
+        eval.items(parts.len())?;
         if limit > 0 && i64::try_from(parts.len()).unwrap_or(i64::MAX) == limit - 1 {
             break;
         }
@@ -287,12 +343,21 @@ fn split(eval: &mut Eval<'_>, args: &[Value]) -> Out {
     if end != source.len() {
         parts.push(&source[start..]);
     }
+    eval.texts(parts.len(), source.len())?;
     Ok(Value::strings(parts))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn searches_end_also_where_nobody_stops_them() {
+        let (megabyte, mut searches) = (1 << 20, Searches::new(32 << 20));
+        assert!((0..megabyte).step_by(2).all(|at| searches.spend(megabyte - at).is_ok()), "every other character");
+        let mut searches = Searches::new(32 << 20);
+        assert!((0..32 << 20).any(|at| searches.spend((32 << 20) - at).is_err()));
+    }
 
     #[test]
     fn patterns_mean_what_they_mean_in_go() {
