@@ -141,8 +141,10 @@ fn what_git_makes_is_taken() {
     assert!(changed);
 }
 
+type Build = fn(&mut Pack);
+
 /// That none of these packs gets as far as to objects that are made of changes.
-fn are_refused(rows: &[(&str, fn(&mut Pack))]) {
+fn are_refused(rows: &[(&str, Build)]) {
     for (expected, build) in rows {
         let mut pack = Pack::new();
         build(&mut pack);
@@ -174,7 +176,7 @@ fn a_pack_that_would_be_large_ends_before_it_is() {
             pack.before(at, &copies(900, 1, 500, 1));
         }),
         ("unpacks to", |pack| {
-            pack.blob(&[0; 20_001]);
+            pack.blob(&vec![0; 20_001]);
         }),
         ("unpacks to", |pack| {
             let at = pack.blob(&ZEROS);
