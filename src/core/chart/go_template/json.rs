@@ -152,7 +152,7 @@ fn convert_object(object: &Object, depth: usize, budget: &mut Budget) -> Option<
             Json::Object(map)
         }
         Object::Files(files) => {
-            if !budget.has_room(files.values().map(|data| data.len()).sum()) {
+            if !budget.has_room(files.values().map(bytes::Bytes::len).sum()) {
                 return None;
             }
             let encoded = files.iter().map(|(name, data)| {

@@ -45,7 +45,7 @@ fn entries(value: &Value) -> Option<Vec<(Arc<str>, Value)>> {
 fn file_bytes(value: &Value) -> usize {
     match value {
         Value::Object(object) => match &**object {
-            Object::Files(files) => files.values().map(|data| data.len()).sum(),
+            Object::Files(files) => files.values().map(bytes::Bytes::len).sum(),
             _ => 0,
         },
         _ => 0,

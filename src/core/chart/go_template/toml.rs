@@ -17,7 +17,7 @@ pub(crate) fn encode(value: &Value, budget: &mut Budget) -> Result<String, Strin
     if let Value::Object(object) = value
         && let Object::Files(files) = &**object
     {
-        if !budget.has_room(files.values().map(|data| data.len()).sum()) {
+        if !budget.has_room(files.values().map(bytes::Bytes::len).sum()) {
             return Err(TOO_LONG.into());
         }
         let numbers = |data: &[u8]| Value::list(data.iter().map(|byte| Value::Uint(u64::from(*byte))).collect());

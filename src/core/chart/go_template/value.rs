@@ -116,8 +116,7 @@ pub(crate) struct List {
 
 impl List {
     pub(crate) fn new(ty: ListType, nil: bool, items: Vec<Value>) -> Self {
-        let _held = Held::of_list(items.len());
-        Self { ty, nil, items, _held }
+        Self { ty, nil, _held: Held::of_list(items.len()), items }
     }
 }
 

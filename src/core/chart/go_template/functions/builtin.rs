@@ -40,7 +40,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
     Function::variadic("html", &[], Ty::Any, |eval, args| escaped(eval, args, html)),
     Function::variadic("js", &[], Ty::Any, |eval, args| escaped(eval, args, js)),
-    Function::variadic("urlquery", &[], Ty::Any, |eval, args| urlquery(eval, args)),
+    Function::variadic("urlquery", &[], Ty::Any, urlquery),
 ];
 
 #[derive(PartialEq, Eq)]

@@ -131,7 +131,7 @@ const FILES: &[Function] = &[
             return Ok(Value::strings(Vec::<Value>::new()));
         }
         let data = data.strip_suffix(b"\n").unwrap_or(data);
-        eval.texts(data.iter().filter(|byte| **byte == b'\n').count() + 1, data.len())?;
+        eval.texts(data.split(|byte| *byte == b'\n').count(), data.len())?;
         Ok(Value::strings(data.split(|byte| *byte == b'\n').map(|line| Value::from_bytes(line.to_vec()))))
     }),
     Function::new("Glob", &[Ty::Reflect, Ty::Str], |eval, args| {
