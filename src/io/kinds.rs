@@ -38,13 +38,14 @@ pub struct Kind {
 }
 
 type Group = (HashMap<String, Kind>, Instant);
+/// The served versions of each group, the preferred one first; since when.
+type Versions = (HashMap<String, Vec<String>>, Instant);
 
 /// Discovery by group and version.
 #[derive(Default)]
 pub struct Kinds {
     groups: Mutex<HashMap<String, Group>>,
-    /// The served versions of each group, the preferred one first; since when.
-    versions: Mutex<Option<(HashMap<String, Vec<String>>, Instant)>>,
+    versions: Mutex<Option<Versions>>,
     /// What charts are told is served, since when.
     served: Mutex<Option<(Arc<BTreeSet<String>>, Instant)>>,
     /// The groups whose definitions changed, and when.
@@ -234,7 +235,7 @@ impl Kinds {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_versions(&self) -> std::sync::MutexGuard<'_, Option<(HashMap<String, Vec<String>>, Instant)>> {
+    fn lock_versions(&self) -> std::sync::MutexGuard<'_, Option<Versions>> {
         self.versions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -375,9 +376,10 @@ mod tests {
             count.fetch_add(1, Ordering::SeqCst);
             let is_list = request.uri().path().ends_with("/customresourcedefinitions");
             let is_one = request.uri().query().is_some_and(|query| query.contains("clusters.cluster.x-k8s.io"));
-            let answer = match is_list {
-                true => json!({"metadata": {}, "items": if is_one { definitions.clone() } else { json!([]) }}),
-                false => json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": []}),
+            let answer = if is_list {
+                json!({"metadata": {}, "items": if is_one { definitions.clone() } else { json!([]) }})
+            } else {
+                json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": []})
             };
             async move { Ok::<_, tower::BoxError>(Response::new(Body::from(answer.to_string().into_bytes()))) }
         });
