@@ -32,6 +32,7 @@ pub mod source;
 pub mod stack;
 pub mod store;
 pub mod stored;
+mod stuck;
 pub mod telemetry;
 pub mod tls_server;
 pub mod traces;

@@ -3,6 +3,28 @@ use serde_json::json;
 
 static NO_SIBLINGS: BTreeMap<String, Sibling> = BTreeMap::new();
 static ALL_READ: BTreeSet<ObjectKey> = BTreeSet::new();
+static NO_FIGHTS: BTreeMap<ObjectKey, String> = BTreeMap::new();
+
+/// What a plan is made from where nothing is out of the ordinary.
+fn input<'a>(
+    owner: &'a Owner,
+    desired: &'a [Desired],
+    recorded: &'a [Resource],
+    live: &'a BTreeMap<ObjectKey, Value>,
+) -> Input<'a> {
+    Input {
+        owner,
+        desired,
+        recorded,
+        live,
+        unread: &ALL_READ,
+        ignore: &[],
+        drift: DriftMode::Correct,
+        fights: &NO_FIGHTS,
+        retry_refused: false,
+        siblings: &NO_SIBLINGS,
+    }
+}
 
 fn owner() -> Owner {
     Owner { kind: "ClusterStackRelease".into(), namespace: "shop".into(), name: "docker-x-1-34-v1".into() }
@@ -46,19 +68,8 @@ fn action(
     change: impl FnOnce(&mut Input<'_>),
 ) -> Action {
     let live = live.map(|live| (desired.manifest.key.clone(), live)).into_iter().collect();
-    let (owner, fights) = (owner(), BTreeMap::new());
-    let mut input = Input {
-        owner: &owner,
-        desired: std::slice::from_ref(desired),
-        recorded,
-        live: &live,
-        unread: &ALL_READ,
-        ignore: &[],
-        drift: DriftMode::Correct,
-        fights: &fights,
-        retry_refused: false,
-        siblings: &NO_SIBLINGS,
-    };
+    let owner = owner();
+    let mut input = input(&owner, std::slice::from_ref(desired), recorded, &live);
     change(&mut input);
     plan(&input).steps.remove(0).action
 }
@@ -105,20 +116,10 @@ fn an_immutable_field_is_tried_again_only_where_the_object_may_be_replaced() {
         let shown = shown(&action(&desired, std::slice::from_ref(&refused), Some(live), |_| {}));
         assert!(shown.starts_with(expected), "{name}: {shown}");
     }
-    let (owner, fights) = (owner(), BTreeMap::new());
+    let owner = owner();
     let may = |desired: &Desired, live: &Value, siblings: &BTreeMap<String, Sibling>| {
-        let input = Input {
-            owner: &owner,
-            desired: std::slice::from_ref(desired),
-            recorded: &[],
-            live: &BTreeMap::new(),
-            unread: &ALL_READ,
-            ignore: &[],
-            drift: DriftMode::Correct,
-            fights: &fights,
-            retry_refused: false,
-            siblings,
-        };
+        let none = BTreeMap::new();
+        let input = Input { siblings, ..input(&owner, std::slice::from_ref(desired), &[], &none) };
         may_be_replaced(&input, desired, Some(live))
     };
     let volume = ObjectKey { kind: "PersistentVolumeClaim".into(), ..ObjectKey::default() };
@@ -146,23 +147,12 @@ fn nobodys() -> Value {
 
 #[test]
 fn what_could_not_be_read_is_neither_deleted_nor_forgotten() {
-    let (owner, wanted, fights, live) = (owner(), desired("1"), BTreeMap::new(), BTreeMap::new());
+    let (owner, wanted, live) = (owner(), desired("1"), BTreeMap::new());
     let named = |name: &str, row: Resource| Resource { name: name.into(), ..row };
     let refused = Resource { reason: Some(Reason::Forbidden), digest: NEVER_APPLIED.into(), ..row("1") };
     let recorded = [named("unread", row("1")), named("gone", row("1")), named("never there", refused)];
     let unread = [key_of(&recorded[0]), key_of(&recorded[2])].into();
-    let input = Input {
-        owner: &owner,
-        desired: std::slice::from_ref(&wanted),
-        recorded: &recorded,
-        live: &live,
-        unread: &unread,
-        ignore: &[],
-        drift: DriftMode::Correct,
-        fights: &fights,
-        retry_refused: false,
-        siblings: &NO_SIBLINGS,
-    };
+    let input = Input { unread: &unread, ..input(&owner, std::slice::from_ref(&wanted), &recorded, &live) };
     let names = |keys: &[ObjectKey]| keys.iter().map(|key| key.name.clone()).collect::<Vec<_>>();
     let prune = plan(&input).prune;
     assert!(prune.delete.is_empty() && prune.retain.is_empty(), "{prune:?}");
@@ -174,20 +164,10 @@ fn what_could_not_be_read_is_neither_deleted_nor_forgotten() {
 
 #[test]
 fn an_empty_render_prunes_nothing_unless_it_is_known_to_be_none() {
-    let (owner, fights) = (owner(), BTreeMap::new());
+    let owner = owner();
     let live = BTreeMap::from([(desired("1").manifest.key, live("1", "1"))]);
-    let input = Input {
-        owner: &owner,
-        desired: &[],
-        recorded: &[row("1")],
-        live: &live,
-        unread: &ALL_READ,
-        ignore: &[],
-        drift: DriftMode::Correct,
-        fights: &fights,
-        retry_refused: false,
-        siblings: &NO_SIBLINGS,
-    };
+    let recorded = [row("1")];
+    let input = input(&owner, &[], &recorded, &live);
     assert_eq!(plan(&input), Plan { empty_render: true, ..Plan::default() });
     assert_eq!(unwanted(&input).delete, [desired("1").manifest.key]);
 }
@@ -222,20 +202,9 @@ fn what_two_releases_of_a_stack_have_in_common_belongs_to_the_newer_one() {
         [(None, "hold OwnedByOther"), (Some(Sibling::Older), "apply Changed"), (Some(Sibling::Newer), "unchanged")]
     {
         let siblings = sibling.map(|sibling| ("docker-x-1-34-v9".to_owned(), sibling)).into_iter().collect();
-        let (owner, wanted, fights) = (owner(), desired("1"), BTreeMap::new());
+        let (owner, wanted) = (owner(), desired("1"));
         let live = [(wanted.manifest.key.clone(), common.clone())].into();
-        let input = Input {
-            owner: &owner,
-            desired: std::slice::from_ref(&wanted),
-            recorded: &[],
-            live: &live,
-            unread: &ALL_READ,
-            ignore: &[],
-            drift: DriftMode::Correct,
-            fights: &fights,
-            retry_refused: false,
-            siblings: &siblings,
-        };
+        let input = Input { siblings: &siblings, ..input(&owner, std::slice::from_ref(&wanted), &[], &live) };
         assert_eq!(shown(&plan(&input).steps[0].action), expected, "{sibling:?}");
     }
 }
@@ -257,18 +226,7 @@ fn drift_is_corrected_warned_of_or_left_to_a_rival() {
     let fights = [(desired("1").manifest.key, "fought over".to_owned())].into();
     let (owner, desired_one) = (owner(), desired("1"));
     let live_map = [(desired_one.manifest.key.clone(), live().unwrap())].into();
-    let input = Input {
-        owner: &owner,
-        desired: std::slice::from_ref(&desired_one),
-        recorded: &recorded,
-        live: &live_map,
-        unread: &ALL_READ,
-        ignore: &[],
-        drift: DriftMode::Correct,
-        fights: &fights,
-        retry_refused: false,
-        siblings: &NO_SIBLINGS,
-    };
+    let input = Input { fights: &fights, ..input(&owner, std::slice::from_ref(&desired_one), &recorded, &live_map) };
     assert_eq!(shown(&plan(&input).steps[0].action), "hold DriftFight");
 }
 
@@ -282,20 +240,9 @@ fn ignored_fields_are_left_to_others() {
     let digest =
         format!("{}.{}", desired("1").manifest.digest(), owned_digest(&live("1", "1"), &["/data/k".into()]).unwrap());
     let recorded = [Resource { digest, ..row("1") }];
-    let (owner, wanted, fights) = (owner(), desired("1"), BTreeMap::new());
+    let (owner, wanted) = (owner(), desired("1"));
     let live = [(wanted.manifest.key.clone(), live("1", "2"))].into();
-    let input = Input {
-        owner: &owner,
-        desired: std::slice::from_ref(&wanted),
-        recorded: &recorded,
-        live: &live,
-        unread: &ALL_READ,
-        ignore: &ignore,
-        drift: DriftMode::Correct,
-        fights: &fights,
-        retry_refused: false,
-        siblings: &NO_SIBLINGS,
-    };
+    let input = Input { ignore: &ignore, ..input(&owner, std::slice::from_ref(&wanted), &recorded, &live) };
     assert_eq!(shown(&plan(&input).steps[0].action), "unchanged");
 }
 
@@ -328,19 +275,8 @@ fn pruning_spares_what_holds_more_than_itself() {
         .keys()
         .map(|k| Resource { group: k.group.clone(), kind: k.kind.clone(), name: k.name.clone(), ..Resource::default() })
         .collect();
-    let (owner, keeps, fights) = (owner(), desired("1"), BTreeMap::new());
-    let mut input = Input {
-        owner: &owner,
-        desired: std::slice::from_ref(&keeps),
-        recorded: &recorded,
-        live: &live,
-        unread: &ALL_READ,
-        ignore: &[],
-        drift: DriftMode::Correct,
-        fights: &fights,
-        retry_refused: false,
-        siblings: &NO_SIBLINGS,
-    };
+    let (owner, keeps) = (owner(), desired("1"));
+    let mut input = input(&owner, std::slice::from_ref(&keeps), &recorded, &live);
     let names = |keys: &[ObjectKey]| keys.iter().map(|k| k.name.clone()).collect::<Vec<_>>();
     let prune = plan(&input).prune;
     assert_eq!(names(&prune.delete), ["class", "goes", "opted-in"]);

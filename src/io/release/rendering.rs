@@ -1,16 +1,14 @@
 //! Renders the charts of a release: again with the answers to what it asked for, until it asks for nothing new.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-
-mod stuck;
 
 use super::addon_chart::{Parts, addon_chart, capabilities, stack_values};
 use super::{FetchedRelease, Place, Releases, lock, remember};
@@ -29,10 +27,13 @@ use crate::core::status::Trouble;
 use crate::io::lookup::Reader;
 use crate::io::render::{self, Subject};
 use crate::io::seed;
+use crate::io::stuck::{MAX_STUCK, Refused, Stuck};
 use crate::io::unpack;
 
 /// Longest time for rendering a chart.
 const RENDER: Duration = Duration::from_mins(1);
+/// Renderings of each chart that nobody waits for any more and that have not ended.
+static STUCK: LazyLock<Stuck> = LazyLock::new(Stuck::default);
 /// Most renderings of a chart in a row: each answers what the one before looked up.
 pub(super) const ROUNDS: usize = 8;
 /// How often in a row somebody else may write the Secret first.
@@ -424,21 +425,20 @@ async fn in_time<T: Send + 'static>(
     work: impl FnOnce(Arc<AtomicBool>) -> T + Send + 'static,
 ) -> Result<T, Trouble> {
     let seconds = RENDER.as_secs();
-    if let Some(why) = stuck::refused(&of) {
+    if let Some(why) = STUCK.refused(&of) {
         let message = match why {
-            stuck::Refused::Own => format!(
+            Refused::Own => format!(
                 "{what} did not render within {seconds} s, and that rendering has not ended yet: let it make less at once"
             ),
-            stuck::Refused::Full => format!(
-                "{what} is not rendered: {} renderings took more than {seconds} s and have not ended yet",
-                stuck::MAX_STUCK
+            Refused::Full => format!(
+                "{what} is not rendered: {MAX_STUCK} renderings took more than {seconds} s and have not ended yet"
             ),
         };
         return Err(Trouble::new(ErrorClass::Transient, reason, message));
     }
     let stop = StopOnDrop::default();
     let flag = Arc::clone(&stop.0);
-    let (awaited, worker) = stuck::begin(of);
+    let (awaited, worker) = STUCK.begin(of);
     let work = blocking(move || {
         let _ended = worker;
         work(flag)

@@ -1,0 +1,126 @@
+//! Counts the work in threads that nobody waits for any more and that goes on all the same: a thread can't be stopped.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How many of a kind may go on so: then none is begun.
+pub(super) const MAX_STUCK: usize = 16;
+
+/// How many of each thing, of one kind, took too long and have not ended.
+#[derive(Default)]
+pub(super) struct Stuck(Mutex<HashMap<String, usize>>);
+
+/// Why work is not begun.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// Work on the same has not ended.
+    Own,
+    /// Too many have not ended.
+    Full,
+}
+
+/// How far work is.
+enum State {
+    Awaited,
+    GivenUp,
+    Ended,
+}
+
+struct Work {
+    kind: &'static Stuck,
+    of: String,
+    state: Arc<Mutex<State>>,
+}
+
+/// Tells when it is dropped that nobody waits any more.
+pub(super) struct Awaited(Work);
+
+/// Tells when it is dropped, also by a panic, that the work has ended.
+pub(super) struct Worker(Work);
+
+impl Stuck {
+    /// Why work on that is not begun.
+    pub(super) fn refused(&self, of: &str) -> Option<Refused> {
+        refusal(&self.lock(), of)
+    }
+
+    /// For who waits for work, and for who does it.
+    pub(super) fn begin(&'static self, of: String) -> (Awaited, Worker) {
+        let state = Arc::new(Mutex::new(State::Awaited));
+        let awaited = Awaited(Work { kind: self, of: of.clone(), state: Arc::clone(&state) });
+        (awaited, Worker(Work { kind: self, of, state }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn refusal(stuck: &HashMap<String, usize>, of: &str) -> Option<Refused> {
+    if stuck.contains_key(of) {
+        return Some(Refused::Own);
+    }
+    (stuck.values().sum::<usize>() >= MAX_STUCK).then_some(Refused::Full)
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        let Work { kind, of, state } = &self.0;
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*state, State::Awaited) {
+            *state = State::GivenUp;
+            *kind.lock().entry(of.clone()).or_default() += 1;
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let Work { kind, of, state } = &self.0;
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*state, State::GivenUp) {
+            let mut stuck = kind.lock();
+            if let Some(count) = stuck.get_mut(of) {
+                *count -= 1;
+                if *count == 0 {
+                    stuck.remove(of);
+                }
+            }
+        }
+        *state = State::Ended;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use super::*;
+
+    #[test]
+    fn what_never_ends_is_not_begun_again_and_many_stop_all() {
+        let of = |counts: &[(&str, usize)]| counts.iter().map(|(of, n)| ((*of).to_owned(), *n)).collect();
+        for (counts, refused) in [
+            (of(&[]), None),
+            (of(&[("b", 1)]), None),
+            (of(&[("a", 1)]), Some(Refused::Own)),
+            (of(&[("b", 10), ("c", 6)]), Some(Refused::Full)),
+        ] {
+            assert_eq!(refusal(&counts, "a"), refused, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_ended_is_counted_no_more_in_either_order() {
+        static STUCK: LazyLock<Stuck> = LazyLock::new(Stuck::default);
+        let (awaited, worker) = STUCK.begin("a".to_owned());
+        drop(awaited);
+        assert_eq!(STUCK.refused("a"), Some(Refused::Own));
+        drop(worker);
+        assert_eq!(STUCK.refused("a"), None);
+        let (awaited, worker) = STUCK.begin("a".to_owned());
+        drop(worker);
+        drop(awaited);
+        assert_eq!(STUCK.refused("a"), None);
+    }
+}
