@@ -221,8 +221,7 @@ impl<'a> Delivery<'a> {
                 let Act::Apply { migrate, .. } = step.action else { return None };
                 let kind = kinds.get(&step.manifest.key)?;
                 let there = live.objects.get(&step.manifest.key);
-                let version = there.map(|live| live.pointer("/metadata/resourceVersion").and_then(Value::as_str));
-                let over = version.map_or(Over::Nothing, |version| version.map_or(Over::Anything, Over::Version));
+                let over = there.map_or(Over::Nothing, Over::Live);
                 Some(Send { manifest: &step.manifest, kind, migrate: there.filter(|_| migrate), over })
             })
             .collect();

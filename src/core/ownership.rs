@@ -103,6 +103,16 @@ pub fn of(live: &Value, owner: &Owner, by_go_operator: bool) -> Ownership {
     }
 }
 
+/// Whether `now` is still the object that `before` was, and nothing says that it has become another's meanwhile.
+pub fn is_unchanged(before: &Value, now: &Value) -> bool {
+    let uid = |object: &Value| object.pointer("/metadata/uid").cloned();
+    let labels = [MANAGED_BY_LABEL, OWNER_KIND_LABEL, OWNER_NAMESPACE_LABEL, OWNER_NAME_LABEL];
+    uid(before) == uid(now)
+        && controller(before) == controller(now)
+        && marker(before) == marker(now)
+        && labels.iter().all(|name| label(before, name) == label(now, name))
+}
+
 fn is_unmanaged(live: &Value) -> bool {
     live.pointer("/metadata/managedFields").and_then(Value::as_array).is_none_or(Vec::is_empty)
 }
@@ -199,6 +209,27 @@ mod tests {
                 Ownership::Other(who) => who,
             };
             assert_eq!(found, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_object_stays_the_same_until_another_has_it() {
+        let before = json!({"metadata": {
+            "uid": "1", "resourceVersion": "7", "labels": {OWNER_NAME_LABEL: "docker-x-1-34-v1", "tier": "a"},
+        }});
+        for (name, change, expected) in [
+            ("another version", json!({"resourceVersion": "8"}), true),
+            ("another's fields, and a label of the user", json!({"managedFields": [], "labels": {"tier": "b"}}), true),
+            ("an owner that is none", json!({"ownerReferences": [{"kind": "Cluster", "name": "c"}]}), true),
+            ("another object of this name", json!({"uid": "2"}), false),
+            ("a controller", json!({"ownerReferences": [{"kind": "Cluster", "name": "c", "controller": true}]}), false),
+            ("another release has it", json!({"labels": {OWNER_NAME_LABEL: "docker-x-1-34-v2"}}), false),
+            ("our label is gone", json!({"labels": {OWNER_NAME_LABEL: null}}), false),
+            ("Helm has it", json!({"annotations": {"meta.helm.sh/release-name": "r"}}), false),
+        ] {
+            let mut now = before.clone();
+            json_patch::merge(&mut now, &json!({"metadata": change}));
+            assert_eq!(is_unchanged(&before, &now), expected, "{name}");
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::api::condition::Reason;
 use crate::api::{CSO_FIELD_MANAGER, FIELD_MANAGER};
 use crate::core::chart::Secrets;
 use crate::core::manifest::{Manifest, ObjectKey};
-use crate::core::{fields, immutable, manifest};
+use crate::core::{fields, immutable, manifest, ownership};
 use crate::io::kinds::Kind;
 use crate::io::observe::{api, plain, segment};
 
@@ -37,12 +37,11 @@ pub struct Send<'a> {
 /// What an object is sent over.
 #[derive(Clone, Copy, Debug)]
 pub enum Over<'a> {
-    /// The version of the live object that it was decided on; where that is gone, nothing.
-    Version(&'a str),
+    /// The live object that it was decided on, or nothing where that is gone. What has become another's meanwhile is left as
+    /// it is ([`Outcome::is_there`]).
+    Live(&'a Value),
     /// Nothing: it is made where there is none, and else left as it is ([`Outcome::is_there`]).
     Nothing,
-    /// Whatever is there by now.
-    Anything,
 }
 
 /// A version that no object has: etcd's first revision is an empty store's. Server-side apply for it makes an object where
@@ -58,7 +57,7 @@ pub struct Outcome {
     pub result: Result<Value, Refusal>,
     /// It was deleted and made anew.
     pub replaced: bool,
-    /// It was to be made, and there is one already: nothing was sent.
+    /// There is one that it was not decided on, made or taken meanwhile: nothing was sent.
     pub is_there: bool,
 }
 
@@ -85,7 +84,8 @@ pub(super) async fn send_one(client: &Client, object: Send<'_>) -> Outcome {
     let result = sent.map(|live| plain(&live, object.kind)).map_err(|unsent| match unsent {
         Unsent::IsThere => Refusal {
             reason: Reason::ApplyFailed,
-            message: "it was made by somebody else meanwhile; whose it is is looked at before it is applied".to_owned(),
+            message: "somebody else made or took it meanwhile; whose it is is looked at before it is applied"
+                .to_owned(),
         },
         Unsent::Refused(error) => {
             let refused = refusal(&error);
@@ -117,11 +117,11 @@ impl From<kube::Error> for Unsent {
 async fn patch(client: &Client, object: &Send<'_>) -> Result<DynamicObject, Unsent> {
     let key = &object.manifest.key;
     let api = api(client, object.kind, &key.namespace);
-    let mut over = match object.over {
+    let before = match object.over {
         Over::Nothing => return make(&api, object.manifest).await,
-        Over::Version(version) => Some(version.to_owned()),
-        Over::Anything => None,
+        Over::Live(live) => live,
     };
+    let mut over = before.pointer("/metadata/resourceVersion").and_then(Value::as_str).map(ToOwned::to_owned);
     if let Some(list) = object.migrate.and_then(|live| fields::renamed(live, CSO_FIELD_MANAGER, FIELD_MANAGER)) {
         let version = object.migrate.and_then(|live| live.pointer("/metadata/resourceVersion")).cloned();
         let patch = json!([
@@ -137,7 +137,10 @@ async fn patch(client: &Client, object: &Send<'_>) -> Result<DynamicObject, Unse
         let Some(version) = over else { break };
         match apply(&api, object.manifest, Some(&version)).await {
             Err(kube::Error::Api(error)) if error.code == 409 => match found(&api, key).await? {
-                Some(metadata) => over = metadata.resource_version,
+                Some(now) if !ownership::is_unchanged(before, &json!({"metadata": now})) => {
+                    return Err(Unsent::IsThere);
+                }
+                Some(now) => over = now.resource_version,
                 None => return make(&api, object.manifest).await,
             },
             done => return Ok(done?),
@@ -300,8 +303,14 @@ pub fn definitions(objects: &[Send<'_>]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    use http::{Method, Request, Response};
+    use kube::client::Body;
+    use kube::core::ApiResource;
     use kube::core::response::{StatusCause, StatusDetails};
+
+    use super::*;
 
     #[test]
     fn errors_are_sorted_by_what_helps() {
@@ -365,6 +374,57 @@ mod tests {
             (status(429, "too many requests"), MayBeThere::No),
         ] {
             assert_eq!(may_be_there(&refused), expected, "{}", refused.message);
+        }
+    }
+
+    /// What is sent of an object that was decided on in version 1, to an API server that has `now`.
+    async fn sent_over(now: Value) -> (Outcome, Vec<String>) {
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&requests);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (now, seen) = (now.clone(), Arc::clone(&seen));
+            async move {
+                let (parts, body) = request.into_parts();
+                let sent: Value = serde_json::from_slice(&body.collect_bytes().await?).unwrap_or_default();
+                let version = sent.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
+                seen.lock().unwrap().push(format!("{} {version}", parts.method));
+                let is_refused = parts.method == Method::PATCH && version != "9";
+                let conflict = json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409});
+                let (code, answer) = if is_refused { (409, conflict) } else { (200, now) };
+                let answer = Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
+                Ok::<_, tower::BoxError>(answer?)
+            }
+        });
+        let client = Client::new(service, "default");
+        let kind =
+            Kind { resource: ApiResource::erase::<k8s_openapi::api::core::v1::ConfigMap>(&()), namespaced: true };
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": "shop"}});
+        let manifest = Manifest::from_value(object).unwrap();
+        let live = json!({"metadata": {"uid": "1", "resourceVersion": "1"}});
+        let send = Send { manifest: &manifest, kind: &kind, migrate: None, over: Over::Live(&live) };
+        let outcome = send_one(&client, send).await;
+        let requests = requests.lock().unwrap().clone();
+        (outcome, requests)
+    }
+
+    #[tokio::test]
+    async fn what_has_become_anothers_is_not_written_over() {
+        let now = |metadata: Value| {
+            let mut now =
+                json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"uid": "1", "resourceVersion": "9"}});
+            json_patch::merge(&mut now["metadata"], &metadata);
+            now
+        };
+        let (outcome, requests) = sent_over(now(json!({"labels": {"tier": "a"}}))).await;
+        assert!(outcome.result.is_ok() && !outcome.is_there, "{outcome:?}");
+        assert_eq!(requests, ["PATCH 1", "GET ", "PATCH 9"]);
+        for (case, metadata) in [
+            ("another object", json!({"uid": "2"})),
+            ("Helm has it", json!({"annotations": {"meta.helm.sh/release-name": "r"}})),
+        ] {
+            let (outcome, requests) = sent_over(now(metadata)).await;
+            assert!(outcome.is_there && outcome.result.unwrap_err().message.contains("somebody else"), "{case}");
+            assert_eq!(requests, ["PATCH 1", "GET "], "{case}");
         }
     }
 
