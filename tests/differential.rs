@@ -235,6 +235,47 @@ fn compare_charts(helm: HelmVersion) {
     assert!(report.is_empty(), "{report}");
 }
 
+/// Schemas, one in a line, and values for each: what Helm's validator takes and refuses in each draft.
+const SCHEMAS: &str = include_str!("differential/schemas.jsonl");
+
+const DRAFTS: [&str; 7] = [
+    "",
+    "http://json-schema.org/draft-04/schema#",
+    "http://json-schema.org/draft-06/schema#",
+    "http://json-schema.org/draft-07/schema",
+    "https://json-schema.org/draft/2019-09/schema",
+    "https://json-schema.org/draft/2020-12/schema",
+    "http://json-schema.org/schema#",
+];
+
+#[test]
+fn schemas_take_and_refuse_what_helm_takes_and_refuses() {
+    let Some(mut oracle) = oracle(HelmVersion::V3) else { return };
+    let (mut compared, mut report) = (0, String::new());
+    for (draft, line) in DRAFTS.iter().flat_map(|draft| SCHEMAS.lines().map(move |line| (draft, line))) {
+        let mut parts = serde_json::Deserializer::from_str(line).into_iter::<serde_json::Value>().map(Result::unwrap);
+        let (schema, values) = (parts.next().unwrap(), parts.next().unwrap());
+        let string = json!({"x": {"type": "string"}});
+        let mut whole = json!({"properties": {"v": schema}, "definitions": string, "$defs": string});
+        if !draft.is_empty() {
+            whole["$schema"] = (*draft).into();
+        }
+        for value in values.as_array().unwrap() {
+            let mut files = chart_files("x");
+            files.insert("values.schema.json", whole.to_string());
+            files.insert("values.yaml", json!({"v": value}).to_string());
+            let helms = oracle.render(&json!({ "files": files }));
+            let files = files.into_iter().map(|(name, text)| (name.to_owned(), Bytes::from(text))).collect();
+            compared += 1;
+            if let Some(what) = compare(&ours(&files, "{}", HelmVersion::V3), &helms) {
+                report.push_str(&format!("== {draft} {schema} {value}\n{what}\n"));
+            }
+        }
+    }
+    say(&format!("{compared} values held against schemas"));
+    assert!(report.is_empty(), "{report}");
+}
+
 fn difference(oracle: &mut Oracle, template: &str, helm: HelmVersion) -> Option<String> {
     let files = chart_files(template);
     let helms = oracle.render(&json!({ "files": files }));

@@ -242,6 +242,27 @@ impl Tape<'_> {
         self.leaf(kind)
     }
 
+    fn part_of_regex(&mut self, out: &mut String) {
+        match self.pick(6) {
+            0..3 => out.push_str(self.one(REGEX_ATOMS)),
+            3 | 4 => {
+                out.push_str(self.one(&["[", "[^"]));
+                for _ in 0..=self.pick(3) {
+                    out.push_str(self.one(REGEX_CLASS));
+                }
+                out.push_str(self.one(&["]", "]", "]", ""]));
+            }
+            _ => {
+                out.push_str(self.one(REGEX_GROUPS));
+                out.push_str(self.one(REGEX_ATOMS));
+                out.push_str(self.one(&[")", ")", "|b)", ""]));
+            }
+        }
+        if self.pick(3) == 1 {
+            out.push_str(self.one(REGEX_REPEATS));
+        }
+    }
+
     fn leaf(&mut self, kind: char) -> String {
         match kind {
             's' => literal(self.one(STRINGS)),
@@ -304,7 +325,14 @@ impl Tape<'_> {
                 self.one(&choices).into()
             }
             'v' => format!("(semver {})", literal(self.one(VERSIONS))),
-            'r' => literal(self.one(REGEXES)),
+            'r' if self.pick(2) == 0 => literal(self.one(REGEXES)),
+            'r' => {
+                let mut pattern = String::new();
+                for _ in 0..=self.pick(4) {
+                    self.part_of_regex(&mut pattern);
+                }
+                literal(&pattern)
+            }
             'x' => literal(self.one(REPLACEMENTS)),
             'd' => literal(self.one(DURATIONS)),
             'y' => literal(self.one(LAYOUTS)),

@@ -1,5 +1,7 @@
 //! `values.schema.json`
 
+mod dialect;
+
 use std::sync::OnceLock;
 
 use bytes::Bytes;
@@ -35,8 +37,9 @@ impl Schema {
 }
 
 fn compile(text: &[u8]) -> Result<Validator, String> {
-    let schema: serde_json::Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    jsonschema::options().with_retriever(Refused).build(&schema).map_err(|error| error.to_string())
+    let mut schema: serde_json::Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let formats = dialect::adapt(&mut schema)?;
+    dialect::options(&formats)?.with_retriever(Refused).build(&schema).map_err(|error| error.to_string())
 }
 
 /// Nothing is fetched for a schema: neither files nor anything from the network.
@@ -78,19 +81,25 @@ fn check_one(schema: &Schema, values: &Value) -> Result<(), Told> {
     let mut problems = Told::default();
     for error in validator.iter_errors(&values) {
         let said = |what: &str| format!("- at '{}': {what}\n", error.instance_path());
-        problems.append(&Told::new(said(&error.to_string()), said(&rule(&error, "value"))));
+        problems.append(&Told::new(said(&broken(&error, None)), said(&broken(&error, Some("value")))));
     }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-/// The rule that is broken, with `what` in place of what breaks it.
-fn rule(error: &ValidationError<'_>, what: &str) -> String {
-    match error.kind() {
+/// The rule that is broken, with what breaks it, or something in place of it.
+fn broken(error: &ValidationError<'_>, mask: Option<&str>) -> String {
+    match (error.kind(), mask) {
         // What masks values does not reach the error in here.
-        ValidationErrorKind::PropertyNames { error } => rule(error, "a key"),
+        (ValidationErrorKind::PropertyNames { error }, _) => broken(error, mask.map(|_| "a key")),
+        // Ours alone, which say nothing of what breaks them.
+        (ValidationErrorKind::Custom { message, .. }, None) => format!("{} {message}", error.instance()),
+        (ValidationErrorKind::Custom { message, .. }, Some(mask)) => format!("{mask} {message}"),
         // The engine's words may quote what it read.
-        ValidationErrorKind::RegexEngineFailure { .. } => format!("{what} can't be matched with its pattern"),
-        _ => error.masked_with(what).to_string(),
+        (ValidationErrorKind::RegexEngineFailure { .. }, Some(mask)) => {
+            format!("{mask} can't be matched with its pattern")
+        }
+        (_, None) => error.to_string(),
+        (_, Some(mask)) => error.masked_with(mask).to_string(),
     }
 }
 

@@ -104,6 +104,8 @@ pub(crate) enum Expr {
     Field(Box<[Arc<str>]>),
     /// `$x.a.b`
     Variable(u16, Box<[Arc<str>]>),
+    /// `$x`, which nothing has set wherever this is run.
+    Undefined(Arc<str>),
     /// `(pipe).a.b`, `function.a.b`
     Chain(Box<Operand>, Box<[Arc<str>]>),
     Pipe(Box<Pipe>),

@@ -554,6 +554,7 @@ impl<'a> Eval<'a> {
                 let receiver = frame.slots[*slot as usize].clone();
                 self.chain(frame, dot, receiver, names, word.pos, &command.args, last)
             }
+            Expr::Undefined(name) => Err(Self::undefined(frame, word.pos, name)),
             _ if !command.args.is_empty() || last.is_some() => {
                 Err(Self::error(frame, word.pos, "can't give argument to non-function"))
             }
@@ -565,6 +566,10 @@ impl<'a> Eval<'a> {
         }
     }
 
+    fn undefined(frame: &Frame<'_>, pos: Pos, name: &str) -> Box<TemplateError> {
+        Self::error(frame, pos, format!("undefined variable: {name}"))
+    }
+
     fn nested(&mut self, frame: &mut Frame<'_>, dot: &Value, pipe: &Pipe) -> Res<Value> {
         with_stack(|| self.pipe(frame, dot, pipe))
     }
@@ -574,6 +579,7 @@ impl<'a> Eval<'a> {
         match &operand.expr {
             Expr::Dot => Ok(dot.clone()),
             Expr::Nil => Err(Self::error(frame, operand.pos, "nil is not a value")),
+            Expr::Undefined(name) => Err(Self::undefined(frame, operand.pos, name)),
             Expr::Field(names) => self.chain(frame, dot, dot.clone(), names, operand.pos, &[], None),
             Expr::Variable(slot, names) => {
                 let receiver = frame.slots[*slot as usize].clone();

@@ -68,25 +68,31 @@ fn body(source: &Arc<str>, nodes: Vec<Node>, scope: &Scope<'_>) -> Body {
 
 /// The variables that can be seen, and where they live.
 struct Scope<'s> {
-    visible: Vec<(&'s str, u16)>,
+    /// Where each lives; nowhere what only looks as if it were declared: its value is missing when it is needed.
+    visible: Vec<(&'s str, Slot)>,
     slots: usize,
     ranges: usize,
 }
 
 impl<'s> Scope<'s> {
     fn new() -> Self {
-        Self { visible: vec![("$", 0)], slots: 1, ranges: 0 }
+        Self { visible: vec![("$", Some(0))], slots: 1, ranges: 0 }
     }
 
-    fn find(&self, name: &str) -> Slot {
+    fn find(&self, name: &str) -> Option<Slot> {
         self.visible.iter().rev().find(|(visible, _)| *visible == name).map(|(_, slot)| *slot)
     }
 
     fn declare(&mut self, name: &'s str) -> Option<u16> {
         let slot = u16::try_from(self.slots).ok()?;
         self.slots += 1;
-        self.visible.push((name, slot));
+        self.visible.push((name, Some(slot)));
         Some(slot)
+    }
+
+    /// Of a body that was not run its variables are still to be seen in the `else`, as in Go.
+    fn left_body(&mut self, declared: usize) {
+        self.visible[declared..].iter_mut().for_each(|(_, slot)| *slot = None);
     }
 }
 
@@ -392,7 +398,7 @@ impl<'s> Parser<'s> {
         let mut nodes = Vec::new();
         let mut end = self.list(scope, &mut nodes, false)?;
         scope.ranges -= in_range;
-        scope.visible.truncate(declared);
+        scope.left_body(declared);
         let mut otherwise = Vec::new();
         if let (End::Else(pos), behind) = end {
             if behind == usize::MAX {
@@ -461,7 +467,13 @@ impl<'s> Parser<'s> {
             }
         }
         let targets = if assign {
-            names.iter().map(|name| scope.find(name)).collect()
+            let mut targets = Vec::with_capacity(names.len());
+            for name in names {
+                let slot = scope.find(name).flatten();
+                scope.visible.extend(slot.is_none().then_some((name, None)));
+                targets.push(slot);
+            }
+            targets
         } else {
             let mut targets = Vec::with_capacity(names.len());
             for name in names {
@@ -526,12 +538,8 @@ impl<'s> Parser<'s> {
                     words.back(word);
                     break;
                 }
-                Token::Pipe => {
-                    if let (pos, Token::Close { .. } | Token::CloseParen) = words.peek_word()? {
-                        return fail(pos, "missing value for command");
-                    }
-                    break;
-                }
+                // Nothing may follow it.
+                Token::Pipe => break,
                 _ => return unexpected(&word, "operand"),
             }
             if operands.is_empty() {
@@ -584,7 +592,8 @@ impl<'s> Parser<'s> {
             Token::Nil => Expr::Nil,
             Token::Bool(value) => Expr::Bool(*value),
             Token::Variable(name) => match scope.find(name) {
-                Some(slot) => Expr::Variable(slot, Box::default()),
+                Some(Some(slot)) => Expr::Variable(slot, Box::default()),
+                Some(None) => Expr::Undefined((*name).into()),
                 None => return fail(pos, format!("undefined variable {name:?}")),
             },
             Token::Field(name) => Expr::Field(Box::new([(*name).into()])),

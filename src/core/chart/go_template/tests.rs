@@ -66,6 +66,10 @@ fn control_flow_is_gos() {
             "[1][2]<3>",
         ),
         ("{{ `raw\\n` }}{{ \"\\u00e9\\x41\" }}", "raw\\néA"),
+        ("{{ 1 | print | }}{{ (print 2 |) }}", "12"),
+        ("{{ if true }}{{ $x := 1 }}a{{ else }}{{ $x }}{{ end }}", "a"),
+        ("{{ range list 1 }}{{ $x := 1 }}a{{ else }}{{ if $x.y }}{{ $x = 2 }}{{ end }}{{ end }}", "a"),
+        ("{{ if false }}{{ $x = 1 }}{{ $x }}{{ end }}", ""),
         ("{{ and .t .s }} {{ or .empty .zero \"d\" }} {{ .nope | default \"x\" }}", "hello d x"),
     ] {
         assert_eq!(render(template).as_deref(), Ok(text), "{template}");
@@ -100,6 +104,10 @@ fn errors_are_gos() {
         ("{{ trunc \"a\" \"b\" }}", "expected int; found a"),
         ("{{ upper }}", "wrong number of args for upper: want 1 got 0"),
         ("{{ 1 | 2 }}", "non executable command in pipeline stage 2"),
+        ("{{ print 1 | | print }}", "unexpected \"|\" in command"),
+        ("{{ if false }}{{ $x := 1 }}{{ else }}{{ upper $x }}{{ end }}", "undefined variable: $x"),
+        ("{{ if false }}{{ $x := 1 }}{{ else }}{{ $x.y }}{{ end }}", "undefined variable: $x"),
+        ("{{ if true }}{{ $x := 1 }}{{ end }}{{ $x }}", "undefined variable \"$x\""),
         ("{{ $nope }}", "undefined variable \"$nope\""),
         ("{{ break }}", "{{break}} outside {{range}}"),
         ("{{ if .t }}", "unexpected EOF"),
