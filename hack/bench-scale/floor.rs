@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use clusterstack::api::ClusterStack;
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::core::{GroupVersionKind, TypeMeta};
-use kube::{Client, ResourceExt};
-use serde_json::{Value, json};
+use kube::{Client, Resource as _, ResourceExt};
+use serde_json::Value;
 
 use crate::stacks::Stacks;
 
@@ -27,12 +28,16 @@ pub(crate) async fn applied(client: &Client, stacks: &Stacks, concurrency: usize
         .map(|(namespace, name)| {
             let samples = &samples[&name];
             async move {
-                stacks.create(client, &namespace, &name, true).await?;
+                let stack = stacks.create(client, &namespace, &name, true).await?;
+                let mut owners = BTreeMap::from([(ClusterStack::kind(&()).into_owned(), stack.uid())]);
                 for sample in samples {
                     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &sample.kind);
-                    let name = sample.object["metadata"]["name"].as_str().unwrap_or_default();
+                    let object = owned(&sample.object, &owners);
+                    let name = object["metadata"]["name"].as_str().unwrap_or_default();
                     let params = PatchParams::apply("floor").force();
-                    api.patch(name, &params, &Patch::Apply(&sample.object)).await.with_context(|| name.to_owned())?;
+                    let made =
+                        api.patch(name, &params, &Patch::Apply(&object)).await.with_context(|| name.to_owned())?;
+                    owners.insert(sample.kind.kind.clone(), made.uid());
                 }
                 anyhow::Ok(())
             }
@@ -73,10 +78,24 @@ async fn samples(client: &Client, stacks: &Stacks) -> Result<BTreeMap<String, Ve
     Ok(samples)
 }
 
+/// With the owners that were made of the kinds that own it: the collector of garbage follows what has one.
+fn owned(object: &Value, made: &BTreeMap<String, Option<String>>) -> Value {
+    let mut object = object.clone();
+    for owner in object["metadata"]["ownerReferences"].as_array_mut().into_iter().flatten() {
+        if let Some(Some(uid)) = owner["kind"].as_str().and_then(|kind| made.get(kind)) {
+            owner["uid"] = uid.as_str().into();
+        }
+    }
+    object
+}
+
 /// Without what the API server adds.
 fn bare(mut object: Value) -> Value {
-    let had = object["metadata"].take();
-    object["metadata"] = json!({"name": had["name"], "labels": had["labels"], "annotations": had["annotations"]});
+    /// What of the metadata is the client's.
+    const SENT: [&str; 5] = ["name", "labels", "annotations", "finalizers", "ownerReferences"];
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.retain(|name, _| SENT.contains(&name.as_str()));
+    }
     if let Some(object) = object.as_object_mut() {
         object.remove("status");
     }

@@ -81,7 +81,13 @@ impl Stacks {
     }
 
     /// Creates one.
-    pub(crate) async fn create(&self, client: &Client, namespace: &str, name: &str, suspend: bool) -> Result<()> {
+    pub(crate) async fn create(
+        &self,
+        client: &Client,
+        namespace: &str,
+        name: &str,
+        suspend: bool,
+    ) -> Result<ClusterStack> {
         let versions: Vec<String> = (1..=self.size.releases).map(|release| format!("v{release}")).collect();
         let stack: ClusterStack = serde_json::from_value(json!({
             "apiVersion": ClusterStack::api_version(&()),
@@ -94,8 +100,7 @@ impl Stacks {
             },
         }))?;
         let api: Api<ClusterStack> = Api::namespaced(client.clone(), namespace);
-        api.create(&PostParams::default(), &stack).await.with_context(|| format!("{namespace}/{name}"))?;
-        Ok(())
+        api.create(&PostParams::default(), &stack).await.with_context(|| format!("{namespace}/{name}"))
     }
 
     /// Creates all; how long until all are Ready.
@@ -106,7 +111,7 @@ impl Stacks {
         while !matches!(events.try_next().await?, Some(Event::InitDone) | None) {}
         let begin = Instant::now();
         let creation = stream::iter(self.names("bench"))
-            .map(|(namespace, name)| async move { self.create(client, &namespace, &name, false).await })
+            .map(|(namespace, name)| async move { self.create(client, &namespace, &name, false).await.map(|_| ()) })
             .buffer_unordered(concurrency)
             .try_collect::<()>();
         let ready = async {
