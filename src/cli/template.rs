@@ -93,11 +93,12 @@ pub struct TemplateArgs {
 /// What Helm refuses too.
 pub fn run(args: &TemplateArgs) -> Result<()> {
     let chart = chart::read(&args.chart)?;
-    let values = args.values.read()?;
+    let values = args.values.read_as_helm()?;
     let capabilities = capabilities(args)?;
     let release = Release { is_upgrade: args.is_upgrade, ..Release::new(&args.name, &args.namespace) };
     let input = RenderInput {
         values: Value::Object(values),
+        whole_is_int64: true,
         helm: helm(args),
         seed: Some(seed(args)),
         include_crds: args.include_crds,

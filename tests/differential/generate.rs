@@ -308,6 +308,9 @@ impl Tape<'_> {
                     "(dict \"l\" (list 1 (dict \"k\" \"v\")) \"n\" nil)",
                     "(dict 1 2 true 3)",
                     "(dict \"a\")",
+                    ".Values",
+                    "(dict \"m\" .Values)",
+                    "(dict \"m\" (dict \"m\" (dict \"a\" 7)))",
                 ];
                 self.one(&choices).into()
             }

@@ -41,14 +41,19 @@ impl ValuesArgs {
     /// # Errors
     /// A file that can't be read or is no map, an assignment that Helm would refuse.
     pub fn read(&self) -> Result<Map<String, Value>> {
-        self.merged(&text_of)
+        self.merged(&text_of, Numbers::AsWritten)
     }
 
-    /// All of them as one.
+    /// The same, with a fraction in every number that Helm reads as YAML or JSON, also `7.0`: whole ones are those of
+    /// `--set`, which alone are integers there.
     ///
     /// # Errors
-    /// A file that can't be read or is no map, an assignment that Helm would refuse.
-    pub fn merged(&self, read: &dyn Fn(&str) -> Result<String>) -> Result<Map<String, Value>> {
+    /// As [`read`](Self::read).
+    pub fn read_as_helm(&self) -> Result<Map<String, Value>> {
+        self.merged(&text_of, Numbers::Floats)
+    }
+
+    fn merged(&self, read: &dyn Fn(&str) -> Result<String>, numbers: Numbers) -> Result<Map<String, Value>> {
         let mut all = Map::new();
         for file in &self.files {
             let text = read(file)?;
@@ -62,6 +67,9 @@ impl ValuesArgs {
                 assign("--set-json", text, &Values::Json, &mut all)?;
             }
         }
+        if numbers == Numbers::Floats {
+            all.values_mut().for_each(floats);
+        }
         let from_file = |name: &str| read(name).map_err(|error| format!("{error:#}"));
         for (flag, texts, values) in [
             ("--set", &self.set, Values::Typed),
@@ -73,6 +81,26 @@ impl ValuesArgs {
             }
         }
         Ok(all)
+    }
+}
+
+/// What becomes of numbers that are no assignments of `--set`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Numbers {
+    AsWritten,
+    Floats,
+}
+
+fn floats(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            if let Some(float) = number.as_f64().and_then(serde_json::Number::from_f64) {
+                *number = float;
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(floats),
+        Value::Object(map) => map.values_mut().for_each(floats),
+        _ => {}
     }
 }
 
@@ -132,7 +160,7 @@ mod tests {
             "broken.yaml" => Ok("a: [".to_owned()),
             other => anyhow::bail!("{other} does not exist"),
         };
-        args.merged(&read).map(Value::Object)
+        args.merged(&read, Numbers::AsWritten).map(Value::Object)
     }
 
     fn strings(all: &[&str]) -> Vec<String> {
@@ -159,6 +187,19 @@ mod tests {
             "image": {"tag": "v3", "pull": "Always", "digest": "d"}, "list": [9], "port": 81, "x": "2", "text": "# nothing\n",
         });
         assert_eq!(merged(&args).unwrap(), expected);
+    }
+
+    #[test]
+    fn integers_are_those_of_set_alone() {
+        let args = ValuesArgs {
+            files: strings(&["a.yaml"]),
+            set_json: strings(&["list[2]=3"]),
+            set: strings(&["list[1]=7,x=8"]),
+            ..ValuesArgs::default()
+        };
+        let read = |_: &str| Ok("list: [1, 2]\nport: 80\n".to_owned());
+        let all = Value::Object(args.merged(&read, Numbers::Floats).unwrap());
+        assert_eq!(all, json!({"list": [1.0, 7, 3.0], "port": 80.0, "x": 8}));
     }
 
     #[test]

@@ -131,6 +131,8 @@ pub struct RenderInput<'a> {
     pub release: Release,
     /// The user's values: they win over the chart's, and null deletes a default.
     pub values: Json,
+    /// Whether whole numbers in them are Go's int64, as those of Helm's `--set`; else all numbers are float64, as in YAML.
+    pub whole_is_int64: bool,
     /// The cluster.
     pub capabilities: &'a Capabilities,
     /// The Helm to render like.
@@ -167,6 +169,7 @@ impl<'a> RenderInput<'a> {
         Self {
             release,
             values: Json::Object(serde_json::Map::new()),
+            whole_is_int64: false,
             capabilities,
             helm: HelmVersion::default(),
             now: Some(now),

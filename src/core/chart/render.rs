@@ -10,7 +10,7 @@ use super::dependencies::{Node, coalesce, missing, process_enabled, process_impo
 use super::engine::{Charts, Engine, GoTemplate, Texts};
 use super::error::{RenderError, TemplateError, Told};
 use super::go_template::eval::{Definitions, Eval, define, locate};
-use super::go_template::json::{from_json, to_json};
+use super::go_template::json::{from_json, from_json_with_int64, to_json};
 use super::go_template::memo::Memo;
 use super::go_template::parse::parse;
 use super::go_template::value::Value;
@@ -124,7 +124,8 @@ fn prepared<'c>(chart: &'c Chart, input: &RenderInput<'_>) -> Result<Tree<'c>, R
 fn resolve<'a>(chart: &'a Chart, input: &RenderInput<'_>) -> Result<Tree<'a>, RenderError> {
     let given = || match &input.values {
         Json::Null => Ok(new_map()),
-        json @ Json::Object(_) => match from_json(json) {
+        json @ Json::Object(_) => match if input.whole_is_int64 { from_json_with_int64(json) } else { from_json(json) }
+        {
             Value::Map(map) => Ok(map),
             _ => Ok(new_map()),
         },
@@ -202,8 +203,59 @@ pub fn merged_values(chart: &Chart, input: &RenderInput<'_>) -> Result<Json, Ren
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::super::{Capabilities, Release, Seed};
     use super::*;
+
+    fn rendered(values: &str, whole_is_int64: bool, given: Json, template: &str) -> String {
+        let files = [
+            ("Chart.yaml", "apiVersion: v2\nname: one\nversion: 1.0.0\n"),
+            ("values.yaml", values),
+            ("templates/a.yaml", template),
+        ];
+        let chart = Chart::load(&files.map(|(path, text)| (path.to_owned(), text.to_owned().into())).into()).unwrap();
+        let capabilities = Capabilities::default();
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let input = RenderInput {
+            values: given,
+            whole_is_int64,
+            ..RenderInput::new(Release::new("r", "n"), &capabilities, now)
+        };
+        render(&chart, &input).unwrap().documents[0].object["a"].as_str().unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn values_of_a_chart_are_merged_as_the_map_that_they_are() {
+        for (template, expected) in [
+            (
+                r#"{{ $d := mergeOverwrite (deepCopy .) (dict "Values" (dict "x" (dict "s" 9))) }}{{ $d.Values.x.s }} {{ .Values.x.s }} {{ $d.Values.x.w.z }}"#,
+                "9 2 1",
+            ),
+            (
+                r#"{{ $d := merge (dict "Values" (dict "k" 1)) . }}{{ $d.Values | toJson }}"#,
+                r#"{"k":1,"x":{"s":2,"w":{"z":1}}}"#,
+            ),
+            (
+                r#"{{ $d := mergeOverwrite (dict "v" .Values) (dict "v" dict) }}{{ typeOf $d.v }} {{ $d.v.x.s }}"#,
+                "chartutil.Values 2",
+            ),
+            (r#"{{ $d := merge (dict "v" dict) (dict "v" .Values) }}{{ typeOf $d.v }}"#, "map[string]interface {}"),
+        ] {
+            let template =
+                format!("a: {{{{ $r := tpl {} . }}}}{{{{ $r | quote }}}}", serde_json::to_string(template).unwrap());
+            assert_eq!(rendered("x: {w: {z: 1}, s: 2}\n", false, json!({}), &template), expected, "{template}");
+        }
+    }
+
+    #[test]
+    fn whole_numbers_of_assignments_are_integers() {
+        let template = r#"a: "{{ typeOf .Values.q }} {{ .Values.q }} {{ .Values.l }} {{ typeOf .Values.f }} {{ typeOf .Values.own }}""#;
+        let given = || json!({"q": 12_345_678, "l": [10_000_000, 2.0], "f": 3.0});
+        let [set, yaml] = [true, false].map(|whole| rendered("own: 5\n", whole, given(), template));
+        assert_eq!(set, "int64 12345678 [10000000 2] float64 float64");
+        assert_eq!(yaml, "float64 1.2345678e+07 [1e+07 2] float64 float64");
+    }
 
     #[test]
     fn a_rendering_leaves_nothing_that_the_next_one_could_see() {

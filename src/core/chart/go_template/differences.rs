@@ -15,6 +15,18 @@ fn render(template: &str) -> Result<String, String> {
 fn templates_render_to_what_helm_renders() {
     for (template, text) in [
         ("{{ chunk -5 (list 1) }}", "[[1]]"),
+        (
+            r#"{{ toDate "15:Mon Jan" "3:tue jUL" }}|{{ toDate "03" "13" }}|{{ toDate "06Z07:00" "70+25:00" }}"#,
+            "0000-07-01 03:00:00 +0000 UTC|0001-01-01 00:00:00 +0000 UTC|0001-01-01 00:00:00 +0000 UTC",
+        ),
+        (
+            r#"{{ toYamlPretty (list "x\ny" (list "x\ny") (dict "k" (list "x\ny"))) }}"#,
+            "- |-\n  x\n  y\n- - |-\n    x\n    y\n- k:\n    - |-\n      x\n      y",
+        ),
+        (
+            r#"{{ printf "%[1]2d|%[1].1d|%[1].*d|%.[1]d|%[1]d|%[1][1]d" 3 }}"#,
+            "%!d(BADINDEX)|%!d(BADINDEX)|%!d(BADINDEX)|3|3|%![(int=3)1]d",
+        ),
         (r#"{{ printf "%T|%8T|" nil .nope }}"#, "<nil>|   <nil>|"),
         (
             r#"{{ printf "%+v|%+v|%+d|%+v|%+8v|%+v" (add 0) 1.5 5 "s" (list 1 2.5) (dict "a" 1) }}"#,

@@ -64,14 +64,26 @@ impl Budget {
 
 /// JSON as Go decodes it into `interface{}`: every number is a float64.
 pub(crate) fn from_json(json: &Json) -> Value {
+    read(json, &|number| Value::Float(number.as_f64().unwrap_or_default()))
+}
+
+/// [`from_json`], but a number without a fraction is an int64.
+pub(crate) fn from_json_with_int64(json: &Json) -> Value {
+    read(json, &|number| match number.as_i64() {
+        Some(whole) => Value::Int64(whole),
+        None => Value::Float(number.as_f64().unwrap_or_default()),
+    })
+}
+
+fn read(json: &Json, number: &dyn Fn(&serde_json::Number) -> Value) -> Value {
     match json {
         Json::Null => Value::Nil,
         Json::Bool(value) => Value::Bool(*value),
-        Json::Number(number) => Value::Float(number.as_f64().unwrap_or_default()),
+        Json::Number(value) => number(value),
         Json::String(text) => Value::from(text.as_str()),
-        Json::Array(items) => Value::list(items.iter().map(from_json).collect()),
+        Json::Array(items) => Value::list(items.iter().map(|item| read(item, number)).collect()),
         Json::Object(map) => {
-            Value::map(map.iter().map(|(key, value)| (key.as_str().into(), from_json(value))).collect())
+            Value::map(map.iter().map(|(key, value)| (key.as_str().into(), read(value, number))).collect())
         }
     }
 }

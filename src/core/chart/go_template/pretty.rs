@@ -73,8 +73,10 @@ fn write(lines: &mut Vec<String>, value: &Value, depth: usize, budget: &mut Budg
                 let mut inner = Vec::new();
                 write(&mut inner, item, depth + 1, budget)?;
                 budget.text(2 * inner.len());
+                // The lines of a text are below the dash already.
+                let below = if is_block(item) { "  " } else { "" };
                 for (index, line) in inner.iter().enumerate() {
-                    lines.push(indented(if index == 0 { "- " } else { "  " }, line));
+                    lines.push(indented(if index == 0 { "- " } else { below }, line));
                 }
             }
         }

@@ -388,13 +388,13 @@ fn parse(layout: &str, source: &str) -> Option<Zoned> {
             "" => break,
             "January" | "Jan" => {
                 let short = part == "Jan";
-                let index = MONTHS.iter().position(|name| rest.starts_with(if short { &name[..3] } else { name }))?;
+                let index = MONTHS.iter().position(|name| begins(rest, if short { &name[..3] } else { name }))?;
                 rest = &rest[if short { 3 } else { MONTHS[index].len() }..];
                 month = i8::try_from(index).ok()? + 1;
             }
             "Monday" | "Mon" => {
                 let short = part == "Mon";
-                let name = DAYS.iter().find(|name| rest.starts_with(if short { &name[..3] } else { name }))?;
+                let name = DAYS.iter().find(|name| begins(rest, if short { &name[..3] } else { name }))?;
                 rest = &rest[if short { 3 } else { name.len() }..];
             }
             "MST" => {
@@ -417,10 +417,13 @@ fn parse(layout: &str, source: &str) -> Option<Zoned> {
                 day = i8::try_from(number(&mut rest, 1, 2)?).ok()?;
             }
             "002" => day_of_year = Some(i16::try_from(number(&mut rest, 3, 3)?).ok()?),
-            "15" => hour = i8::try_from(number(&mut rest, 2, 2)?).ok()?,
+            "15" => hour = i8::try_from(number(&mut rest, 1, 2)?).ok()?,
             "03" | "3" => {
                 hour = i8::try_from(number(&mut rest, if part == "3" { 1 } else { 2 }, 2)?).ok()?;
                 twelve = true;
+                if hour > 12 {
+                    return None;
+                }
             }
             "04" | "4" => minute = i8::try_from(number(&mut rest, if part == "4" { 1 } else { 2 }, 2)?).ok()?,
             "05" | "5" => {
@@ -450,7 +453,11 @@ fn parse(layout: &str, source: &str) -> Option<Zoned> {
                     if index > 0 && part.contains(':') {
                         rest = rest.strip_prefix(':')?;
                     }
-                    seconds += number(&mut rest, 2, 2)? * unit;
+                    let number = number(&mut rest, 2, 2)?;
+                    if number > if unit == 3600 { 24 } else { 60 } {
+                        return None;
+                    }
+                    seconds += number * unit;
                 }
                 offset = sign * seconds;
             }
@@ -477,6 +484,11 @@ fn parse(layout: &str, source: &str) -> Option<Zoned> {
     }
     let zone = if offset == 0 { TimeZone::UTC } else { TimeZone::fixed(Offset::from_seconds(offset).ok()?) };
     date.to_datetime(Time::new(hour, minute, second, nanos).ok()?).to_zoned(zone).ok()
+}
+
+/// Whether a text begins with a name, in letters of any case.
+fn begins(text: &str, name: &str) -> bool {
+    text.get(..name.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(name))
 }
 
 fn number(rest: &mut &str, least: usize, most: usize) -> Option<i32> {

@@ -139,13 +139,15 @@ fn merge(
             continue;
         }
         let new_list = matches!(new, Value::List(_) | Value::Bytes(_));
-        match (&old, &new) {
-            (Some(Value::Map(old)), Value::Map(new)) => merge(eval, old, new, overwrite, (depth + 1, &mut *budget))?,
-            _ if new_list && overwrite => target.insert(key.clone(), new.clone()),
-            _ => {}
+        // Values of a chart are a map too; what is merged into keeps its type.
+        let maps = old.as_ref().and_then(Value::as_map).zip(new.as_map());
+        match maps {
+            Some((old, new)) => merge(eval, old, new, overwrite, (depth + 1, &mut *budget))?,
+            None if new_list && overwrite => target.insert(key.clone(), new.clone()),
+            None => {}
         }
         let filled = old.as_ref().is_some_and(|old| !is_empty(old));
-        if filled && (new_list || matches!((&old, &new), (Some(Value::Map(_)), Value::Map(_)))) {
+        if filled && (new_list || maps.is_some()) {
             continue;
         }
         if overwrite || !filled {

@@ -121,21 +121,22 @@ impl Formatter<'_> {
         }
     }
 
-    fn index(&mut self, format: &[u8], at: usize, good: &mut bool) -> usize {
+    /// Reads `[n]` if it is there: where it ends, and whether it was there.
+    fn index(&mut self, format: &[u8], at: usize, good: &mut bool) -> (usize, bool) {
         if format.get(at) != Some(&b'[') {
-            return at;
+            return (at, false);
         }
         self.reordered = true;
         let Some(end) = format[at..].iter().position(|byte| *byte == b']').map(|found| at + found) else {
             *good = false;
-            return at + 1;
+            return (at + 1, false);
         };
         let number = std::str::from_utf8(&format[at + 1..end]).ok().and_then(|text| text.parse::<usize>().ok());
         match number {
             Some(number) if number >= 1 && number <= self.args.len() => self.next = number - 1,
             _ => *good = false,
         }
-        end + 1
+        (end + 1, true)
     }
 
     fn star(&mut self) -> Option<i64> {
@@ -169,9 +170,11 @@ impl Formatter<'_> {
             }
             at += 1;
         }
-        at = self.index(format, at, &mut good);
+        let (behind, mut is_indexed) = self.index(format, at, &mut good);
+        at = behind;
         if format.get(at) == Some(&b'*') {
             at += 1;
+            is_indexed = false;
             match self.star() {
                 Some(width) => {
                     spec.width = Some(self.clamp(width));
@@ -186,11 +189,15 @@ impl Formatter<'_> {
             let (number, end) = digits(format, at);
             spec.width = number.map(|number| self.clamp(number));
             at = end;
+            // An index stands right before what it is for: `%[1]2d` is refused.
+            good &= !is_indexed || number.is_none();
         }
         if format.get(at) == Some(&b'.') {
-            at = self.index(format, at + 1, &mut good);
+            good &= !is_indexed;
+            (at, is_indexed) = self.index(format, at + 1, &mut good);
             if format.get(at) == Some(&b'*') {
                 at += 1;
+                is_indexed = false;
                 match self.star() {
                     Some(precision) if precision >= 0 => spec.precision = Some(self.clamp(precision)),
                     Some(_) | None => self.out.extend_from_slice(b"%!(BADPREC)"),
@@ -201,7 +208,9 @@ impl Formatter<'_> {
                 at = end;
             }
         }
-        at = self.index(format, at, &mut good);
+        if !is_indexed {
+            at = self.index(format, at, &mut good).0;
+        }
         let rest = &format[at..];
         let Some(verb) = rest.utf8_chunks().next().and_then(|chunk| chunk.valid().chars().next()) else {
             self.out.extend_from_slice(b"%!(NOVERB)");
