@@ -17,7 +17,9 @@ use sha2::{Digest, Sha256};
 
 use super::output::{self, Format};
 use super::report::Hinted;
-use crate::core::chart::{Capabilities, Document, HelmVersion, KubeVersion, Release, RenderInput, Seed, render};
+use crate::core::chart::{
+    Capabilities, Document, HelmVersion, KubeVersion, Release, RenderInput, Seed, WholeNumbers, render,
+};
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -98,7 +100,7 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
     let release = Release { is_upgrade: args.is_upgrade, ..Release::new(&args.name, &args.namespace) };
     let input = RenderInput {
         values: Value::Object(values),
-        whole_is_int64: true,
+        whole_numbers: WholeNumbers::Int64,
         helm: helm(args),
         seed: Some(seed(args)),
         include_crds: args.include_crds,

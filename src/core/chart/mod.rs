@@ -124,6 +124,15 @@ pub enum HelmVersion {
     V4,
 }
 
+/// What a number without a fraction is to templates, by Go's types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WholeNumbers {
+    /// `float64`, as every number that Helm reads as YAML.
+    Float64,
+    /// `int64`, as a number of Helm's `--set`.
+    Int64,
+}
+
 /// Everything that a rendering depends on besides the chart.
 #[derive(Clone, Debug)]
 pub struct RenderInput<'a> {
@@ -131,8 +140,8 @@ pub struct RenderInput<'a> {
     pub release: Release,
     /// The user's values: they win over the chart's, and null deletes a default.
     pub values: Json,
-    /// Whether whole numbers in them are Go's int64, as those of Helm's `--set`; else all numbers are float64, as in YAML.
-    pub whole_is_int64: bool,
+    /// What their whole numbers are.
+    pub whole_numbers: WholeNumbers,
     /// The cluster.
     pub capabilities: &'a Capabilities,
     /// The Helm to render like.
@@ -169,7 +178,7 @@ impl<'a> RenderInput<'a> {
         Self {
             release,
             values: Json::Object(serde_json::Map::new()),
-            whole_is_int64: false,
+            whole_numbers: WholeNumbers::Float64,
             capabilities,
             helm: HelmVersion::default(),
             now: Some(now),

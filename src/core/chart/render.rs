@@ -21,7 +21,7 @@ use super::scope::Tree;
 use super::tera::Tera;
 use super::values::new_map;
 use super::version::is_compatible;
-use super::{Needs, RenderInput, Rendered, Secrets};
+use super::{Needs, RenderInput, Rendered, Secrets, WholeNumbers};
 
 /// Renders a chart: Go templates as `helm template` does, and Tera's.
 ///
@@ -124,11 +124,13 @@ fn prepared<'c>(chart: &'c Chart, input: &RenderInput<'_>) -> Result<Tree<'c>, R
 fn resolve<'a>(chart: &'a Chart, input: &RenderInput<'_>) -> Result<Tree<'a>, RenderError> {
     let given = || match &input.values {
         Json::Null => Ok(new_map()),
-        json @ Json::Object(_) => match if input.whole_is_int64 { from_json_with_int64(json) } else { from_json(json) }
-        {
-            Value::Map(map) => Ok(map),
-            _ => Ok(new_map()),
-        },
+        json @ Json::Object(_) => {
+            let values = match input.whole_numbers {
+                WholeNumbers::Float64 => from_json(json),
+                WholeNumbers::Int64 => from_json_with_int64(json),
+            };
+            Ok(values.as_map().cloned().unwrap_or_else(new_map))
+        }
         other => {
             let kind = super::metadata::json_type(other);
             Err(RenderError::Values(Told::bare(format!("values are no map but {kind}"))))
@@ -208,7 +210,7 @@ mod tests {
     use super::super::{Capabilities, Release, Seed};
     use super::*;
 
-    fn rendered(values: &str, whole_is_int64: bool, given: Json, template: &str) -> String {
+    fn rendered(values: &str, whole_numbers: WholeNumbers, given: Json, template: &str) -> String {
         let files = [
             ("Chart.yaml", "apiVersion: v2\nname: one\nversion: 1.0.0\n"),
             ("values.yaml", values),
@@ -219,7 +221,7 @@ mod tests {
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         let input = RenderInput {
             values: given,
-            whole_is_int64,
+            whole_numbers,
             ..RenderInput::new(Release::new("r", "n"), &capabilities, now)
         };
         render(&chart, &input).unwrap().documents[0].object["a"].as_str().unwrap_or_default().to_owned()
@@ -244,7 +246,11 @@ mod tests {
         ] {
             let template =
                 format!("a: {{{{ $r := tpl {} . }}}}{{{{ $r | quote }}}}", serde_json::to_string(template).unwrap());
-            assert_eq!(rendered("x: {w: {z: 1}, s: 2}\n", false, json!({}), &template), expected, "{template}");
+            assert_eq!(
+                rendered("x: {w: {z: 1}, s: 2}\n", WholeNumbers::Float64, json!({}), &template),
+                expected,
+                "{template}"
+            );
         }
     }
 
@@ -252,7 +258,8 @@ mod tests {
     fn whole_numbers_of_assignments_are_integers() {
         let template = r#"a: "{{ typeOf .Values.q }} {{ .Values.q }} {{ .Values.l }} {{ typeOf .Values.f }} {{ typeOf .Values.own }}""#;
         let given = || json!({"q": 12_345_678, "l": [10_000_000, 2.0], "f": 3.0});
-        let [set, yaml] = [true, false].map(|whole| rendered("own: 5\n", whole, given(), template));
+        let [set, yaml] =
+            [WholeNumbers::Int64, WholeNumbers::Float64].map(|whole| rendered("own: 5\n", whole, given(), template));
         assert_eq!(set, "int64 12345678 [10000000 2] float64 float64");
         assert_eq!(yaml, "float64 1.2345678e+07 [1e+07 2] float64 float64");
     }
