@@ -17,7 +17,7 @@ CONFIG = """\
 [DEFAULT]
 enabled_backends = files:file
 [database]
-connection = sqlite:///{dir}/glance.sqlite
+connection = sqlite:///{dir}/glance.sqlite?timeout=60
 [glance_store]
 default_backend = files
 [files]
@@ -78,6 +78,13 @@ def wait_for_end():
 def serve(options):
     from cheroot import wsgi
     from glance.wsgi.api import application
+    from sqlalchemy import engine, event
+
+    # An import goes on beside the requests. Of two transactions that have read and want to write, SQLite ends one at
+    # once with an error; those that say at their begin that they write wait for each other.
+    @event.listens_for(engine.Engine, "before_cursor_execute", retval=True)
+    def begin_to_write(_conn, _cursor, statement, parameters, _context, _executemany):
+        return ("BEGIN IMMEDIATE" if statement == "BEGIN" else statement), parameters
 
     # One request after the other: SQLite answers two that write at once with an error. More than one thread all the
     # same, for each waits for the first request of a connection.

@@ -17,6 +17,16 @@ use super::{Glance, UPLOADING};
 const LOOK: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 /// How often it is said that an import goes on.
 const SAY: Duration = Duration::from_secs(30);
+/// How long the service may be out of order while it downloads: one that was started anew may have lost the download.
+const OUT_OF_ORDER: Duration = Duration::from_mins(2);
+
+/// How far an import is.
+enum Import {
+    /// The image has this status.
+    GoesOn(String),
+    /// What went wrong, if something did.
+    Ended(Option<String>),
+}
 
 /// A task of the service, as far as we look at it.
 #[derive(Deserialize)]
@@ -81,34 +91,48 @@ impl Glance {
         meter: &dyn Meter,
     ) -> Result<Option<String>, DestinationError> {
         let (mut pause, most) = LOOK;
-        let mut said = Instant::now();
+        let (mut said, mut answered) = (Instant::now(), Instant::now());
         loop {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(most);
-            let Some(found) = self.get(id).await? else { return Ok(Some("the image is gone".to_owned())) };
-            match found.status.as_str() {
-                "active" if found.size != Some(image.size) => {
-                    let size = found.size.unwrap_or_default();
-                    return Ok(Some(format!("it got {size} bytes instead of {}", image.size)));
+            let status = match self.look(id, image, sha512).await {
+                Ok(Import::Ended(trouble)) => return Ok(trouble),
+                Ok(Import::GoesOn(status)) => {
+                    answered = Instant::now();
+                    format!("the image is {status}")
                 }
-                "active" => {
-                    return Ok(match found.is_hashed_as(image, sha512) {
-                        Some(true) => None,
-                        Some(false) => Some("what it got is another file".to_owned()),
-                        None => Some("it tells no hash of what it got".to_owned()),
-                    });
-                }
-                "queued" | "importing" | "uploading" | "saving" => {}
-                other => return Ok(Some(format!("the image is {other}"))),
-            }
-            if let Some(trouble) = self.failure(id).await? {
-                return Ok(Some(trouble));
-            }
+                // What it has downloaded by now would be lost.
+                Err(DestinationError::Unreachable { problem, .. }) if answered.elapsed() < OUT_OF_ORDER => problem,
+                Err(error) => return Err(error),
+            };
             if said.elapsed() >= SAY {
                 said = Instant::now();
-                meter.says(&format!("{} goes on downloading: the image is {}", self.place, found.status));
+                meter.says(&format!("{} goes on downloading: {status}", self.place));
             }
         }
+    }
+
+    async fn look(&self, id: &str, image: &Image, sha512: Option<&str>) -> Result<Import, DestinationError> {
+        let Some(found) = self.get(id).await? else {
+            return Ok(Import::Ended(Some("the image is gone".to_owned())));
+        };
+        let trouble = match found.status.as_str() {
+            "active" if found.size != Some(image.size) => {
+                let size = found.size.unwrap_or_default();
+                Some(format!("it got {size} bytes instead of {}", image.size))
+            }
+            "active" => match found.is_hashed_as(image, sha512) {
+                Some(true) => None,
+                Some(false) => Some("what it got is another file".to_owned()),
+                None => Some("it tells no hash of what it got".to_owned()),
+            },
+            "queued" | "importing" | "uploading" | "saving" => match self.failure(id).await? {
+                None => return Ok(Import::GoesOn(found.status)),
+                trouble => trouble,
+            },
+            other => Some(format!("the image is {other}")),
+        };
+        Ok(Import::Ended(trouble))
     }
 
     /// Why the last import of an image failed.
