@@ -228,7 +228,7 @@ vocabulary! {
     SeedCreated,
     /// A certificate that a chart makes was made anew, at two thirds of its life.
     CertificateRenewed,
-    /// A release was subscribed.
+    /// A release was subscribed; the note says what is usable if that is so already.
     ReleaseCreated,
     /// A release that nobody uses was deleted.
     ReleaseCollected,

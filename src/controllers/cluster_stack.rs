@@ -340,7 +340,7 @@ async fn create(
     match api.create(&params, &release).await {
         Ok(made) => {
             ctx.memory.made(&made.uid().unwrap_or_default());
-            ctx.events.say(stack, Reason::ReleaseCreated, &format!("subscribed release {name}")).await;
+            tell_created(stack, name, ctx).await;
             Ok(None)
         }
         Err(kube::Error::Api(error)) if error.code == 409 && error.reason == "AlreadyExists" => {
@@ -350,6 +350,17 @@ async fn create(
             Ok((!is_owned(&there, stack)).then_some(owner))
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Says that a release was made: of the first ones of a ClusterStack with its first status, which may say that they are Ready.
+async fn tell_created(stack: &ClusterStack, name: &ReleaseName, ctx: &Context) {
+    let created = [name.to_string()];
+    if stack.conditions().is_empty() {
+        let [name] = created;
+        ctx.memory.created(&stack.uid().unwrap_or_default(), name);
+    } else if let Some(note) = status::subscribed(&created) {
+        ctx.events.say(stack, Reason::ReleaseCreated, &note).await;
     }
 }
 
@@ -443,19 +454,13 @@ pub(super) async fn write_status(stack: &ClusterStack, ctx: &Context, facts: &St
     if !written {
         return Ok(());
     }
-    let (seen, usable) = (status::usable(&previous), status::usable(&status));
-    let has_more = ctx.memory.has_more_usable(&stack.uid().unwrap_or_default(), seen, usable);
-    let mut is_told = false;
+    let uid = stack.uid().unwrap_or_default();
+    let has_more = ctx.memory.has_more_usable(&uid, status::usable(&previous), status::usable(&status));
     if let Some(now) = condition::readiness_turned(&previous.conditions, &status.conditions) {
-        let reason = Reason::named(&now.reason);
         tracing::info!(namespace = stack.namespace().unwrap_or_default(), stack = %stack.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStack");
-        if let Some(reason) = reason.filter(|reason| !matches!(reason, Reason::Progressing | Reason::ReleaseNotReady)) {
-            ctx.events.say(stack, reason, &now.message).await;
-            is_told = now.message.contains(&status.usable_versions);
-        }
     }
-    if !is_told && has_more {
-        ctx.events.say(stack, Reason::Ready, &format!("usable: {}", status.usable_versions)).await;
+    for (reason, note) in status::news(&previous, &status, &ctx.memory.takes_created(&uid), has_more) {
+        ctx.events.say(stack, reason, &note).await;
     }
     Ok(())
 }

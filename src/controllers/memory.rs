@@ -26,6 +26,7 @@ struct Entry {
     is_new: bool,
     asked: Option<String>,
     usable: Option<BTreeSet<String>>,
+    created: Vec<String>,
     turn: Option<u64>,
 }
 
@@ -174,6 +175,16 @@ impl Memory {
         has_more
     }
 
+    /// Remembers a release that this object made, and that nobody was told of.
+    pub fn created(&self, uid: &str, release: String) {
+        self.lock().entry(uid.to_owned()).or_default().created.push(release);
+    }
+
+    /// The releases that this object made and that nobody was told of before.
+    pub fn takes_created(&self, uid: &str) -> Vec<String> {
+        self.lock().get_mut(uid).map(|entry| std::mem::take(&mut entry.created)).unwrap_or_default()
+    }
+
     /// Remembers that an object was put back; what was wrong with it.
     pub fn corrected(&self, uid: &str, key: &ObjectKey, what: &str, now: Timestamp) {
         let mut memory = self.lock();
@@ -242,6 +253,17 @@ mod tests {
         assert!(!memory.takes_new("u"));
         memory.made("u");
         assert_eq!([memory.takes_new("v"), memory.takes_new("u"), memory.takes_new("u")], [false, true, false]);
+    }
+
+    #[test]
+    fn a_release_that_was_made_is_told_of_once() {
+        let memory = Memory::default();
+        assert!(memory.takes_created("u").is_empty());
+        memory.created("u", "v1".to_owned());
+        memory.created("u", "v2".to_owned());
+        assert!(memory.takes_created("v").is_empty());
+        assert_eq!(memory.takes_created("u"), ["v1", "v2"]);
+        assert!(memory.takes_created("u").is_empty());
     }
 
     #[test]

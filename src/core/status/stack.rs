@@ -96,6 +96,45 @@ pub fn usable(status: &ClusterStackStatus) -> BTreeSet<String> {
     status.summary.iter().filter(|release| release.ready).map(|release| release.name.clone()).collect()
 }
 
+/// The events that a new status is worth: reasons and notes. `created` are the releases that were subscribed and not told of yet,
+/// `has_more` says whether some are usable that were not before.
+///
+/// What is Ready by the time it is told of is told with it: one event, where a thousand ClusterStacks would have two each.
+pub fn news(
+    previous: &ClusterStackStatus,
+    status: &ClusterStackStatus,
+    created: &[String],
+    has_more: bool,
+) -> Vec<(Reason, String)> {
+    let turned = condition::readiness_turned(&previous.conditions, &status.conditions)
+        .and_then(|now| Some((Reason::named(&now.reason)?, now.message.as_str())))
+        .filter(|(reason, _)| !matches!(reason, Reason::Progressing | Reason::ReleaseNotReady));
+    let is_told = turned.is_some_and(|(_, message)| message.contains(&status.usable_versions));
+    let mut news = Vec::new();
+    match (subscribed(created), turned) {
+        (Some(subscribed), Some((Reason::Ready, message))) => {
+            news.push((Reason::ReleaseCreated, format!("{subscribed}; {message}")));
+        }
+        (subscribed, turned) => {
+            news.extend(subscribed.map(|note| (Reason::ReleaseCreated, note)));
+            news.extend(turned.map(|(reason, message)| (reason, message.to_owned())));
+        }
+    }
+    if !is_told && has_more {
+        news.push((Reason::Ready, format!("usable: {}", status.usable_versions)));
+    }
+    news
+}
+
+/// What is said of releases that were subscribed, if there are any.
+pub fn subscribed(created: &[String]) -> Option<String> {
+    match created {
+        [] => None,
+        [one] => Some(format!("subscribed release {one}")),
+        all => Some(format!("subscribed releases {}", all.join(", "))),
+    }
+}
+
 fn is_ready(release: &ReleaseView) -> bool {
     release.status.as_ref().is_some_and(|status| status.ready)
 }

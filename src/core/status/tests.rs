@@ -264,6 +264,61 @@ fn stack_condition(status: &ClusterStackStatus, type_: ConditionType) -> (String
 }
 
 #[test]
+fn what_is_ready_at_once_is_told_by_one_event() {
+    type Case<'a> = (&'a str, &'a ClusterStackStatus, &'a ClusterStackStatus, &'a [&'a str], &'a [(Reason, &'a str)]);
+    let done = || StepState::Done(String::new());
+    let good = |version| view(version, Kept::InVersions, vec![row("a", None, "")]);
+    let begun = |version| ReleaseView { status: None, ..good(version) };
+    let broken = view("v2", Kept::NewestFound, vec![row("b", Some(Reason::Invalid), "no such field")]);
+    let dead = Trouble::new(ErrorClass::Transient, Reason::SourceUnreachable, "no answer");
+    let (none, one, two) =
+        (stack(vec![], done()), stack(vec![good("v1")], done()), stack(vec![good("v2"), good("v1")], done()));
+    let blank = ClusterStackStatus::default();
+    let cases: &[Case<'_>] = &[
+        ("one", &blank, &one, &["v1"], &[(Reason::ReleaseCreated, "subscribed release v1; usable: v1")]),
+        ("two", &blank, &two, &["v2", "v1"], &[(Reason::ReleaseCreated, "subscribed releases v2, v1; usable: v2, v1")]),
+        ("by another process", &blank, &one, &[], &[(Reason::Ready, "usable: v1")]),
+        (
+            "under way",
+            &blank,
+            &stack(vec![begun("v1")], done()),
+            &["v1"],
+            &[(Reason::ReleaseCreated, "subscribed release v1")],
+        ),
+        ("then Ready", &stack(vec![begun("v1")], done()), &one, &[], &[(Reason::Ready, "usable: v1")]),
+        ("a newer one", &one, &two, &[], &[(Reason::Ready, "usable: v2, v1")]),
+        (
+            "one of two",
+            &blank,
+            &stack(vec![broken, good("v1")], done()),
+            &["v2", "v1"],
+            &[
+                (Reason::ReleaseCreated, "subscribed releases v2, v1"),
+                (
+                    Reason::NewestReleaseNotReady,
+                    "docker-x-1-34-v2: 1 of 1 object not synced: ConfigMap shop/b: no such field; usable: v1",
+                ),
+            ],
+        ),
+        ("nothing", &blank, &none, &[], &[]),
+        (
+            "no source",
+            &blank,
+            &stack(vec![], StepState::Failed(dead)),
+            &[],
+            &[(Reason::SourceUnreachable, "no answer")],
+        ),
+        ("the same", &two, &two, &[], &[]),
+    ];
+    for (name, before, now, created, expected) in cases {
+        let created: Vec<String> = created.iter().map(|&version| version.to_owned()).collect();
+        let news = news(before, now, &created, !usable(now).is_subset(&usable(before)));
+        let expected: Vec<_> = expected.iter().map(|&(reason, note)| (reason, note.to_owned())).collect();
+        assert_eq!(news, expected, "{name}");
+    }
+}
+
+#[test]
 fn a_broken_newest_release_is_said_beside_the_usable_one() {
     let broken = view("v3", Kept::NewestFound, vec![row("b", Some(Reason::Invalid), "no such field")]);
     let status =
