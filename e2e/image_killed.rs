@@ -83,6 +83,17 @@ impl Killed {
         images(&self.t).await.iter().map(ResourceExt::resource_version).collect()
     }
 
+    /// Waits for another download, if there is one to come: on a slow machine none would begin before the next kill.
+    async fn downloads_begin(&self) {
+        let asked = self.server.asked().len();
+        let begun = async {
+            while self.server.asked().len() == asked {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(5), begun).await;
+    }
+
     /// Kills an operator again and again until all images are there.
     async fn build(&self, destination: Value) {
         let t = &self.t;
@@ -109,6 +120,9 @@ impl Killed {
             // However long it takes to start.
             wait_for("it to go on with builds", || async { check(self.written().await != before, "nothing new") })
                 .await;
+            if kills % 2 == 1 {
+                self.downloads_begin().await;
+            }
             tokio::time::sleep(Duration::from_millis(rand::rng().random_range(0..1600))).await;
             operator.kill();
             kills += 1;

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 /// How long anything may take on a busy machine. What works is much faster.
-pub(crate) const LONG: Duration = Duration::from_mins(3);
+pub(crate) const LONG: Duration = Duration::from_mins(5);
 /// What a person calls "within seconds", on a machine that starts several API servers beside it: well below the minute after
 /// which it would be noticed without a watch.
 pub(crate) const QUICK: Duration = Duration::from_secs(30);

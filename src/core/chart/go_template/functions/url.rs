@@ -85,24 +85,45 @@ fn escape_path(text: &str) -> String {
     escape(text, |byte| byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&byte))
 }
 
-fn unescape(text: &str) -> Result<String, String> {
+/// Which part of a URL is read: what may stand there as it is, and what escaped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Host,
+    /// The zone of an IPv6 address.
+    Zone,
+    Other,
+}
+
+fn is_of_host(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_.~!$&'()*+,;=:[]<>\"".contains(&byte)
+}
+
+fn unescape(text: &str, part: Part) -> Result<String, String> {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
-    while at < bytes.len() {
-        if bytes[at] == b'%' {
-            let code = text.get(at + 1..at + 3).and_then(|hex| u8::from_str_radix(hex, 16).ok());
-            if let Some(byte) = code {
-                out.push(byte);
-            } else {
-                let bad: String = text[at..].chars().take(3).collect();
-                return Err(format!("invalid URL escape {bad:?}"));
+    while let Some(&byte) = bytes.get(at) {
+        if byte != b'%' {
+            if part != Part::Other && byte.is_ascii() && !is_of_host(byte) {
+                return Err(format!("invalid character {:?} in host name", char::from(byte).to_string()));
             }
-            at += 3;
-        } else {
-            out.push(bytes[at]);
+            out.push(byte);
             at += 1;
+            continue;
         }
+        let hex = bytes.get(at + 1..at + 3).and_then(|hex| std::str::from_utf8(hex).ok());
+        let code = hex.filter(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let allowed = |code: &u8| match part {
+            Part::Other => true,
+            Part::Host => *code >= 0x80 || *code == b'%',
+            Part::Zone => matches!(*code, b'%' | b' ') || is_of_host(*code),
+        };
+        let Some(code) = code.and_then(|hex| u8::from_str_radix(hex, 16).ok()).filter(allowed) else {
+            let bad = lossy(&bytes[at..bytes.len().min(at + 3)]);
+            return Err(format!("invalid URL escape {bad:?}"));
+        };
+        out.push(code);
+        at += 3;
     }
     Ok(lossy(&out).into_owned())
 }
@@ -118,25 +139,28 @@ struct Url {
     fragment: String,
 }
 
+/// Go's `url.Parse`.
 fn parse(raw: &str) -> Result<Url, String> {
-    let wrap = |error: String| format!("parse {raw:?}: {error}");
-    if raw.bytes().any(|byte| byte < 0x20 || byte == 0x7f) {
-        return Err(wrap("net/url: invalid control character in URL".into()));
-    }
     let (body, fragment) = raw.split_once('#').unwrap_or((raw, ""));
-    let mut url = Url { fragment: unescape(fragment).map_err(wrap)?, ..Url::default() };
-    let mut rest = body;
-    if let Some(colon) = body.find(':') {
-        let scheme = &body[..colon];
-        let valid = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
-            && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
-        if colon == 0 {
-            return Err(wrap("missing protocol scheme".into()));
+    let wrap = |whole: &str, error: String| format!("parse {whole:?}: {error}");
+    let mut url = parse_body(body).map_err(|error| wrap(body, error))?;
+    url.fragment = unescape(fragment, Part::Other).map_err(|error| wrap(raw, error))?;
+    Ok(url)
+}
+
+fn parse_body(raw: &str) -> Result<Url, String> {
+    if raw.bytes().any(|byte| byte < 0x20 || byte == 0x7f) {
+        return Err("net/url: invalid control character in URL".into());
+    }
+    let mut url = Url::default();
+    let mut rest = raw;
+    let scheme = raw.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte)).count();
+    if raw.as_bytes().get(scheme) == Some(&b':') && (scheme == 0 || raw.as_bytes()[0].is_ascii_alphabetic()) {
+        if scheme == 0 {
+            return Err("missing protocol scheme".into());
         }
-        if valid {
-            url.scheme = scheme.to_ascii_lowercase();
-            rest = &body[colon + 1..];
-        }
+        url.scheme = raw[..scheme].to_ascii_lowercase();
+        rest = &raw[scheme + 1..];
     }
     if let Some((path, query)) = rest.split_once('?') {
         rest = path;
@@ -148,37 +172,53 @@ fn parse(raw: &str) -> Result<Url, String> {
             return Ok(url);
         }
         if rest.split('/').next().is_some_and(|first| first.contains(':')) {
-            return Err(wrap("first path segment in URL cannot contain colon".into()));
+            return Err("first path segment in URL cannot contain colon".into());
         }
     }
     if let Some(authority) = rest.strip_prefix("//").filter(|_| !url.scheme.is_empty() || !rest.starts_with("///")) {
-        let end = authority.find('/').unwrap_or(authority.len());
-        let (authority, path) = authority.split_at(end);
+        let (authority, path) = authority.split_at(authority.find('/').unwrap_or(authority.len()));
         rest = path;
-        let host = match authority.rsplit_once('@') {
-            Some((user, host)) => {
-                if user.bytes().any(|byte| !byte.is_ascii_alphanumeric() && !b"-._:~!$&'()*+,;=%@".contains(&byte)) {
-                    return Err(wrap("net/url: invalid userinfo".into()));
-                }
-                url.user = Some(match user.split_once(':') {
-                    Some((name, password)) => (unescape(name).map_err(wrap)?, Some(unescape(password).map_err(wrap)?)),
-                    None => (unescape(user).map_err(wrap)?, None),
-                });
-                host
-            }
-            None => authority,
-        };
-        let port = host.rsplit_once(':').filter(|_| !host.ends_with(']')).map(|(_, port)| port);
-        if let Some(port) = port.filter(|port| !port.bytes().all(|byte| byte.is_ascii_digit())) {
-            return Err(wrap(format!("invalid port {:?} after host", format!(":{port}"))));
-        }
-        if host.contains(' ') {
-            return Err(wrap("invalid character \" \" in host name".into()));
-        }
-        url.host = unescape(host).map_err(wrap)?;
+        let (user, host) = authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
+        url.host = parse_host(&url.scheme, host)?;
+        url.user = user.map(parse_user).transpose()?;
     }
-    url.path = unescape(rest).map_err(wrap)?;
+    url.path = unescape(rest, Part::Other)?;
     Ok(url)
+}
+
+fn parse_user(user: &str) -> Result<(String, Option<String>), String> {
+    if user.bytes().any(|byte| !byte.is_ascii_alphanumeric() && !b"-._:~!$&'()*+,;=%@".contains(&byte)) {
+        return Err("net/url: invalid userinfo".into());
+    }
+    let (name, password) = user.split_once(':').map_or((user, None), |(name, password)| (name, Some(password)));
+    Ok((unescape(name, Part::Other)?, password.map(|password| unescape(password, Part::Other)).transpose()?))
+}
+
+fn parse_host(scheme: &str, host: &str) -> Result<String, String> {
+    let check_port = |port: &str| match port.strip_prefix(':') {
+        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => Ok(()),
+        None if port.is_empty() => Ok(()),
+        _ => Err(format!("invalid port {port:?} after host")),
+    };
+    let Some(open) = host.rfind('[') else {
+        // Of several colons, Go 1.26 takes the first one for a port's where it knows the scheme.
+        let colon = if matches!(scheme, "http" | "https") { host.find(':') } else { host.rfind(':') };
+        check_port(colon.map_or("", |colon| &host[colon..]))?;
+        return unescape(host, Part::Host);
+    };
+    if open > 0 {
+        return Err("invalid IP-literal".into());
+    }
+    let close = host.rfind(']').ok_or("missing ']' in host")?;
+    let (name, port) = (&host[1..close], &host[close + 1..]);
+    check_port(port)?;
+    let (address, zone) = name.split_at(name.find("%25").unwrap_or(name.len()));
+    let (address, zone) = (unescape(address, Part::Host)?, unescape(zone, Part::Zone)?);
+    // An escape below was read as what it stands for.
+    if address.parse::<std::net::Ipv6Addr>().is_err() || zone == "%" {
+        return Err(format!("invalid host: {address}{zone} is no IPv6 address"));
+    }
+    Ok(format!("[{address}{zone}]{port}"))
 }
 
 impl Url {
@@ -191,11 +231,13 @@ impl Url {
         }
     }
 
+    /// Go's `Hostname`.
     fn hostname(&self) -> &str {
-        if let Some(end) = self.host.find(']').filter(|_| self.host.starts_with('[')) {
-            return &self.host[1..end];
-        }
-        self.host.rsplit_once(':').map_or(&self.host, |(host, _)| host)
+        let host = match self.host.rsplit_once(':') {
+            Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+            _ => &self.host,
+        };
+        host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
     }
 
     fn into_value(self) -> Value {
@@ -225,13 +267,14 @@ impl Url {
                 if self.user.is_some() {
                     _ = write!(out, "{}@", self.user_info());
                 }
-                out.push_str(&escape(&self.host, |byte| {
-                    byte.is_ascii_alphanumeric() || b"-_.~!$&'()*+,;=:[]<>\"".contains(&byte)
-                }));
+                out.push_str(&escape(&self.host, is_of_host));
             }
-            let path = escape_path(&self.path);
+            let path = if self.path == "*" { "*".to_owned() } else { escape_path(&self.path) };
             if !path.is_empty() && !path.starts_with('/') && !self.host.is_empty() {
                 out.push('/');
+            }
+            if out.is_empty() && path.split('/').next().is_some_and(|first| first.contains(':')) {
+                out.push_str("./");
             }
             out.push_str(&path);
         } else {
@@ -241,7 +284,7 @@ impl Url {
             _ = write!(out, "?{}", self.query);
         }
         if !self.fragment.is_empty() {
-            let keep = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~!$&'()*+,/:;=?@".contains(&byte);
+            let keep = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~!$&()*+,/:;=?@".contains(&byte);
             _ = write!(out, "#{}", escape(&self.fragment, keep));
         }
         out
@@ -300,5 +343,43 @@ mod tests {
             assert_eq!(parse(url).unwrap().write(), url);
         }
         assert_eq!(parse("http://[::1]:80/").unwrap().hostname(), "::1");
+    }
+
+    #[test]
+    fn hosts_are_those_that_go_takes() {
+        // As Helm 3.21.4 answers, built with Go 1.26.
+        for (url, host, name) in [
+            ("http://h:", "h:", "h"),
+            ("http://[::1%25eth0]:80/", "[::1%eth0]:80", "::1%eth0"),
+            ("http://a%25b/", "a%b", "a%b"),
+            ("http://%C3%A4/", "ä", "ä"),
+            ("ftp://a:b:1/", "a:b:1", "a:b"),
+            ("//u:p@h/p", "h", "h"),
+            ("http://a<b>/", "a<b>", "a<b>"),
+        ] {
+            let parsed = parse(url).unwrap();
+            assert_eq!((parsed.host.as_str(), parsed.hostname()), (host, name), "{url}");
+        }
+        for url in [
+            "http://{",
+            "http://a b",
+            "http://a%20b",
+            "http://a|b",
+            "http://h:port",
+            "http://a:b:1",
+            "http://[::1",
+            "http://a[::1]",
+            "http://[1.2.3.4]/",
+            "http://[::1]x",
+            "http://[x]/",
+            "http://[::1%25]/",
+            ":x",
+            "a:/%zz",
+            "http://h/%+f",
+            "a b:c",
+            "http://u{@h/",
+        ] {
+            assert!(parse(url).is_err(), "{url}");
+        }
     }
 }
