@@ -75,6 +75,8 @@ pub enum BadPath {
 pub struct Budget {
     entries: usize,
     bytes: u64,
+    /// What was counted before the archive that is read.
+    before: u64,
 }
 
 fn over(what: impl Into<String>, limit: u64) -> TooLarge {
@@ -98,9 +100,15 @@ impl Budget {
         Ok(())
     }
 
-    /// Says whether what was counted is too much for an archive of `packed` bytes.
+    /// From here on entries are those of another archive, which is weighed by itself.
+    pub fn begin_archive(&mut self) {
+        self.before = self.bytes;
+    }
+
+    /// Says whether what was counted of the archive that is read is too much for its `packed` bytes.
     pub fn check_ratio(&self, limits: &Limits, packed: u64) -> Result<(), TooLarge> {
-        if self.bytes > RATIO_FROM && self.bytes > packed.saturating_mul(limits.ratio) {
+        let unpacked = self.bytes.saturating_sub(self.before);
+        if unpacked > RATIO_FROM && unpacked > packed.saturating_mul(limits.ratio) {
             return Err(over("the ratio of unpacked to packed size", limits.ratio));
         }
         Ok(())
@@ -155,5 +163,18 @@ mod tests {
         assert!(budget.clone().add(&limits, "b", 3).is_err());
         budget.add(&limits, "b", 2).unwrap();
         assert!(budget.add(&limits, "c", 0).is_err());
+    }
+
+    #[test]
+    fn a_small_archive_is_not_weighed_with_what_lies_beside_it() {
+        let limits = Limits::default();
+        let mut budget = Budget::default();
+        budget.add(&limits, "a", 20 << 20).unwrap();
+        budget.begin_archive();
+        budget.add(&limits, "b", 100_000).unwrap();
+        budget.check_ratio(&limits, 17_000).unwrap();
+        budget.add(&limits, "c", 5 << 20).unwrap();
+        assert!(budget.check_ratio(&limits, 17_000).is_err());
+        budget.check_ratio(&limits, 30_000).unwrap();
     }
 }

@@ -180,6 +180,7 @@ enum Place {
 
 impl Unpacker<'_> {
     fn read(&mut self, archive: &[u8]) -> Result<FileTree, UnpackError> {
+        self.budget.begin_archive();
         let packed = archive.len() as u64;
         if packed > self.limits.packed_bytes {
             let limit = self.limits.packed_bytes;

@@ -321,6 +321,13 @@ fn hostile_charts_are_refused_by_name() {
     let limits = Limits { depth: 5, ..Limits::default() };
     assert!(expand_charts(chart(&nested), &limits).unwrap_err().to_string().contains("depth"));
 
+    // A subchart is weighed by itself, not with what the chart holds beside it.
+    let mut large = chart(&tgz(&[("a/Chart.yaml", b"a"), ("a/values.yaml", &[b'#'; 50_000])]));
+    large.insert("crds/large.yaml".to_owned(), Bytes::from(vec![b'#'; 20 << 20]));
+    assert_eq!(expand_charts(large, &Limits::default()).unwrap().len(), 4);
+    let bomb = tgz(&[("a/Chart.yaml", &vec![b'#'; 20 << 20])]);
+    assert!(expand_charts(chart(&bomb), &Limits::default()).unwrap_err().to_string().contains("ratio"));
+
     let wide: Vec<(String, Vec<u8>)> =
         (0..20).map(|n| (format!("charts/{n}.tgz"), tgz(&[("a/b", &[0; 1000])]))).collect();
     let mut wide: FileTree = wide.into_iter().map(|(path, content)| (path, Bytes::from(content))).collect();

@@ -336,6 +336,20 @@ fn a_lookup_without_an_answer_is_reported() {
 }
 
 #[test]
+fn names_of_certificates_are_of_any_length() {
+    let long = format!("{}.svc.cluster.local", "n".repeat(80));
+    for name in ["", "*.example.com", "Zoë", &long] {
+        let template = format!(r#"{{{{ (genSignedCert "{name}" nil (list "x.ns") 10 (genCA "{name}" 30)).Cert }}}}"#);
+        let pem = render_with(&template, |_| {}).unwrap();
+        let cert = openssl::x509::X509::from_pem(pem.as_bytes()).unwrap();
+        let entries: Vec<_> = cert.subject_name().entries().map(|entry| entry.data().as_slice().to_vec()).collect();
+        let expected: Vec<_> =
+            [name].iter().filter(|name| !name.is_empty()).map(|name| name.as_bytes().to_vec()).collect();
+        assert_eq!(entries, expected, "{name}");
+    }
+}
+
+#[test]
 fn certificates_verify_and_follow_the_seed() {
     let template = "{{ $ca := genCA \"ca\" 30 }}{{ $c := genSignedCert \"x\" (list \"10.0.0.1\") (list \"x.ns\") 10 $ca }}\
                     {{ $ca.Cert }}|{{ $c.Cert }}|{{ $c.Key }}";

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-use openssl::asn1::{Asn1Integer, Asn1Time};
+use openssl::asn1::{Asn1Integer, Asn1Time, Asn1Type};
 use openssl::bn::{BigNum, BigNumContext, BigNumRef};
 use openssl::dsa::Dsa;
 use openssl::ec::{EcGroup, EcKey, EcPoint};
@@ -475,7 +475,10 @@ fn build(
     let mut serial = [0; 16];
     draws.fill(&mut serial);
     let mut subject = X509Name::builder()?;
-    subject.append_entry_by_nid(Nid::COMMONNAME, request.name)?;
+    if !request.name.is_empty() {
+        // By its type: else OpenSSL takes 64 characters and no more, and Go any number.
+        subject.append_entry_by_nid_with_type(Nid::COMMONNAME, request.name, Asn1Type::UTF8STRING)?;
+    }
     let subject = subject.build();
     let mut builder = X509::builder()?;
     builder.set_version(2)?;
@@ -513,6 +516,9 @@ fn build(
     }
     if !request.hosts.is_empty() || !request.addresses.is_empty() {
         let mut names = SubjectAlternativeName::new();
+        if request.name.is_empty() {
+            names.critical();
+        }
         for host in &request.hosts {
             names.dns(host);
         }
