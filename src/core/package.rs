@@ -225,15 +225,18 @@ pub fn package(
     assets.insert(HASHES.to_owned(), hashes.to_json().into());
 
     let mut archives = BTreeMap::new();
+    let packed = |chart: &str, files: &FileTree| {
+        without_ignored(files).map_err(|error| PackageError::Chart { chart: chart.to_owned(), error })
+    };
     let class = format!("{}-{CLUSTER_CLASS}", name.stem());
     archives.insert(
         format!("{class}-{}.tgz", versions.cluster_stack),
-        inside(&class, &without_ignored(&checked.class_chart)),
+        inside(&class, &packed(CLUSTER_CLASS, &checked.class_chart)?),
     );
     let addon = format!("{}-{CLUSTER_ADDON}", name.stem());
     let addon_files = match &checked.addon {
         None => None,
-        Some(bundle::AddonCharts::Single(chart)) => Some(inside(&addon, &without_ignored(chart))),
+        Some(bundle::AddonCharts::Single(chart)) => Some(inside(&addon, &packed(CLUSTER_ADDON, chart)?)),
         // The directory as it is: what `.helmignore` names is left out when a stage is rendered.
         Some(bundle::AddonCharts::Stages { .. }) => Some(below(&stack, CLUSTER_ADDON)),
     };

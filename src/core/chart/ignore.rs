@@ -1,6 +1,12 @@
 //! `.helmignore`
 
+use std::iter::Peekable;
+use std::str::Chars;
+
+use super::error::ChartError;
 use crate::core::files::FileTree;
+
+const FILE: &str = ".helmignore";
 
 /// The rules of a file, with the one that Helm always has.
 struct Rules {
@@ -16,16 +22,20 @@ struct Rule {
 }
 
 /// The files of a chart's directory that `.helmignore` leaves.
-pub fn filter(files: &FileTree) -> FileTree {
-    let text = files.get(".helmignore").map(|data| String::from_utf8_lossy(data).into_owned()).unwrap_or_default();
-    let rules = Rules::parse(&text);
-    files.iter().filter(|(path, _)| !rules.ignores(path)).map(|(path, data)| (path.clone(), data.clone())).collect()
+///
+/// # Errors
+/// It holds a pattern that Helm does not load a chart with.
+pub fn filter(files: &FileTree) -> Result<FileTree, ChartError> {
+    let text = files.get(FILE).map(|data| String::from_utf8_lossy(data).into_owned()).unwrap_or_default();
+    let rules = Rules::parse(&text).map_err(|message| ChartError::File { file: FILE.to_owned(), message })?;
+    Ok(files.iter().filter(|(path, _)| !rules.ignores(path)).map(|(path, data)| (path.clone(), data.clone())).collect())
 }
 
 impl Rules {
-    fn parse(text: &str) -> Self {
-        let rules = text.trim_start_matches('\u{feff}').lines().chain(["templates/.?*"]).filter_map(Rule::parse);
-        Self { rules: rules.collect() }
+    fn parse(text: &str) -> Result<Self, String> {
+        let lines = text.trim_start_matches('\u{feff}').lines().chain(["templates/.?*"]);
+        let rules = lines.filter_map(|line| Rule::parse(line).transpose());
+        Ok(Self { rules: rules.collect::<Result<_, _>>()? })
     }
 
     /// A file is ignored if it or a directory above it is.
@@ -56,16 +66,24 @@ impl Rules {
 }
 
 impl Rule {
-    fn parse(line: &str) -> Option<Self> {
+    fn parse(line: &str) -> Result<Option<Self>, String> {
         let line = line.trim();
-        if line.is_empty() || line.starts_with('#') || line == "!" || line == "/" || line.contains("**") {
-            return None;
+        if line.is_empty() || line.starts_with('#') || line == "/" {
+            return Ok(None);
+        }
+        let shown: String = line.chars().take(64).collect();
+        if line.contains("**") {
+            return Err(format!("double-star (**) syntax is not supported: {shown:?}"));
+        }
+        if !is_pattern(line) {
+            return Err(format!("syntax error in pattern {shown:?}"));
         }
         let (negated, line) = line.strip_prefix('!').map_or((false, line), |rest| (true, rest));
         let (only_directories, line) = line.strip_suffix('/').map_or((false, line), |rest| (true, rest));
         let (rooted, line) = line.strip_prefix('/').map_or((false, line), |rest| (true, rest));
         let anchored = rooted || line.contains('/');
-        Some(Self { pattern: line.split('/').map(str::to_owned).collect(), negated, only_directories, anchored })
+        let pattern = line.split('/').map(str::to_owned).collect();
+        Ok(Some(Self { pattern, negated, only_directories, anchored }))
     }
 
     fn matches(&self, path: &str) -> bool {
@@ -77,6 +95,43 @@ impl Rule {
         match (self.pattern.as_slice(), parts.last()) {
             ([pattern], Some(name)) => glob(pattern, name),
             _ => false,
+        }
+    }
+}
+
+/// Whether Go's `filepath.Match` takes it.
+fn is_pattern(pattern: &str) -> bool {
+    let mut chars = pattern.chars().peekable();
+    while let Some(c) = chars.next() {
+        let is_good = match c {
+            '\\' => chars.next().is_some(),
+            '[' => is_set(&mut chars),
+            _ => true,
+        };
+        if !is_good {
+            return false;
+        }
+    }
+    true
+}
+
+/// Whether what follows a bracket is a set of characters.
+fn is_set(chars: &mut Peekable<Chars<'_>>) -> bool {
+    let one = |chars: &mut Peekable<Chars<'_>>| {
+        let is_one = match chars.next() {
+            None | Some('-' | ']') => false,
+            Some('\\') => chars.next().is_some(),
+            Some(_) => true,
+        };
+        is_one && chars.peek().is_some()
+    };
+    chars.next_if_eq(&'^');
+    loop {
+        if !one(chars) || chars.next_if_eq(&'-').is_some() && !one(chars) {
+            return false;
+        }
+        if chars.next_if_eq(&']').is_some() {
+            return true;
         }
     }
 }
@@ -151,7 +206,7 @@ mod tests {
 
     #[test]
     fn patterns_ignore_what_helm_ignores() {
-        let rules = Rules::parse("# c\n*.bak\n/root.txt\n.git/\ndocs/*.md\n");
+        let rules = Rules::parse("# c\n*.bak\n/root.txt\n.git/\ndocs/*.md\n").unwrap();
         for (path, ignored) in [
             ("a.bak", true),
             ("deep/a.bak", true),
@@ -165,5 +220,19 @@ mod tests {
         ] {
             assert_eq!(rules.ignores(path), ignored, "{path}");
         }
+    }
+    #[test]
+    fn what_helm_can_not_read_is_refused() {
+        for line in
+            ["**/x", "a**", "foo/**", "[", "x\\", "a[", "[]", "[]a]", "[a-]", "[-a]", "[^]", "[a\\", "*[a", "b/[x"]
+        {
+            assert!(Rules::parse(line).is_err(), "{line}");
+        }
+        for line in ["a\\*", "[a-z]", "[^a-z]x*", "[\\]]", "[a]]", "!keep", "a]", "/"] {
+            assert!(Rules::parse(line).is_ok(), "{line}");
+        }
+        // What no name matches leaves nothing.
+        let files: FileTree = [("Chart.yaml".to_owned(), bytes::Bytes::new()), (FILE.to_owned(), "!".into())].into();
+        assert!(filter(&files).unwrap().is_empty());
     }
 }

@@ -72,7 +72,7 @@ impl Chart {
 
     /// Reads a chart's directory: what `.helmignore` names is left out.
     pub fn load_directory(files: &FileTree) -> Result<Self, ChartError> {
-        Self::load_at(&ignore::filter(files), 0)
+        Self::load_at(&ignore::filter(files)?, 0)
     }
 
     /// The chart's name.

@@ -158,9 +158,9 @@ impl Metadata {
                 ));
             }
         };
-        for (key, value) in map {
+        for (key, value) in fields(map, METADATA) {
             let field = format!("Metadata.{key}");
-            let slot = match key.as_str() {
+            let slot = match key {
                 "name" => &mut self.name,
                 "version" => &mut self.version,
                 "apiVersion" => &mut self.api_version,
@@ -268,14 +268,52 @@ impl Metadata {
     }
 }
 
+/// The fields of `chart.Metadata` in Helm.
+const METADATA: &[&str] = &[
+    "name",
+    "version",
+    "apiVersion",
+    "appVersion",
+    "description",
+    "home",
+    "icon",
+    "condition",
+    "tags",
+    "kubeVersion",
+    "type",
+    "sources",
+    "keywords",
+    "maintainers",
+    "annotations",
+    "dependencies",
+    "deprecated",
+];
+
+/// Those of `known` that a map has, in the order in which they are read: as Go's decoder of JSON takes them, which has no regard
+/// to case, from an object whose keys were sorted on the way from YAML. The last one of a name counts.
+fn fields<'j>(map: &'j Map<String, Json>, known: &[&'static str]) -> Vec<(&'static str, &'j Json)> {
+    let mut entries: Vec<_> = map.iter().collect();
+    entries.sort_unstable_by_key(|(key, _)| *key);
+    let field = |key: &str| known.iter().find(|name| name.eq_ignore_ascii_case(key)).copied();
+    entries.into_iter().filter_map(|(key, value)| Some((field(key)?, value))).collect()
+}
+
+fn field<'j>(fields: &[(&str, &'j Json)], name: &str) -> Option<&'j Json> {
+    fields.iter().rev().find(|(key, value)| *key == name && !value.is_null()).map(|(_, value)| *value)
+}
+
 fn maintainer(map: &Map<String, Json>) -> Result<Maintainer, String> {
-    let text = |key: &str| map.get(key).map_or(Ok(String::new()), |json| string(json, &format!("Maintainer.{key}")));
+    let map = fields(map, &["name", "email", "url"]);
+    let text =
+        |key: &str| field(&map, key).map_or(Ok(String::new()), |json| string(json, &format!("Maintainer.{key}")));
     Ok(Maintainer { name: text("name")?, email: text("email")?, url: text("url")? })
 }
 
 fn dependency(map: &Map<String, Json>) -> Result<Dependency, String> {
-    let text = |key: &str| map.get(key).map_or(Ok(String::new()), |json| string(json, &format!("Dependency.{key}")));
-    let import_values = match map.get("import-values") {
+    let map = fields(map, &["name", "version", "repository", "condition", "tags", "import-values", "alias"]);
+    let text =
+        |key: &str| field(&map, key).map_or(Ok(String::new()), |json| string(json, &format!("Dependency.{key}")));
+    let import_values = match field(&map, "import-values") {
         None | Some(Json::Null) => Vec::new(),
         Some(Json::Array(items)) => items.clone(),
         Some(other) => return Err(unfit(other, "Dependency.import-values", "[]interface {}")),
@@ -285,7 +323,7 @@ fn dependency(map: &Map<String, Json>) -> Result<Dependency, String> {
         version: text("version")?,
         repository: text("repository")?,
         condition: text("condition")?,
-        tags: map.get("tags").map_or(Ok(Vec::new()), |json| strings(json, "Dependency.tags"))?,
+        tags: field(&map, "tags").map_or(Ok(Vec::new()), |json| strings(json, "Dependency.tags"))?,
         import_values,
         alias: text("alias")?,
     })
@@ -305,4 +343,42 @@ impl Dependency {
 /// Blanks become spaces, what can't be printed goes.
 fn sanitized(text: &str) -> String {
     text.chars().filter_map(|c| if c.is_whitespace() { Some(' ') } else { print::is_print(c).then_some(c) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn keys_have_no_case_and_the_last_one_counts() {
+        let mut metadata = Metadata::default();
+        let chart = json!({
+            "Name": "c", "VERSION": "1.0.0", "APIVERSION": "v2", "appVersion": "1", "appversion": "2", "KubeVersion": null,
+            "kubeVersion": ">=1.30", "Type": "library", "unknown": {},
+            "Dependencies": [{"Name": "d", "ALIAS": "e", "Import-Values": ["x"], "version": "1", "Version": null}],
+            "MAINTAINERS": [{"NAME": "m"}],
+        });
+        metadata.read(&chart).unwrap();
+        let dependency = Dependency {
+            name: "d".into(),
+            version: "1".into(),
+            alias: "e".into(),
+            import_values: vec![json!("x")],
+            ..Dependency::default()
+        };
+        let expected = Metadata {
+            name: "c".into(),
+            version: "1.0.0".into(),
+            api_version: "v2".into(),
+            app_version: "2".into(),
+            kube_version: ">=1.30".into(),
+            kind: "library".into(),
+            dependencies: vec![dependency],
+            maintainers: vec![Maintainer { name: "m".into(), ..Maintainer::default() }],
+            ..Metadata::default()
+        };
+        assert_eq!(metadata, expected);
+    }
 }

@@ -322,7 +322,7 @@ fn hostile_charts_are_refused_by_name() {
     assert!(expand_charts(chart(&nested), &limits).unwrap_err().to_string().contains("depth"));
 
     // A subchart is weighed by itself, not with what the chart holds beside it.
-    let mut large = chart(&tgz(&[("a/Chart.yaml", b"a"), ("a/values.yaml", &[b'#'; 50_000])]));
+    let mut large = chart(&tgz(&[("a/Chart.yaml", b"a"), ("a/values.yaml", &vec![b'#'; 50_000])]));
     large.insert("crds/large.yaml".to_owned(), Bytes::from(vec![b'#'; 20 << 20]));
     assert_eq!(expand_charts(large, &Limits::default()).unwrap().len(), 4);
     let bomb = tgz(&[("a/Chart.yaml", &vec![b'#'; 20 << 20])]);
