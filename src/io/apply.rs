@@ -2,7 +2,7 @@
 
 use futures::{StreamExt, stream};
 use kube::Client;
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, ValidationDirective};
 use kube::core::ObjectMeta;
 use kube::core::response::Status;
 use serde_json::{Value, json};
@@ -198,13 +198,20 @@ async fn found(api: &Api<DynamicObject>, key: &ObjectKey) -> Result<Option<Objec
     Ok(api.get_metadata_opt(&segment(&key.name)).await?.map(|now| now.metadata))
 }
 
+/// How the operator applies what is its own: by force, and without `fieldValidation`. Server-side apply refuses a field that the
+/// schema lacks whatever that says, and the API server reads all that is sent twice to warn of them besides.
+pub fn forced() -> PatchParams {
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    PatchParams { field_validation: Some(ValidationDirective::Ignore), ..params }
+}
+
 /// Sends an object, for a version of the one that is there if there is one.
 async fn apply(
     api: &Api<DynamicObject>,
     manifest: &Manifest,
     version: Option<&str>,
 ) -> Result<DynamicObject, kube::Error> {
-    let params = PatchParams::apply(FIELD_MANAGER).force();
+    let params = forced();
     let name = segment(&manifest.key.name);
     let Some(version) = version else { return api.patch(&name, &params, &Patch::Apply(&manifest.object)).await };
     let mut wanted = manifest.object.clone();

@@ -13,8 +13,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::api::FIELD_MANAGER;
 use crate::api::condition::{ConditionType, Reason, cut, whole_seconds};
+use crate::io::apply;
 use crate::io::fence::{self, Written};
 
 /// Longest note of an event (`events.k8s.io/v1`), in bytes.
@@ -54,7 +54,7 @@ where
         let metadata = json!({"name": name, "uid": uid, "resourceVersion": version});
         let patch =
             json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": metadata, "status": status});
-        match api.patch_status(&name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(patch)).await {
+        match api.patch_status(&name, &apply::forced(), &Patch::Apply(patch)).await {
             Ok(written) => {
                 let status = status_of(&written);
                 let written = Written { resource_version: written.resource_version(), status };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::{StreamExt, stream};
-use kube::api::{Patch, PatchParams};
+use kube::api::Patch;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use super::Planner;
 use super::releases::{Present, Target};
 use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::Reason;
-use crate::api::{ClusterAddon, ClusterAddonSpec, FIELD_MANAGER};
+use crate::api::{ClusterAddon, ClusterAddonSpec};
 use crate::core::addon::cluster::{Cluster, HELM_NAMESPACE, addon_name};
 use crate::core::addon::stages;
 use crate::core::addon::values;
@@ -27,7 +27,7 @@ use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
 use crate::core::upgrade::State;
 use crate::core::upgrade::addons::{self, AddonChanges, Compared, Wanted};
-use crate::io::apply::refusal;
+use crate::io::apply::{forced, refusal};
 use crate::io::kinds::Kind;
 use crate::io::lookup::Reader;
 use crate::io::observe::{self, Live};
@@ -161,7 +161,7 @@ impl Addons<'_> {
             (Some(message), _) => Err(message),
             (None, None) => Err("its kind is not served".to_owned()),
             (None, Some(kind)) => {
-                let params = PatchParams::apply(FIELD_MANAGER).force().dry_run();
+                let params = forced().dry_run();
                 let target = observe::api(&workload.client, kind, &key.namespace);
                 let tried = target.patch(&observe::segment(&key.name), &params, &Patch::Apply(&manifest.object)).await;
                 // The API server may quote what it refuses.

@@ -12,14 +12,14 @@ use super::super::deletion;
 use super::releases::{Present, Target};
 use super::{Planner, UpgradeError, api};
 use crate::api::cluster_stack_release::Resource as Row;
-use crate::api::{CLUSTER_NAME_LABEL, ClusterStackRelease, FIELD_MANAGER};
+use crate::api::{CLUSTER_NAME_LABEL, ClusterStackRelease};
 use crate::core::addon::cluster::{Cluster, Reference};
 use crate::core::manifest::{Manifest, ObjectKey, join_api_version, label};
 use crate::core::plan::key_of;
 use crate::core::upgrade::class::{WorkerKind, references};
 use crate::core::upgrade::objects::Side;
 use crate::core::upgrade::{Acceptance, AcceptanceState, State};
-use crate::io::apply::refusal;
+use crate::io::apply::{forced, refusal};
 use crate::io::kinds::Kind;
 use crate::io::lookup::Reader;
 use crate::io::observe;
@@ -158,7 +158,7 @@ impl Reading<'_> {
                 objects.push(manifest);
                 continue;
             }
-            let params = PatchParams::apply(FIELD_MANAGER).force().dry_run();
+            let params = forced().dry_run();
             let tried = observe::api(&planner.client, &kind, &manifest.key.namespace);
             match tried.patch(&observe::segment(&manifest.key.name), &params, &Patch::Apply(&manifest.object)).await {
                 Ok(object) => objects.extend(Manifest::from_value(observe::plain(&object, &kind))),
