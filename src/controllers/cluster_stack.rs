@@ -355,12 +355,11 @@ async fn create(
 
 /// Says that a release was made: of the first ones of a ClusterStack with its first status, which may say that they are Ready.
 async fn tell_created(stack: &ClusterStack, name: &ReleaseName, ctx: &Context) {
-    let created = [name.to_string()];
+    let created = name.to_string();
     if stack.conditions().is_empty() {
-        let [name] = created;
-        ctx.memory.created(&stack.uid().unwrap_or_default(), name);
-    } else if let Some(note) = status::subscribed(&created) {
-        ctx.events.say(stack, Reason::ReleaseCreated, &note).await;
+        ctx.memory.created(&stack.uid().unwrap_or_default(), created);
+    } else {
+        ctx.events.say(stack, Reason::ReleaseCreated, &status::subscribed(&[created])).await;
     }
 }
 

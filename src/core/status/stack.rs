@@ -111,7 +111,7 @@ pub fn news(
         .filter(|(reason, _)| !matches!(reason, Reason::Progressing | Reason::ReleaseNotReady));
     let is_told = turned.is_some_and(|(_, message)| message.contains(&status.usable_versions));
     let mut news = Vec::new();
-    match (subscribed(created), turned) {
+    match ((!created.is_empty()).then(|| subscribed(created)), turned) {
         (Some(subscribed), Some((Reason::Ready, message))) => {
             news.push((Reason::ReleaseCreated, format!("{subscribed}; {message}")));
         }
@@ -126,13 +126,10 @@ pub fn news(
     news
 }
 
-/// What is said of releases that were subscribed, if there are any.
-pub fn subscribed(created: &[String]) -> Option<String> {
-    match created {
-        [] => None,
-        [one] => Some(format!("subscribed release {one}")),
-        all => Some(format!("subscribed releases {}", all.join(", "))),
-    }
+/// What is said of releases that were subscribed.
+pub fn subscribed(created: &[String]) -> String {
+    let releases = if created.len() == 1 { "release" } else { "releases" };
+    format!("subscribed {releases} {}", created.join(", "))
 }
 
 fn is_ready(release: &ReleaseView) -> bool {
