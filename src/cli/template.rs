@@ -34,6 +34,7 @@ Examples:
 #[expect(clippy::struct_excessive_bools, reason = "flags")]
 pub struct TemplateArgs {
     /// Name of the release
+    #[arg(value_parser = release_name)]
     name: String,
 
     /// Directory or .tgz of a chart, for example the cluster-class directory of a stack
@@ -87,6 +88,16 @@ pub struct TemplateArgs {
     /// Form of the output: texts as rendered, or one JSON List of the objects
     #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
     output: Format,
+}
+
+fn release_name(text: &str) -> Result<String, String> {
+    if Release::is_name(text) {
+        return Ok(text.to_owned());
+    }
+    let most = Release::MAX_NAME;
+    Err(format!(
+        "lower-case letters, digits, '-' and '.' make a name, up to {most} of them, with a letter or digit at each end"
+    ))
 }
 
 /// Renders and prints.

@@ -9,6 +9,12 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+/// Whether it is a DNS label of any length: what parts of names of objects are made of (RFC 1123).
+pub fn is_label(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
+}
+
 /// A minor version of Kubernetes, printed `1.31`; in release names `1-31`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KubernetesMinor {

@@ -25,7 +25,7 @@ use crate::core::bundle::{self, Bundle, BundleError, CLUSTER_ADDON, CLUSTER_CLAS
 use crate::core::chart::{Chart, ChartError, without_ignored};
 use crate::core::files::{FileTree, below};
 use crate::core::metadata::{Csctl, Metadata, MetadataError};
-use crate::core::name::{KubernetesMinor, ReleaseName, ReleaseVersion};
+use crate::core::name::{KubernetesMinor, ReleaseName, ReleaseVersion, is_label};
 use crate::core::node_images;
 
 pub use hashes::Hashes;
@@ -142,7 +142,7 @@ impl Identity {
         let csctl = Csctl::parse(text)?;
         let name = |field, found: Option<String>| {
             let found = found.ok_or(PackageError::NoName(field))?;
-            if is_name(&found) { Ok(found) } else { Err(PackageError::BadName { field, found }) }
+            if is_label(&found) { Ok(found) } else { Err(PackageError::BadName { field, found }) }
         };
         Ok(Self {
             provider: name("config.provider.type", csctl.provider)?,
@@ -157,12 +157,6 @@ impl Identity {
         let (provider, stack) = (self.provider.clone(), self.stack.clone());
         ReleaseName { provider, stack, kubernetes: self.kubernetes, version }
     }
-}
-
-/// A DNS label: the parts of a release's name become part of object names.
-fn is_name(text: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
 /// The directories of a stack that hold charts: the class's, the addon's, or those of its stages.

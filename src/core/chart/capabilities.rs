@@ -1,7 +1,5 @@
 //! What the cluster can do, as templates see it.
 
-use std::collections::BTreeSet;
-
 use super::HelmVersion;
 
 /// Kubernetes' version.
@@ -52,8 +50,8 @@ impl KubeVersion {
 pub struct Capabilities {
     /// Kubernetes' version.
     pub kube_version: KubeVersion,
-    /// `v1`, `apps/v1`, `apps/v1/Deployment`
-    pub api_versions: BTreeSet<String>,
+    /// `v1`, `apps/v1`, `apps/v1/Deployment`, in the order in which templates see them.
+    pub api_versions: Vec<String>,
     /// The version of Helm that charts are told.
     pub helm_version: String,
 }
@@ -63,7 +61,7 @@ impl Default for Capabilities {
     fn default() -> Self {
         Self {
             kube_version: KubeVersion { version: "v1.34.2".into(), major: "1".into(), minor: "34".into() },
-            api_versions: DEFAULT_VERSIONS.iter().map(|version| (*version).to_owned()).collect(),
+            api_versions: known(HelmVersion::V3),
             helm_version: "v3.21.4".into(),
         }
     }
@@ -72,13 +70,10 @@ impl Default for Capabilities {
 impl Capabilities {
     /// What `helm template` of that Helm assumes without a cluster.
     pub fn of(helm: HelmVersion) -> Self {
-        let mut capabilities = Self::default();
-        if helm == HelmVersion::V4 {
-            capabilities.helm_version = "v4.3.1".into();
-            capabilities.api_versions.remove(GONE_VERSION);
-            capabilities.api_versions.extend(LATER_VERSIONS.iter().map(|version| (*version).to_owned()));
+        match helm {
+            HelmVersion::V3 => Self::default(),
+            HelmVersion::V4 => Self { api_versions: known(helm), helm_version: "v4.3.1".into(), ..Self::default() },
         }
-        capabilities
     }
 
     /// The defaults with another version of Kubernetes.
@@ -87,71 +82,77 @@ impl Capabilities {
     }
 }
 
-/// The groups and versions that client-go knows.
-const DEFAULT_VERSIONS: &[&str] = &[
-    "v1",
-    "admissionregistration.k8s.io/v1",
-    "admissionregistration.k8s.io/v1alpha1",
-    "admissionregistration.k8s.io/v1beta1",
-    "internal.apiserver.k8s.io/v1alpha1",
-    "apps/v1",
-    "apps/v1beta1",
-    "apps/v1beta2",
-    "authentication.k8s.io/v1",
-    "authentication.k8s.io/v1alpha1",
-    "authentication.k8s.io/v1beta1",
-    "authorization.k8s.io/v1",
-    "authorization.k8s.io/v1beta1",
-    "autoscaling/v1",
-    "autoscaling/v2",
-    "batch/v1",
-    "batch/v1beta1",
-    "certificates.k8s.io/v1",
-    "certificates.k8s.io/v1beta1",
-    "certificates.k8s.io/v1alpha1",
-    "coordination.k8s.io/v1alpha2",
-    "coordination.k8s.io/v1beta1",
-    "coordination.k8s.io/v1",
-    "discovery.k8s.io/v1",
-    "discovery.k8s.io/v1beta1",
-    "events.k8s.io/v1",
-    "events.k8s.io/v1beta1",
-    "extensions/v1beta1",
-    "flowcontrol.apiserver.k8s.io/v1",
-    "flowcontrol.apiserver.k8s.io/v1beta1",
-    "flowcontrol.apiserver.k8s.io/v1beta2",
-    "flowcontrol.apiserver.k8s.io/v1beta3",
-    "networking.k8s.io/v1",
-    "networking.k8s.io/v1beta1",
-    "node.k8s.io/v1",
-    "node.k8s.io/v1alpha1",
-    "node.k8s.io/v1beta1",
-    "policy/v1",
-    "policy/v1beta1",
-    "rbac.authorization.k8s.io/v1",
-    "rbac.authorization.k8s.io/v1beta1",
-    "rbac.authorization.k8s.io/v1alpha1",
-    "resource.k8s.io/v1",
-    "resource.k8s.io/v1beta2",
-    "resource.k8s.io/v1beta1",
-    "resource.k8s.io/v1alpha3",
-    "scheduling.k8s.io/v1alpha2",
-    "scheduling.k8s.io/v1beta1",
-    "scheduling.k8s.io/v1",
-    "storage.k8s.io/v1beta1",
-    "storage.k8s.io/v1",
-    "storage.k8s.io/v1alpha1",
-    "storagemigration.k8s.io/v1beta1",
-    "apiextensions.k8s.io/v1beta1",
-    "apiextensions.k8s.io/v1",
+/// The groups and versions that the client-go of a Helm knows, in its order.
+fn known(helm: HelmVersion) -> Vec<String> {
+    let knows = |only: &Option<HelmVersion>| only.is_none_or(|only| only == helm);
+    KNOWN.iter().filter(|(_, only)| knows(only)).map(|(version, _)| (*version).to_owned()).collect()
+}
+
+const BOTH: Option<HelmVersion> = None;
+const THREE: Option<HelmVersion> = Some(HelmVersion::V3);
+const FOUR: Option<HelmVersion> = Some(HelmVersion::V4);
+
+/// Groups and versions in the order of client-go, and which Helm knows them.
+const KNOWN: &[(&str, Option<HelmVersion>)] = &[
+    ("v1", BOTH),
+    ("admissionregistration.k8s.io/v1", BOTH),
+    ("admissionregistration.k8s.io/v1alpha1", BOTH),
+    ("admissionregistration.k8s.io/v1beta1", BOTH),
+    ("internal.apiserver.k8s.io/v1alpha1", BOTH),
+    ("apps/v1", BOTH),
+    ("apps/v1beta1", BOTH),
+    ("apps/v1beta2", BOTH),
+    ("authentication.k8s.io/v1", BOTH),
+    ("authentication.k8s.io/v1alpha1", BOTH),
+    ("authentication.k8s.io/v1beta1", BOTH),
+    ("authorization.k8s.io/v1", BOTH),
+    ("authorization.k8s.io/v1beta1", BOTH),
+    ("autoscaling/v1", BOTH),
+    ("autoscaling/v2", BOTH),
+    ("batch/v1", BOTH),
+    ("batch/v1beta1", BOTH),
+    ("certificates.k8s.io/v1", BOTH),
+    ("certificates.k8s.io/v1beta1", BOTH),
+    ("certificates.k8s.io/v1alpha1", BOTH),
+    ("coordination.k8s.io/v1alpha2", BOTH),
+    ("coordination.k8s.io/v1beta1", BOTH),
+    ("coordination.k8s.io/v1", BOTH),
+    ("discovery.k8s.io/v1", BOTH),
+    ("discovery.k8s.io/v1beta1", BOTH),
+    ("events.k8s.io/v1", BOTH),
+    ("events.k8s.io/v1beta1", BOTH),
+    ("extensions/v1beta1", BOTH),
+    ("flowcontrol.apiserver.k8s.io/v1", BOTH),
+    ("flowcontrol.apiserver.k8s.io/v1beta1", BOTH),
+    ("flowcontrol.apiserver.k8s.io/v1beta2", BOTH),
+    ("flowcontrol.apiserver.k8s.io/v1beta3", BOTH),
+    ("lifecycle.k8s.io/v1alpha1", FOUR),
+    ("networking.k8s.io/v1", BOTH),
+    ("networking.k8s.io/v1beta1", BOTH),
+    ("node.k8s.io/v1", BOTH),
+    ("node.k8s.io/v1alpha1", BOTH),
+    ("node.k8s.io/v1beta1", BOTH),
+    ("policy/v1", BOTH),
+    ("policy/v1beta1", BOTH),
+    ("rbac.authorization.k8s.io/v1", BOTH),
+    ("rbac.authorization.k8s.io/v1beta1", BOTH),
+    ("rbac.authorization.k8s.io/v1alpha1", BOTH),
+    ("resource.k8s.io/v1", BOTH),
+    ("resource.k8s.io/v1beta2", BOTH),
+    ("resource.k8s.io/v1beta1", BOTH),
+    ("resource.k8s.io/v1alpha3", BOTH),
+    ("scheduling.k8s.io/v1alpha2", THREE),
+    ("scheduling.k8s.io/v1alpha3", FOUR),
+    ("scheduling.k8s.io/v1beta1", BOTH),
+    ("scheduling.k8s.io/v1", BOTH),
+    ("storage.k8s.io/v1beta1", BOTH),
+    ("storage.k8s.io/v1", BOTH),
+    ("storage.k8s.io/v1alpha1", BOTH),
+    ("storagemigration.k8s.io/v1", FOUR),
+    ("storagemigration.k8s.io/v1beta1", BOTH),
+    ("apiextensions.k8s.io/v1beta1", BOTH),
+    ("apiextensions.k8s.io/v1", BOTH),
 ];
-
-/// What the client-go of Helm 4.3 knows besides.
-const LATER_VERSIONS: &[&str] =
-    &["lifecycle.k8s.io/v1alpha1", "scheduling.k8s.io/v1alpha3", "storagemigration.k8s.io/v1"];
-
-/// What it no longer knows.
-const GONE_VERSION: &str = "scheduling.k8s.io/v1alpha2";
 
 #[cfg(test)]
 mod tests {

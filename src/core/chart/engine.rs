@@ -31,6 +31,8 @@ pub struct Scope<'a> {
 pub struct Texts {
     /// The path in the whole, and what the template rendered to.
     pub files: BTreeMap<String, String>,
+    /// Of those that are not in UTF-8, the first line that is not; it holds U+FFFD in place of what is no character.
+    pub not_text: BTreeMap<String, usize>,
     /// Lookups that had no answer.
     pub missing_lookups: BTreeSet<Lookup>,
     /// Lookups that had an answer.

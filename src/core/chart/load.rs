@@ -53,6 +53,9 @@ pub(crate) struct Template {
 /// The suffix of a packaged chart.
 const ARCHIVE: &str = ".tgz";
 
+/// The suffix of the signature that lies beside a packaged chart.
+const PROVENANCE: &str = ".prov";
+
 /// The folder of templates.
 const TEMPLATES: &str = "templates/";
 
@@ -151,7 +154,7 @@ impl Chart {
                 "Chart.yaml" | "values.yaml" | "values.schema.json" | "Chart.lock" => {}
                 "requirements.yaml" | "requirements.lock" if chart.metadata.api_version != "v1" => {}
                 path if path.starts_with(TEMPLATES) => {}
-                path if path.starts_with("charts/") && path.strip_suffix(".prov").is_none() => {}
+                path if path.starts_with("charts/") && path.strip_suffix(PROVENANCE).is_none() => {}
                 path => _ = others.insert(path.into(), data.clone()),
             }
         }
@@ -165,15 +168,20 @@ impl Chart {
         let charts = below(files, "charts");
         let mut names: Vec<&str> = Vec::new();
         for path in charts.keys() {
-            // A file directly below `charts/` is no chart, unless it should have been unpacked.
-            let Some((name, _)) = path.split_once('/') else {
-                if path.strip_suffix(ARCHIVE).is_some() && !path.starts_with(['_', '.']) {
-                    let source = ChartError::File { file: path.clone(), message: "archive is not unpacked".into() };
-                    return Err(self.bad_subchart(path, source));
-                }
+            let (name, is_file) = path.split_once('/').map_or((path.as_str(), true), |(name, _)| (name, false));
+            if name.starts_with(['_', '.']) || is_file && name.ends_with(PROVENANCE) {
                 continue;
-            };
-            if names.last() != Some(&name) && !name.starts_with(['_', '.']) {
+            }
+            if is_file {
+                // As in Helm, a file directly below `charts/` has to be a chart.
+                let source = if name.ends_with(ARCHIVE) {
+                    ChartError::File { file: path.clone(), message: "archive is not unpacked".into() }
+                } else {
+                    ChartError::NoMetadata
+                };
+                return Err(self.bad_subchart(name, source));
+            }
+            if names.last() != Some(&name) {
                 names.push(name);
             }
         }

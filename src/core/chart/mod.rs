@@ -15,6 +15,8 @@ use std::sync::atomic::AtomicBool;
 use jiff::Timestamp;
 use serde_json::Value as Json;
 
+use crate::core::name::is_label;
+
 mod capabilities;
 mod dependencies;
 mod engine;
@@ -69,6 +71,14 @@ pub struct Release {
 }
 
 impl Release {
+    /// Longest name, in bytes: what charts append to it has to fit into the 63 of a label (Helm's `ValidateReleaseName`).
+    pub const MAX_NAME: usize = 53;
+
+    /// Whether Helm takes it for the name of a release.
+    pub fn is_name(name: &str) -> bool {
+        name.len() <= Self::MAX_NAME && name.split('.').all(is_label)
+    }
+
     /// The first revision.
     pub fn new(name: impl Into<String>, namespace: impl Into<String>) -> Self {
         Self { name: name.into(), namespace: namespace.into(), revision: 1, is_upgrade: false }

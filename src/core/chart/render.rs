@@ -23,6 +23,9 @@ use super::values::new_map;
 use super::version::is_compatible;
 use super::{Needs, RenderInput, Rendered, Secrets, WholeNumbers};
 
+/// What the file with a chart's notes is called.
+const NOTES: &str = "NOTES.txt";
+
 /// Renders a chart: Go templates as `helm template` does, and Tera's.
 ///
 /// # Errors
@@ -43,17 +46,22 @@ pub fn render_with(chart: &Chart, input: &RenderInput<'_>, engines: &[&dyn Engin
         collect_crds(&tree.root, input.crds_as_text, &mut crds)?;
     }
     let texts = texts(&Charts { tree: &tree }, input, engines).map_err(|error| error.hiding(&secrets))?;
-    let Texts { mut files, missing_lookups, answered_lookups, drawn, asked_time, secrets: mut more } = texts;
+    let Texts { mut files, not_text, missing_lookups, answered_lookups, drawn, asked_time, secrets: mut more } = texts;
     secrets.append(&mut more);
-    let notes_path = format!("{}/templates/NOTES.txt", chart.name());
+    let notes_path = format!("{}/templates/{NOTES}", chart.name());
     let notes = files.remove(&notes_path);
-    files.retain(|path, _| !path.ends_with("NOTES.txt"));
+    files.retain(|path, _| !path.ends_with(NOTES));
+    let refused = |path: String, message: String| {
+        let lacks = Needs { lookups: missing_lookups.clone(), ..Needs::default() };
+        RenderError::Manifest { path, message, lacks }.hiding(&secrets)
+    };
+    // Notes are printed; all else is read as YAML, which is text.
+    if let Some((path, line)) = not_text.into_iter().find(|(path, _)| files.contains_key(path)) {
+        return Err(refused(path, format!("line {line} is no text: it is not in UTF-8")));
+    }
     let mut documents = crds;
     let sorted = manifests::sorted(&files, input.include_comments).map_err(|error| match error {
-        RenderError::Manifest { path, message, .. } => {
-            let lacks = Needs { lookups: missing_lookups.clone(), ..Needs::default() };
-            RenderError::Manifest { path, message, lacks }.hiding(&secrets)
-        }
+        RenderError::Manifest { path, message, .. } => refused(path, message),
         other => other,
     });
     documents.append(&mut sorted?);
@@ -77,6 +85,7 @@ fn texts(charts: &Charts<'_>, input: &RenderInput<'_>, engines: &[&dyn Engine]) 
     for engine in engines {
         let mut texts = engine.render(charts, input)?;
         all.files.append(&mut texts.files);
+        all.not_text.append(&mut texts.not_text);
         all.missing_lookups.append(&mut texts.missing_lookups);
         all.drawn.append(&mut texts.drawn);
         all.answered_lookups.append(&mut texts.answered_lookups);

@@ -73,7 +73,7 @@ impl<'a> Tree<'a> {
             }
         }
         let mut eval = Eval::new(input, &self.root.chart.memo, definitions);
-        let mut files = BTreeMap::new();
+        let (mut files, mut not_text) = (BTreeMap::new(), BTreeMap::new());
         for path in order {
             let Some(renderable) = renderables.get(path) else { continue };
             if path.rsplit('/').next().is_some_and(|name| name.starts_with('_')) {
@@ -85,6 +85,9 @@ impl<'a> Tree<'a> {
             let text = eval
                 .render(path, &Value::Values(renderable.data.clone()))
                 .map_err(|error| RenderError::Template(error).hiding(&eval.secrets))?;
+            if let Some(line) = eval.not_text {
+                not_text.insert(path.to_string(), line);
+            }
             files.insert(path.to_string(), text);
         }
         let missing_lookups = std::mem::take(&mut eval.missing_lookups);
@@ -96,7 +99,7 @@ impl<'a> Tree<'a> {
         let (answered_lookups, secrets) =
             (std::mem::take(&mut eval.answered_lookups), std::mem::take(&mut eval.secrets));
         let asked_time = eval.asked_time;
-        Ok(Texts { files, missing_lookups, answered_lookups, secrets, drawn, asked_time })
+        Ok(Texts { files, not_text, missing_lookups, answered_lookups, secrets, drawn, asked_time })
     }
 }
 

@@ -67,7 +67,9 @@ pub(super) fn addon_chart<'a>(bundle: &'a Bundle, stage: &str) -> Option<&'a Fil
 /// cluster serves beside what Helm knows.
 pub(super) fn capabilities(kubernetes_version: &str, served: &BTreeSet<String>) -> Capabilities {
     let mut capabilities = Capabilities::default();
-    capabilities.api_versions.extend(served.iter().cloned());
+    let unknown: Vec<String> =
+        served.iter().filter(|version| !capabilities.api_versions.contains(version)).cloned().collect();
+    capabilities.api_versions.extend(unknown);
     if let Ok(kube_version) = KubeVersion::parse(kubernetes_version) {
         capabilities.kube_version = kube_version;
     }

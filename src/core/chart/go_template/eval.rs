@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use jiff::Timestamp;
+use memchr::memchr_iter;
 use smallvec::SmallVec;
 
 use super::super::error::{Location, MADE, TemplateError};
@@ -107,6 +108,8 @@ pub(crate) struct Eval<'a> {
     pub(crate) needs_seed: bool,
     /// The time was asked for.
     pub(crate) asked_time: bool,
+    /// The first line of the last file that is not in UTF-8.
+    pub(crate) not_text: Option<usize>,
     produced: usize,
     /// What lists and maps took at the beginning.
     held_before: usize,
@@ -132,6 +135,7 @@ impl<'a> Eval<'a> {
             secrets: Secrets::default(),
             needs_seed: false,
             asked_time: false,
+            not_text: None,
             produced: 0,
             held_before: held(),
             steps: 0,
@@ -145,7 +149,11 @@ impl<'a> Eval<'a> {
         self.entry = name.into();
         // Files are counted as what is made on the way to them is.
         match self.execute(name, data).and_then(|()| self.made(self.out.len())) {
-            Ok(()) => Ok(without_no_value(&lossy(&self.out))),
+            Ok(()) => {
+                let bad = std::str::from_utf8(&self.out).err().map(|error| &self.out[..error.valid_up_to()]);
+                self.not_text = bad.map(|before| 1 + memchr_iter(b'\n', before).count());
+                Ok(without_no_value(&lossy(&self.out)))
+            }
             Err(Fault::Template(mut error)) => {
                 error.lacks = self.lacks();
                 Err(error)

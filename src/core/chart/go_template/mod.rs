@@ -5,6 +5,7 @@ pub(crate) mod case;
 pub(crate) mod eval;
 pub(crate) mod files;
 pub(crate) mod functions;
+pub(crate) mod glob;
 pub(crate) mod json;
 mod lex;
 pub(crate) mod memo;

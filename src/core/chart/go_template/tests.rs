@@ -525,3 +525,44 @@ fn kept_certificates_are_used_until_two_thirds_of_their_life() {
     let late = drawn(template, |input| input.clock = "2027-01-01T00:00:00Z".parse().ok(), &capabilities);
     assert_eq!(late.values().next().unwrap().renew, "2027-01-21T00:00:00Z".parse().ok());
 }
+
+#[test]
+fn what_is_rendered_for_the_cluster_is_text() {
+    for (template, refused) in [
+        ("a: b\nc: {{ \"/w==\" | b64dec }}", Some("line 2 is no text: it is not in UTF-8")),
+        ("# {{ .Files.Get \"icon\" }}", Some("line 1 is no text: it is not in UTF-8")),
+        ("a: {{ \"/w==\" | b64dec | b64enc }}{{ .Files.AsSecrets | b64enc }}", None),
+        ("a: {{ \"ä\" }}", None),
+    ] {
+        let chart = [
+            ("Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\n".as_bytes()),
+            ("icon", b"\x89PNG"),
+            ("templates/NOTES.txt", b"{{ .Files.Get \"icon\" }}"),
+            ("templates/x.yaml", template.as_bytes()),
+        ];
+        let files = chart.map(|(path, data)| (path.to_owned(), data.to_vec().into())).into();
+        let chart = Chart::load_directory(&files).unwrap();
+        let capabilities = Capabilities::default();
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let rendered =
+            crate::core::chart::render(&chart, &RenderInput::new(Release::new("demo", "ns"), &capabilities, now));
+        match (rendered, refused) {
+            (Ok(rendered), None) => assert_eq!(rendered.notes.as_deref(), Some("\u{fffd}PNG")),
+            (Err(error), Some(message)) => assert!(error.to_string().contains(message), "{error}"),
+            (other, _) => panic!("{template}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_file_among_the_charts_has_to_be_one() {
+    let load = |more: &str| {
+        let chart = [("Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\n"), (more, "text")];
+        Chart::load_directory(&chart.map(|(path, text)| (path.to_owned(), text.to_owned().into())).into())
+    };
+    for path in ["charts/_README.md", "charts/.gitkeep", "charts/sub-1.0.0.tgz.prov"] {
+        assert!(load(path).is_ok(), "{path}");
+    }
+    let error = load("charts/README.md").unwrap_err().to_string();
+    assert!(error.contains("README.md") && error.contains("Chart.yaml"), "{error}");
+}

@@ -164,19 +164,19 @@ pub(crate) fn parse_float(text: &str) -> Option<f64> {
         // NaN has no sign.
         return text.parse().ok().filter(|value: &f64| !value.is_nan() || unsigned.len() == text.len());
     }
-    let value: f64 = without_underscores(text, None)?.parse().ok()?;
+    let value: f64 = without_underscores(text, false)?.parse().ok()?;
     value.is_finite().then_some(value)
 }
 
-/// Digits without the `_` between them; one that is not between digits makes it no number.
-fn without_underscores(text: &str, before: Option<char>) -> Option<std::borrow::Cow<'_, str>> {
+/// Digits without the `_` between them; one that is not between digits makes it no number. A `0x` before is a digit.
+fn without_underscores(text: &str, hexadecimal: bool) -> Option<std::borrow::Cow<'_, str>> {
     if !text.contains('_') {
         return Some(text.into());
     }
-    let mut previous = before;
+    let mut previous = hexadecimal.then_some('0');
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
-        let digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_hexdigit());
+        let digit = |c: Option<char>| c.is_some_and(|c| c.is_digit(if hexadecimal { 16 } else { 10 }));
         if c == '_' && !(digit(previous) && digit(chars.peek().copied())) {
             return None;
         }
@@ -187,7 +187,7 @@ fn without_underscores(text: &str, before: Option<char>) -> Option<std::borrow::
 
 /// The digits of a hexadecimal float behind `0x`: the exponent must be there.
 fn hex_float(text: &str) -> Option<f64> {
-    let text = without_underscores(text, Some('0'))?;
+    let text = without_underscores(text, true)?;
     let (mantissa, exponent) = text.split_once(['p', 'P'])?;
     let exponent: i32 = exponent.parse().ok()?;
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::super::super::version::Version;
-use super::super::files::{self, Glob};
+use super::super::files;
+use super::super::glob::Glob;
 use super::super::object::Object;
 use super::super::print;
 use super::super::value::{ListType, Value};
@@ -136,7 +137,7 @@ const FILES: &[Function] = &[
     }),
     Function::new("Glob", &[Ty::Reflect, Ty::Str], |eval, args| {
         let pattern = text(&args[1]);
-        // Its alternatives are multiplied out.
+        // Each of its parts is held against each place of each path.
         eval.fits(pattern.len().saturating_mul(1 << 13))?;
         let glob = Glob::new(&pattern);
         let mut found = BTreeMap::new();

@@ -1,5 +1,8 @@
 //! Go's `fmt.Sprint` and `fmt.Sprintf`.
 
+mod float;
+
+use std::fmt::Write as _;
 use std::io::Write as _;
 
 use super::super::super::HelmVersion;
@@ -260,7 +263,7 @@ impl Formatter<'_> {
         }
         match verb {
             'T' | 'v' if arg.is_nil() => return self.pad(b"<nil>", spec),
-            'T' => return self.pad(arg.type_name_in(self.helm).as_bytes(), spec),
+            'T' => return self.string('s', arg, arg.type_name_in(self.helm).as_bytes(), spec),
             _ => {}
         }
         match arg {
@@ -320,11 +323,18 @@ impl Formatter<'_> {
             Value::Object(object) if let Object::Struct(inner) = &**object => {
                 self.depth += 1;
                 self.out.extend_from_slice(if inner.pointer { b"&{" } else { b"{" });
+                let named = spec.plus_v || spec.sharp;
+                if inner.embedded > 0 {
+                    self.out.extend_from_slice(if named { b"Metadata:{" } else { b"{" });
+                }
                 for (index, field) in inner.fields.iter().enumerate() {
+                    if inner.embedded > 0 && index == inner.embedded {
+                        self.out.push(b'}');
+                    }
                     if index > 0 {
                         self.out.push(b' ');
                     }
-                    if spec.plus_v || spec.sharp {
+                    if named {
                         self.out.extend_from_slice(field.name.as_bytes());
                         self.out.push(b':');
                     }
@@ -459,20 +469,12 @@ impl Formatter<'_> {
                 let mut text = String::from("'");
                 print::quote_char(&mut text, c, '\'');
                 text.push('\'');
-                return self.pad(text.as_bytes(), spec);
+                return self.pad(if spec.plus { ascii(&text) } else { text }.as_bytes(), spec);
             }
-            'U' => return self.pad(format!("U+{value:04X}").as_bytes(), spec),
+            'U' => return self.code_point(if negative { value.wrapping_neg() } else { value }, spec),
             _ => return self.bad_verb(verb, arg, spec),
         };
-        let sign = if negative {
-            "-"
-        } else if spec.plus {
-            "+"
-        } else if spec.space {
-            " "
-        } else {
-            ""
-        };
+        let sign = if negative { "-" } else { spec.sign() };
         let prefix = if spec.sharp { prefix } else { "" };
         let width = match (spec.precision, spec.zero) {
             (Some(0), _) if value == 0 => return self.pad(b"", &Spec { zero: false, ..spec.clone() }),
@@ -484,44 +486,61 @@ impl Formatter<'_> {
         self.pad(format!("{sign}{prefix}{zeros}{digits}").as_bytes(), &Spec { zero: false, ..spec.clone() });
     }
 
+    /// `U+0041`, with `#` followed by the character.
+    fn code_point(&mut self, value: u64, spec: &Spec) {
+        let digits = spec.precision.unwrap_or(0).max(4);
+        let mut text = format!("U+{value:0digits$X}");
+        if let Some(c) =
+            u32::try_from(value).ok().and_then(char::from_u32).filter(|c| spec.sharp && print::is_print(*c))
+        {
+            _ = write!(text, " '{c}'");
+        }
+        self.pad(text.as_bytes(), &Spec { zero: false, ..spec.clone() });
+    }
+
     fn float(&mut self, verb: char, arg: &Value, value: f64, spec: &Spec) {
-        let magnitude = value.abs();
-        let text = if value.is_finite() {
-            match (verb, spec.precision) {
-                ('g' | 'G', None) if spec.sharp => padded(&print::float(magnitude), 6),
-                ('v' | 'g' | 'G', None) => print::float(magnitude),
-                ('v' | 'g' | 'G', Some(precision)) => general(magnitude, precision, spec.sharp),
-                ('x', None) if spec.sharp => padded(&hexadecimal(magnitude), 6),
-                ('X', None) if spec.sharp => padded(&hexadecimal(magnitude), 0),
-                ('x' | 'X', None) => hexadecimal(magnitude),
-                ('e' | 'E', precision) => scientific(magnitude, precision.unwrap_or(6)),
-                ('f' | 'F', precision) => {
-                    let precision = precision.unwrap_or(6).min(10_000);
-                    format!("{magnitude:.precision$}")
-                }
-                _ => return self.bad_verb(verb, arg, spec),
-            }
-        } else if matches!(verb, 'v' | 'g' | 'G' | 'e' | 'E' | 'f' | 'F') {
-            if value.is_nan() { "NaN".into() } else { "Inf".into() }
-        } else {
+        if !matches!(verb, 'v' | 'b' | 'g' | 'G' | 'x' | 'X' | 'e' | 'E' | 'f' | 'F') {
             return self.bad_verb(verb, arg, spec);
+        }
+        let unpadded = Spec { zero: false, ..spec.clone() };
+        if value.is_nan() {
+            return self.pad(format!("{}NaN", spec.sign()).as_bytes(), &unpadded);
+        }
+        if value.is_infinite() {
+            let sign = if value < 0.0 { "-" } else { Some(spec.sign()).filter(|sign| !sign.is_empty()).unwrap_or("+") };
+            return self.pad(format!("{sign}Inf").as_bytes(), &unpadded);
+        }
+        let magnitude = value.abs();
+        let text = match (verb, spec.precision.map(|precision| precision.min(10_000))) {
+            ('b', _) => float::binary(magnitude),
+            ('x', None) if spec.sharp => float::padded(&float::hexadecimal(magnitude, None), 6),
+            ('x', Some(precision)) if spec.sharp => {
+                float::padded(&float::hexadecimal(magnitude, Some(precision)), precision)
+            }
+            ('X', precision) if spec.sharp => float::padded(&float::hexadecimal(magnitude, precision), 0),
+            ('x' | 'X', precision) => float::hexadecimal(magnitude, precision),
+            ('e' | 'E', precision) => float::scientific(magnitude, precision.unwrap_or(6)),
+            ('f' | 'F', precision) => format!("{magnitude:.*}", precision.unwrap_or(6)),
+            ('g' | 'G', None) if spec.sharp => float::padded(&print::float(magnitude), 6),
+            (_, Some(precision)) => float::general(magnitude, precision, spec.sharp),
+            (_, None) => print::float(magnitude),
         };
-        let text = if verb.is_ascii_uppercase() && value.is_finite() { text.to_uppercase() } else { text };
-        let sign = if value.is_sign_negative() && !value.is_nan() {
-            "-"
-        } else if spec.plus || (value.is_infinite() && matches!(verb, 'v')) {
-            "+"
-        } else if spec.space {
-            " "
-        } else {
-            ""
-        };
-        let zeros = if spec.zero && !spec.minus && value.is_finite() {
-            "0".repeat(spec.width.unwrap_or(0).saturating_sub(sign.len() + text.len()))
-        } else {
-            String::new()
-        };
-        self.pad(format!("{sign}{zeros}{text}").as_bytes(), &Spec { zero: false, ..spec.clone() });
+        let text = if verb.is_ascii_uppercase() { text.to_uppercase() } else { text };
+        let sign = if value.is_sign_negative() { "-" } else { spec.sign() };
+        let width = if spec.zero && !spec.minus { spec.width.unwrap_or(0) } else { 0 };
+        let zeros = "0".repeat(width.saturating_sub(sign.len() + text.len()));
+        self.pad(format!("{sign}{zeros}{text}").as_bytes(), &unpadded);
+    }
+}
+
+impl Spec {
+    /// What stands before a number that is not negative.
+    fn sign(&self) -> &'static str {
+        match (self.plus, self.space) {
+            (true, _) => "+",
+            (false, true) => " ",
+            (false, false) => "",
+        }
     }
 }
 
@@ -532,35 +551,6 @@ fn digits(format: &[u8], start: usize) -> (Option<i64>, usize) {
     (number, end)
 }
 
-fn scientific(value: f64, precision: usize) -> String {
-    let precision = precision.min(10_000);
-    let text = format!("{value:.precision$e}");
-    match text.split_once('e') {
-        Some((mantissa, exponent)) => print::exponential(mantissa, exponent.parse().unwrap_or_default()),
-        None => text,
-    }
-}
-
-/// `%x` of a float that is not negative: `0x1.8p+01`.
-fn hexadecimal(value: f64) -> String {
-    let bits = value.to_bits();
-    let (mut exponent, mut mantissa) = (i64::try_from(bits >> 52).unwrap_or(0) - 1023, bits << 12);
-    let mut whole = 1;
-    if value == 0.0 {
-        (exponent, whole) = (0, 0);
-    } else if exponent == -1023 {
-        // Without a leading one, it is shifted until it has one.
-        let shift = mantissa.leading_zeros() + 1;
-        mantissa = mantissa.checked_shl(shift).unwrap_or(0);
-        exponent -= i64::from(shift) - 1;
-    }
-    let digits = format!("{mantissa:016x}");
-    let digits = digits.trim_end_matches('0');
-    let point = if digits.is_empty() { "" } else { "." };
-    format!("0x{whole}{point}{digits}p{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
-}
-
-/// `%.3g`
 /// A quoted text with what is not ASCII escaped.
 fn ascii(quoted: &str) -> String {
     let escaped = |c: char| match c {
@@ -569,35 +559,6 @@ fn ascii(quoted: &str) -> String {
         c => format!("\\U{:08x}", c as u32),
     };
     quoted.chars().map(escaped).collect()
-}
-
-/// With a point and as many digits: what `#` asks for.
-fn padded(text: &str, digits: usize) -> String {
-    let at = text.find('p').or_else(|| text.find('e').filter(|_| !text.starts_with("0x"))).unwrap_or(text.len());
-    let (mantissa, tail) = text.split_at(at);
-    let counted = mantissa.trim_start_matches(['0', '.']).bytes().filter(|byte| *byte != b'.').count();
-    let counted = if mantissa == "0" { 1 } else { counted };
-    let point = if mantissa.contains('.') { "" } else { "." };
-    format!("{mantissa}{point}{}{tail}", "0".repeat(digits.saturating_sub(counted)))
-}
-
-fn general(value: f64, precision: usize, sharp: bool) -> String {
-    let precision = precision.clamp(1, 10_000);
-    let text = format!("{value:.*e}", precision - 1);
-    let Some((mantissa, exponent)) = text.split_once('e') else { return text };
-    let exponent: i32 = exponent.parse().unwrap_or_default();
-    let trim = |text: &str| {
-        if text.contains('.') && !sharp {
-            text.trim_end_matches('0').trim_end_matches('.').to_owned()
-        } else {
-            text.to_owned()
-        }
-    };
-    if exponent < -4 || exponent >= i32::try_from(precision).unwrap_or(i32::MAX) {
-        return print::exponential(&trim(mantissa), exponent);
-    }
-    let decimals = usize::try_from(i32::try_from(precision).unwrap_or(i32::MAX) - 1 - exponent).unwrap_or(0);
-    trim(&format!("{value:.decimals$}"))
 }
 
 #[cfg(test)]
@@ -639,6 +600,33 @@ mod tests {
             ("%s", &[Value::list(vec![Value::from("a"), Value::Int(1)])], "[a %!s(int=1)]"),
             ("%", &[], "%!(NOVERB)"),
             ("%T", &[Value::Float(1.0)], "float64"),
+            ("%.2T|%6.2T", &[Value::from("a"), Value::from("a")], "st|    st"),
+            (
+                "%b|%b|%b",
+                &[Value::Float(1.5), Value::Float(-0.0), Value::Float(5e-324)],
+                "6755399441055744p-52|-0p-1074|1p-1074",
+            ),
+            (
+                "%.2x|%.0X|%.1x",
+                &[Value::Float(1.5), Value::Float(1.75), Value::Float(1.999)],
+                "0x1.80p+00|0X1P+01|0x1.0p+01",
+            ),
+            (
+                "%x|%x|%.17x",
+                &[Value::Float(5e-324), Value::Float(0.1), Value::Float(0.5)],
+                "0x1p-1074|0x1.999999999999ap-04|0x1.00000000000000000p-01",
+            ),
+            ("%+q|%q", &[Value::Int(233), Value::Int(233)], "'\\u00e9'|'é'"),
+            (
+                "%U|%#U|%.6U",
+                &[Value::Int(-3), Value::Int(233), Value::Int(65)],
+                "U+FFFFFFFFFFFFFFFD|U+00E9 'é'|U+000041",
+            ),
+            (
+                "%f|%05.1f|% d|%e",
+                &[Value::Float(f64::INFINITY), Value::Float(f64::NEG_INFINITY), Value::Int(3), Value::Float(f64::NAN)],
+                "+Inf| -Inf| 3|NaN",
+            ),
             ("%03d", &[Value::Int(-5)], "-05"),
             ("%*d", &[Value::Int(4), Value::Int(5)], "   5"),
         ];
