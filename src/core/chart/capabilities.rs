@@ -59,20 +59,21 @@ pub struct Capabilities {
 impl Default for Capabilities {
     /// What `helm template` of Helm 3.21.4 assumes without a cluster.
     fn default() -> Self {
-        Self {
-            kube_version: KubeVersion { version: "v1.34.2".into(), major: "1".into(), minor: "34".into() },
-            api_versions: known(HelmVersion::V3),
-            helm_version: "v3.21.4".into(),
-        }
+        Self::of(HelmVersion::V3)
     }
 }
 
 impl Capabilities {
     /// What `helm template` of that Helm assumes without a cluster.
     pub fn of(helm: HelmVersion) -> Self {
-        match helm {
-            HelmVersion::V3 => Self::default(),
-            HelmVersion::V4 => Self { api_versions: known(helm), helm_version: "v4.3.1".into(), ..Self::default() },
+        let helm_version = match helm {
+            HelmVersion::V3 => "v3.21.4",
+            HelmVersion::V4 => "v4.3.1",
+        };
+        Self {
+            kube_version: KubeVersion { version: "v1.34.2".into(), major: "1".into(), minor: "34".into() },
+            api_versions: known(helm),
+            helm_version: helm_version.into(),
         }
     }
 

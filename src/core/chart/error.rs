@@ -248,6 +248,17 @@ pub(super) const LEFT_OUT: &str = "left out, for the chart handles secrets; `clu
 /// What a text that was given to `tpl` is called.
 pub(crate) const MADE: &str = "the text given to tpl";
 
+/// How much of a line is shown, in characters.
+const LINE: usize = 240;
+
+/// What of a line is shown with a place in it, and where the place is then.
+fn around(line: &str, place: usize) -> (String, usize) {
+    let length = line.chars().count();
+    let place = place.min(length);
+    let start = place.saturating_sub(LINE / 2).min(length.saturating_sub(LINE));
+    (line.chars().skip(start).take(LINE).collect(), place - start)
+}
+
 /// How many places of a chain of includes are shown.
 const SHOWN: usize = 12;
 
@@ -258,8 +269,7 @@ impl fmt::Display for TemplateError {
         }
         let text = self.location.text.trim_end();
         let indent = text.len() - text.trim_start().len();
-        let text = &text[indent..];
-        let caret = self.location.column.saturating_sub(1).saturating_sub(indent).min(text.chars().count());
+        let (text, caret) = around(&text[indent..], self.location.column.saturating_sub(1).saturating_sub(indent));
         write!(f, "{}: {}", self.location, self.message)?;
         if !text.is_empty() {
             write!(f, "\n  | {text}\n  | {:caret$}^", "")?;

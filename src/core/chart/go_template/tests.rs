@@ -566,3 +566,17 @@ fn a_file_among_the_charts_has_to_be_one() {
     let error = load("charts/README.md").unwrap_err().to_string();
     assert!(error.contains("README.md") && error.contains("Chart.yaml"), "{error}");
 }
+
+#[test]
+fn of_a_long_line_an_error_shows_what_is_around_its_place() {
+    for (before, behind) in [(70_000, 0), (70_000, 70_000), (3, 70_000), (3, 3)] {
+        let template = format!("{}{{{{ fail \"no\" }}}}{}", "ä".repeat(before), "x".repeat(behind));
+        let error = render_with(&template, |_| {}).unwrap_err().to_string();
+        let lines: Vec<_> = error.lines().collect();
+        let [_, text, mark] = lines[..] else { panic!("{error}") };
+        let caret = mark.chars().position(|c| c == '^').unwrap();
+        let shown: String = text.chars().skip(caret).take(9).collect();
+        assert!(shown.starts_with("fail \"no\""), "{error}");
+        assert!(text.chars().count() < 260, "{}", text.len());
+    }
+}

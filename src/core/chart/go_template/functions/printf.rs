@@ -2,7 +2,6 @@
 
 mod float;
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 
 use super::super::super::HelmVersion;
@@ -460,18 +459,9 @@ impl Formatter<'_> {
             'O' => (format!("0o{value:o}"), ""),
             'x' => (format!("{value:x}"), "0x"),
             'X' => (format!("{value:X}"), "0X"),
-            'c' => {
-                let c = u32::try_from(value).ok().filter(|_| !negative).and_then(char::from_u32).unwrap_or('\u{fffd}');
-                return self.pad(c.encode_utf8(&mut [0; 4]).as_bytes(), spec);
+            'c' | 'q' | 'U' => {
+                return self.code_point(verb, if negative { value.wrapping_neg() } else { value }, spec);
             }
-            'q' => {
-                let c = u32::try_from(value).ok().filter(|_| !negative).and_then(char::from_u32).unwrap_or('\u{fffd}');
-                let mut text = String::from("'");
-                print::quote_char(&mut text, c, '\'');
-                text.push('\'');
-                return self.pad(if spec.plus { ascii(&text) } else { text }.as_bytes(), spec);
-            }
-            'U' => return self.code_point(if negative { value.wrapping_neg() } else { value }, spec),
             _ => return self.bad_verb(verb, arg, spec),
         };
         let sign = if negative { "-" } else { spec.sign() };
@@ -486,16 +476,23 @@ impl Formatter<'_> {
         self.pad(format!("{sign}{prefix}{zeros}{digits}").as_bytes(), &Spec { zero: false, ..spec.clone() });
     }
 
-    /// `U+0041`, with `#` followed by the character.
-    fn code_point(&mut self, value: u64, spec: &Spec) {
-        let digits = spec.precision.unwrap_or(0).max(4);
-        let mut text = format!("U+{value:0digits$X}");
-        if let Some(c) =
-            u32::try_from(value).ok().and_then(char::from_u32).filter(|c| spec.sharp && print::is_print(*c))
-        {
-            _ = write!(text, " '{c}'");
+    /// A code point as the character, as that in quotes, or as `U+0041`, with `#` followed by the character.
+    fn code_point(&mut self, verb: char, value: u64, spec: &Spec) {
+        let c = u32::try_from(value).ok().and_then(char::from_u32);
+        if verb == 'U' {
+            let digits = format!("{value:X}");
+            let zeros = "0".repeat(spec.precision.unwrap_or(0).max(4).saturating_sub(digits.len()));
+            let shown = c.filter(|c| spec.sharp && print::is_print(*c)).map(|c| format!(" '{c}'")).unwrap_or_default();
+            return self.pad(format!("U+{zeros}{digits}{shown}").as_bytes(), &Spec { zero: false, ..spec.clone() });
         }
-        self.pad(text.as_bytes(), &Spec { zero: false, ..spec.clone() });
+        let c = c.unwrap_or(char::REPLACEMENT_CHARACTER);
+        if verb == 'c' {
+            return self.pad(c.encode_utf8(&mut [0; 4]).as_bytes(), spec);
+        }
+        let mut text = String::from("'");
+        print::quote_char(&mut text, c, '\'');
+        text.push('\'');
+        self.pad(if spec.plus { ascii(&text) } else { text }.as_bytes(), spec);
     }
 
     fn float(&mut self, verb: char, arg: &Value, value: f64, spec: &Spec) {
@@ -567,6 +564,18 @@ mod tests {
 
     fn format(format: &str, args: &[Value]) -> String {
         String::from_utf8(sprintf(format.as_bytes(), args, 1000, HelmVersion::V3)).unwrap()
+    }
+
+    #[test]
+    fn widths_and_precisions_of_any_size_are_cut() {
+        for verb in ["s", "d", "x", "b", "U", "c", "q", "v", "T", "f", "e", "g"] {
+            for arg in [Value::Int(65), Value::Float(1.5), Value::from("a")] {
+                for format in ["%99999999", "%.99999999", "%#0100000.100000", "%-70000.70000"] {
+                    sprintf(format!("{format}{verb}").as_bytes(), std::slice::from_ref(&arg), 1 << 20, HelmVersion::V3);
+                }
+            }
+        }
+        assert_eq!(format("%.999U", &[Value::Int(65)]).len(), 1001);
     }
 
     #[test]
