@@ -14,15 +14,19 @@ use serde_json::Value;
 use crate::stacks::Stacks;
 
 /// An object as it is applied, and where.
-struct Applied {
+pub(crate) struct Applied {
     kind: ApiResource,
     object: Value,
 }
 
 /// Creates the ClusterStacks, suspended, and applies their releases and all objects of these; how long it took.
-pub(crate) async fn applied(client: &Client, stacks: &Stacks, concurrency: usize) -> Result<Duration> {
+pub(crate) async fn applied(
+    client: &Client,
+    stacks: &Stacks,
+    samples: &BTreeMap<String, Vec<Applied>>,
+    concurrency: usize,
+) -> Result<Duration> {
     stacks.namespaces(client, "floor").await?;
-    let samples = samples(client, stacks).await?;
     let begin = Instant::now();
     stream::iter(stacks.names("floor"))
         .map(|(namespace, name)| {
@@ -49,7 +53,7 @@ pub(crate) async fn applied(client: &Client, stacks: &Stacks, concurrency: usize
 }
 
 /// What the operator made of each name of a ClusterStack.
-async fn samples(client: &Client, stacks: &Stacks) -> Result<BTreeMap<String, Vec<Applied>>> {
+pub(crate) async fn samples(client: &Client, stacks: &Stacks) -> Result<BTreeMap<String, Vec<Applied>>> {
     let mut samples: BTreeMap<String, Vec<Applied>> = BTreeMap::new();
     let mut kinds: BTreeMap<String, ApiResource> = BTreeMap::new();
     for release in stacks.releases(client).await? {
