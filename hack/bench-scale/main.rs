@@ -178,8 +178,7 @@ async fn measured(cli: &Cli, size: Size) -> Result<Found> {
     drop(plane);
     let plane = Plane::start(&cli.project, &cli.clusterstack, &cli.crds)?;
     say("the floor");
-    let floor_seconds =
-        floor::applied(&plane.client().await?, &stacks, &samples, cli.concurrency).await?.as_secs_f64();
+    let floor_seconds = floor::applied(&plane.client().await?, &stacks, &samples, cli.concurrency).await?.as_secs_f64();
     Ok(Found {
         size,
         seconds,
