@@ -29,7 +29,7 @@ use crate::core::image::build::{Build, Command, Event, Phase, SILENCE};
 use crate::core::image::garbage::GRACE;
 use crate::core::image::grant::Grant;
 use crate::core::image::pipeline::{Format, Pipeline};
-use crate::core::image::turn::{self, Seen};
+use crate::core::image::turn::{self, Begin, Seen};
 use crate::core::image::{adoption, job, recipe};
 use crate::core::retry::{self, ErrorClass};
 use crate::core::status::{NodeImageFacts, Trouble};
@@ -338,21 +338,21 @@ async fn start(change: Change, mut order: Order, ctx: &Arc<NodeImages>) -> Resul
     let Change { image, build, .. } = change;
     let (uid, me) = (image.uid().unwrap_or_default(), ObjectRef::from_obj(&image));
     let now = Timestamp::now();
-    match build.phase {
-        Phase::Running if ctx.running.attempt(&uid).is_some() => return Ok(None),
-        Phase::Running => return Ok(Duration::try_from(SILENCE).ok()),
-        Phase::Queued if !build.is_due(now) => {
+    match turn::begin(&build, ctx.running.attempt(&uid).is_some(), now) {
+        Begin::AtItsEnd => return Ok(None),
+        Begin::AfterSilence => return Ok(Duration::try_from(SILENCE).ok()),
+        Begin::At(at) => {
             ctx.leave(&me);
-            return Ok(build.not_before.map(|at| elapsed(now, at) + Duration::from_millis(10)));
+            return Ok(Some(elapsed(now, at) + Duration::from_millis(10)));
         }
         // The grant's return is told.
-        Phase::Queued if ctx.is_ending() => return Ok(None),
-        Phase::Queued if order.grant != Grant::Given => {
+        Begin::Now if ctx.is_ending() => return Ok(None),
+        Begin::Now if order.grant != Grant::Given => {
             ctx.leave(&me);
             return Ok(Some(spread(WAITING)));
         }
-        Phase::Queued => {}
-        _ => {
+        Begin::Now => {}
+        Begin::Never => {
             ctx.leave(&me);
             return Ok(None);
         }

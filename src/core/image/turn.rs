@@ -32,6 +32,33 @@ pub struct Seen<'a> {
     pub now: Timestamp,
 }
 
+/// When a build may ask for a place to be made in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// Now.
+    Now,
+    /// When what is at work of it in this process has ended, which tells of it.
+    AtItsEnd,
+    /// When its holder, elsewhere, was silent for too long.
+    AfterSilence,
+    /// Not before then.
+    At(Timestamp),
+    /// Not before somebody changes something.
+    Never,
+}
+
+/// When a build may begin; `is_at_work` says that an attempt of it is at work in this process. One that failed may be
+/// cleaning up still when somebody wants another try: a claim beside it would be one that nobody carries out.
+pub fn begin(build: &Build, is_at_work: bool, now: Timestamp) -> Begin {
+    match (build.phase, build.not_before) {
+        (Phase::Running | Phase::Queued, _) if is_at_work => Begin::AtItsEnd,
+        (Phase::Running, _) => Begin::AfterSilence,
+        (Phase::Queued, Some(at)) if at > now => Begin::At(at),
+        (Phase::Queued, _) => Begin::Now,
+        _ => Begin::Never,
+    }
+}
+
 /// What the build has to be. An image that is there is not made anew because another executor has other steps.
 pub fn wanted(build: &Build, recipe: &Recipe) -> Recipe {
     let is_there = build.phase == Phase::Succeeded && build.recipe.inputs == recipe.inputs;
@@ -79,6 +106,29 @@ mod tests {
     use super::super::build::{Command, Holder, Note};
     use super::*;
     use Phase::{Cancelled, Failed, Queued, Running, Succeeded, Suspended};
+
+    #[test]
+    fn a_build_begins_when_nothing_of_it_is_at_work() {
+        let now = Timestamp::from_second(1000).unwrap();
+        let later = Timestamp::from_second(1001).unwrap();
+        for (phase, not_before, is_at_work, expected) in [
+            (Queued, None, false, Begin::Now),
+            (Queued, Some(now), false, Begin::Now),
+            (Queued, Some(later), false, Begin::At(later)),
+            // Tried again by a person while the attempt before cleans up.
+            (Queued, None, true, Begin::AtItsEnd),
+            (Queued, Some(later), true, Begin::AtItsEnd),
+            (Running, None, true, Begin::AtItsEnd),
+            (Running, None, false, Begin::AfterSilence),
+            (Failed, None, true, Begin::Never),
+            (Succeeded, None, false, Begin::Never),
+            (Cancelled, None, false, Begin::Never),
+            (Suspended, None, false, Begin::Never),
+        ] {
+            let build = Build { phase, not_before, ..Build::default() };
+            assert_eq!(begin(&build, is_at_work, now), expected, "{phase:?} {not_before:?} {is_at_work}");
+        }
+    }
 
     fn recipe() -> Recipe {
         Recipe { inputs: "i".into(), steps: vec!["download".into(), "register".into()], retries: 1 }
