@@ -47,8 +47,9 @@ async fn writes_until_settled(t: &World, start: impl AsyncFnOnce() -> Operator) 
     settled(&operator).await;
     let to = t.audit_mark().await;
     let writes = from.zip(to).map(|(from, to)| {
+        // Where nothing happens, nothing is asked for: what was before shows that requests are found.
+        assert!(!t.requests(0, to).is_empty(), "the audit log holds no request of the operator");
         let mut all = t.requests(from, to);
-        assert!(!all.is_empty(), "the audit log holds no request of the operator");
         all.retain(Request::is_write);
         all
     });
@@ -140,6 +141,40 @@ async fn a_quiet_stack_is_not_written_to() {
     settled(&operator).await;
     let (_operator, writes) = writes_until_settled(&t, async || operator).await;
     assert_eq!(writes.unwrap_or_default(), []);
+}
+
+#[tokio::test]
+async fn a_quiet_release_is_not_read_either() {
+    let t = World::new("unread").await;
+    let operator = t.operator(&[]);
+    ready(&t).await;
+    settled(&operator).await;
+    let from = t.audit_mark().await;
+    // Passes by the clock.
+    settled(&operator).await;
+    let Some((from, to)) = from.zip(t.audit_mark().await) else {
+        return skipped("reads are not counted, this API server's audit log is not at hand");
+    };
+    let reads: Vec<Request> = t.requests(from, to).into_iter().filter(|request| request.verb != "watch").collect();
+    assert_eq!(reads, []);
+    // What happens then is noticed all the same.
+    let before = versions(&t).await;
+    for (version, kind) in ALL {
+        t.delete(version, kind, V1).await;
+    }
+    wait_for("all to be back", || async {
+        let now = versions(&t).await;
+        check(now.iter().zip(&before).all(|(now, before)| now.0.is_string() && now.0 != before.0), now)
+    })
+    .await;
+    // Whoever asks has all of it looked at.
+    let from = t.audit_mark().await.unwrap_or_default();
+    t.look_again("x").await;
+    wait_for("a look", || async {
+        let requests = t.requests(from, t.audit_end());
+        check(requests.iter().any(|request| request.verb == "get" && request.resource == "configmaps"), requests)
+    })
+    .await;
 }
 
 /// Clears the status of the release, as a move or a restore does.

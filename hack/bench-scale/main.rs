@@ -31,8 +31,8 @@ struct Cli {
     #[arg(long, value_delimiter = ',', default_value = "1,100,1000", value_parser = size)]
     sizes: Vec<Size>,
 
-    /// How long the operator is watched while nothing happens, in seconds
-    #[arg(long, default_value_t = 60)]
+    /// How long the operator is watched while nothing happens, in seconds: longer than the interval of releases, unless told otherwise
+    #[arg(long, default_value_t = 360)]
     quiet: u64,
 
     /// Objects that the bare client works on at once; the operator has its default, or what its flags say

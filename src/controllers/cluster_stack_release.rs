@@ -30,6 +30,7 @@ use crate::core::plan::{self, Action as Act, Desired, Input, Plan, Sibling};
 use crate::core::retry::{self, ErrorClass};
 use crate::core::status::{ReleaseFacts, StepState, Trouble};
 use crate::io::apply::{self, Outcome};
+use crate::io::fence;
 use crate::io::kinds::Kind;
 use crate::io::lookup::Reader;
 use crate::io::observe::Live;
@@ -51,7 +52,7 @@ pub async fn reconcile(seen: Arc<ClusterStackRelease>, ctx: Arc<Context>) -> Res
     if release.metadata.deletion_timestamp.is_some() {
         return deletion::release(&release, stack.as_deref(), &ctx).await;
     }
-    let mut facts = carried_over(&release);
+    let mut facts = carried_over(&release, &ctx);
     let Some(stack) = stack else {
         let message = "the ClusterStack that owns this release does not exist; what is applied stays. Delete the release, or create the ClusterStack again";
         facts.downloaded = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::OwnerMissing, message));
@@ -65,15 +66,23 @@ pub async fn reconcile(seen: Arc<ClusterStackRelease>, ctx: Arc<Context>) -> Res
     ctx.memory.begins_to_look(&pass.uid());
     pass.run(&mut facts).await?;
     let next = next(&facts, &stack, &release, &ctx);
-    write_status(&release, &ctx, facts).await?;
+    let inventory = (facts.resources.clone(), facts.retained.clone());
+    if let Err(error) = write_status(&release, &ctx, facts).await {
+        ctx.memory.could_not_write(&pass.uid(), inventory);
+        return Err(error);
+    }
     ctx.memory.wrote(&pass.uid());
+    let written = fence::written(&pass.uid()).map(|written| written.resource_version);
+    ctx.memory.leaves(&pass.uid(), written.unwrap_or_else(|| release.resource_version()));
     Ok(next)
 }
 
-/// The release as it is: the cache may be behind our own last write, and the inventory must not be. To one that this
-/// process just made nothing was written yet. `None` if it is gone.
+/// The release as it is: the cache may be behind our own last write, and the inventory must not be. It is not where it shows what
+/// the last pass left. To one that this process just made nothing was written yet. `None` if it is gone.
 async fn as_written(seen: &ClusterStackRelease, ctx: &Context) -> Result<Option<ClusterStackRelease>, Error> {
-    if seen.conditions().is_empty() && ctx.memory.is_new(&seen.uid().unwrap_or_default()) {
+    let uid = seen.uid().unwrap_or_default();
+    let is_new = seen.conditions().is_empty() && ctx.memory.is_new(&uid);
+    if is_new || ctx.memory.is_as_left(&uid, seen.resource_version().as_deref()) {
         return Ok(Some(seen.clone()));
     }
     let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &seen.namespace().unwrap_or_default());
@@ -128,8 +137,10 @@ fn asked(release: &ClusterStackRelease, stack: &ClusterStack) -> String {
 }
 
 /// What stays as it was unless the pass finds otherwise.
-fn carried_over(release: &ClusterStackRelease) -> ReleaseFacts {
+fn carried_over(release: &ClusterStackRelease, ctx: &Context) -> ReleaseFacts {
     let previous = release.status.clone().unwrap_or_default();
+    let unwritten = ctx.memory.unwritten(&release.uid().unwrap_or_default());
+    let (resources, retained) = unwritten.unwrap_or((previous.resources, previous.retained));
     let changed = condition::find(&previous.conditions, ConditionType::ArtifactChanged);
     ReleaseFacts {
         generation: release.metadata.generation,
@@ -137,8 +148,8 @@ fn carried_over(release: &ClusterStackRelease) -> ReleaseFacts {
         kubernetes_version: previous.kubernetes_version,
         node_versions: previous.node_versions,
         artifact: previous.artifact,
-        resources: previous.resources,
-        retained: previous.retained,
+        resources,
+        retained,
         applied_as: previous.applied_as,
         reconcile_at: previous.last_handled_reconcile_at,
         ..ReleaseFacts::default()
@@ -170,6 +181,10 @@ impl Pass<'_> {
             only_namespace: rights.only_namespace.clone(),
         };
         let (mut desired, kinds) = delivery.desired(manifests).await;
+        if self.is_as_left((&desired, &kinds), &rights, facts) {
+            facts.applied = StepState::Done(String::new());
+            return Ok(());
+        }
         let looked = self.observe(&delivery, (&desired, &kinds), facts).await?;
         // A moment ago the release could be made, so its namespace does not end; if it does now, the API server says so.
         let may_end = looked.is_some();
@@ -215,6 +230,7 @@ impl Pass<'_> {
             plan.prune = decide(&mut desired, &live).prune;
         }
         self.watch(&plan, &outcomes, &kinds, &live);
+        self.ctx.memory.looked(&self.uid());
         self.note(&plan, &outcomes).await;
         facts.unsettled = plan.steps.iter().any(is_unseen);
         if may_know_more_soon(&outcomes) {
@@ -372,6 +388,23 @@ impl Pass<'_> {
             existing: &existing.iter().map(|release| release.name_any()).collect(),
         };
         self.ctx.releases.render(&job).await
+    }
+
+    /// Whether nothing is to be done, which takes no look: nobody asked for one, the inventory is what is wanted, and the watches
+    /// vouch for each object. What watches can't see is found by a look once an hour.
+    fn is_as_left(
+        &self,
+        (desired, kinds): (&[Desired], &BTreeMap<ObjectKey, Kind>),
+        rights: &Rights,
+        facts: &ReleaseFacts,
+    ) -> bool {
+        self.asked == facts.reconcile_at
+            && facts.retained.is_empty()
+            && facts.applied_as == rights.account.as_deref().unwrap_or_default()
+            && self.ctx.memory.has_looked(&self.uid())
+            && plan::is_settled(&facts.resources, desired)
+            // Each of them has a kind, or an obstacle stood in its way.
+            && self.ctx.watches.vouch(&ObjectRef::from_obj(self.release), kinds)
     }
 
     /// What lives there. `None` of a release that this process just made: nothing does, or it is met when it is to be made.

@@ -12,7 +12,7 @@ use crate::api::cluster_stack_release::{Resource as Row, ResourceStatus};
 use crate::api::condition::{self, Reason};
 use crate::core::addon::cluster::HELM_NAMESPACE;
 use crate::core::health;
-use crate::core::inventory::{ABOUT_TO_APPLY, after_refusal, is_of_go_operator, is_unproved, kept};
+use crate::core::inventory::{ABOUT_TO_APPLY, after_refusal, is_of_go_operator, is_unproved, kept, was_synced};
 use crate::core::manifest::{Manifest, ObjectKey, join_api_version};
 use crate::core::ownership::Owner;
 use crate::core::plan::{self, Action as Act, Desired, Plan, Step, key_of};
@@ -380,12 +380,6 @@ pub(super) fn is_unseen(step: &Step) -> bool {
     matches!(step.action, Act::Hold { reason: Reason::ApplyFailed, .. })
 }
 
-/// Whether an object was as this release wants it when it was last seen.
-fn was_synced(row: &Row, wanted: &str) -> bool {
-    let sent = row.digest.split_once('.').map(|(sent, _)| sent);
-    row.status == ResourceStatus::Synced && sent == Some(wanted)
-}
-
 fn healthy(row: &mut Row, live: Option<&Value>) {
     row.status = ResourceStatus::Synced;
     if let Some(live) = live {
@@ -399,18 +393,4 @@ fn refused(row: &mut Row, reason: Reason, message: &str) {
     row.status = ResourceStatus::NotSynced;
     row.reason = Some(reason);
     row.error = condition::cut(message, condition::MAX_MESSAGE);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_was_synced_as_wanted_is_taken_as_it_was() {
-        let row = |status, digest: &str| Row { status, digest: digest.into(), ..Row::default() };
-        assert!(was_synced(&row(ResourceStatus::Synced, "want.owned"), "want"));
-        assert!(!was_synced(&row(ResourceStatus::Synced, "other.owned"), "want"));
-        assert!(!was_synced(&row(ResourceStatus::NotSynced, "want.owned"), "want"));
-        assert!(!was_synced(&row(ResourceStatus::Synced, ""), "want"));
-    }
 }

@@ -6,9 +6,13 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
+use crate::api::cluster_stack_release::Resource as Row;
 use crate::core::manifest::ObjectKey;
 use crate::core::plan::{FIGHT_WINDOW, is_fight};
 use crate::core::retry::STALLED;
+
+/// How long the word of watches is taken for what an object applied, at most: what they can't see is found by then.
+const WHOLE_LOOK: Duration = Duration::from_hours(1);
 
 /// The memory, by UID of our objects.
 #[derive(Default)]
@@ -28,7 +32,13 @@ struct Entry {
     usable: Option<BTreeSet<String>>,
     created: Vec<String>,
     turn: Option<u64>,
+    looked: Option<Instant>,
+    left: Option<String>,
+    unwritten: Option<Inventory>,
 }
+
+/// Rows of what is applied, and of what is retained.
+pub type Inventory = (Vec<Row>, Vec<Row>);
 
 /// How far the inventory of an object is rebuilt from labels.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -82,9 +92,36 @@ impl Memory {
         }
     }
 
-    /// Remembers that a pass over this object begins, and by which number of our share.
+    /// Remembers that a pass over this object begins, and by which number of our share. Others may have written to it before.
     pub fn begins(&self, uid: &str, turn: u64) {
-        self.lock().entry(uid.to_owned()).or_default().turn = Some(turn);
+        let mut memory = self.lock();
+        let entry = memory.entry(uid.to_owned()).or_default();
+        if entry.turn.replace(turn) != Some(turn) {
+            (entry.looked, entry.left, entry.unwritten) = (None, None, None);
+        }
+    }
+
+    /// Remembers the version in which a pass left this object.
+    pub fn leaves(&self, uid: &str, version: Option<String>) {
+        self.lock().entry(uid.to_owned()).or_default().left = version;
+    }
+
+    /// Whether this is the version in which the last pass left this object: what is seen of it is not behind that.
+    pub fn is_as_left(&self, uid: &str, version: Option<&str>) -> bool {
+        let memory = self.lock();
+        version.is_some() && memory.get(uid).is_some_and(|entry| entry.left.as_deref() == version)
+    }
+
+    /// Remembers that all that this object applied was looked at.
+    pub fn looked(&self, uid: &str) {
+        self.lock().entry(uid.to_owned()).or_default().looked = Some(Instant::now());
+    }
+
+    /// Whether all that this object applied was looked at lately, and no definition of it changed since.
+    pub fn has_looked(&self, uid: &str) -> bool {
+        let memory = self.lock();
+        let is_late = |entry: &Entry| entry.looked.is_none_or(|at| at.elapsed() >= WHOLE_LOOK);
+        memory.get(uid).is_some_and(|entry| !entry.definition_changed && !is_late(entry))
     }
 
     /// Whether the last pass over this object began with this number of our share, or a later one.
@@ -140,9 +177,23 @@ impl Memory {
 
     /// Remembers that what this pass found of this object is written.
     pub fn wrote(&self, uid: &str) {
-        if let Some(entry) = self.lock().get_mut(uid).filter(|entry| entry.rebuilt == Rebuilt::Found) {
-            entry.rebuilt = Rebuilt::Written;
+        if let Some(entry) = self.lock().get_mut(uid) {
+            entry.unwritten = None;
+            if entry.rebuilt == Rebuilt::Found {
+                entry.rebuilt = Rebuilt::Written;
+            }
         }
+    }
+
+    /// Remembers the inventory that a pass could not write: the next one goes on from it. Looking for what was applied by labels
+    /// asks for every kind there is, which an API server in trouble is to be spared.
+    pub fn could_not_write(&self, uid: &str, inventory: Inventory) {
+        self.lock().entry(uid.to_owned()).or_default().unwritten = Some(inventory);
+    }
+
+    /// The inventory that the last pass could not write.
+    pub fn unwritten(&self, uid: &str) -> Option<Inventory> {
+        self.lock().get(uid)?.unwritten.clone()
     }
 
     /// How long ago this was asked of this object for the first time.
@@ -347,6 +398,46 @@ mod tests {
         assert_eq!([1, 2, 3].map(|turn| memory.has_begun("u", turn)), [true, true, false]);
         memory.forget("u");
         assert!(!memory.has_begun("u", 1));
+    }
+
+    #[test]
+    fn what_was_looked_at_counts_until_others_may_have_written() {
+        let memory = Memory::default();
+        let knows = || (memory.has_looked("u"), memory.is_as_left("u", Some("7")));
+        assert_eq!(knows(), (false, false));
+        assert!(!memory.is_as_left("u", None));
+        memory.begins("u", 1);
+        memory.looked("u");
+        memory.leaves("u", Some("7".to_owned()));
+        assert_eq!(knows(), (true, true));
+        assert!(!memory.is_as_left("u", Some("8")));
+        memory.begins("u", 1);
+        assert_eq!(knows(), (true, true));
+        memory.definition_changed("u");
+        assert_eq!(knows(), (false, true));
+        memory.retries_refused("u");
+        assert_eq!(knows(), (true, true));
+        memory.begins("u", 2);
+        assert_eq!(knows(), (false, false));
+        memory.leaves("u", None);
+        assert!(!memory.is_as_left("u", None));
+    }
+
+    #[test]
+    fn an_inventory_that_could_not_be_written_is_known_until_it_is() {
+        let memory = Memory::default();
+        let inventory = || (vec![Row { name: "a".into(), ..Row::default() }], Vec::new());
+        assert_eq!(memory.unwritten("u"), None);
+        memory.begins("u", 1);
+        memory.could_not_write("u", inventory());
+        memory.begins("u", 1);
+        assert_eq!((memory.unwritten("u"), memory.unwritten("v")), (Some(inventory()), None));
+        memory.wrote("u");
+        assert_eq!(memory.unwritten("u"), None);
+        // Another replica may have had it meanwhile.
+        memory.could_not_write("u", inventory());
+        memory.begins("u", 2);
+        assert_eq!(memory.unwritten("u"), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A row's digest has two halves with a dot between them: what was last sent, and which fields were ours right after it. The
 //! Go operator wrote rows without one.
 
-use crate::api::cluster_stack_release::Resource;
+use crate::api::cluster_stack_release::{Resource, ResourceStatus};
 use crate::api::condition::Reason;
 
 /// Digest of an object that was about to be applied: nobody knows whether it was.
@@ -36,6 +36,12 @@ pub fn is_of_go_operator(row: &Resource) -> bool {
 /// Whether nobody knows if any of these objects was applied; also where there is none.
 pub fn is_unproved(rows: &[Resource]) -> bool {
     rows.iter().all(|row| row.digest == ABOUT_TO_APPLY)
+}
+
+/// Whether an object was as it is wanted when it was last seen; `wanted` is the digest of what would be sent.
+pub fn was_synced(row: &Resource, wanted: &str) -> bool {
+    let sent = row.digest.split_once('.').map(|(sent, _)| sent);
+    row.status == ResourceStatus::Synced && sent == Some(wanted)
 }
 
 /// Whether the object was refused when it was to be applied for the first time, so that nothing of it is there.
@@ -92,6 +98,15 @@ mod tests {
         assert!(!is_of_go_operator(&ours_without), "the Go operator knew no reasons");
         assert!(is_unproved(&[]) && is_unproved(&[row(ABOUT_TO_APPLY)]));
         assert!(!is_unproved(&[row(ABOUT_TO_APPLY), row(NEVER_APPLIED)]));
+    }
+
+    #[test]
+    fn only_what_was_synced_as_wanted_is_taken_as_it_was() {
+        let row = |status, digest: &str| Resource { status, ..row(digest) };
+        assert!(was_synced(&row(ResourceStatus::Synced, "want.owned"), "want"));
+        assert!(!was_synced(&row(ResourceStatus::Synced, "other.owned"), "want"));
+        assert!(!was_synced(&row(ResourceStatus::NotSynced, "want.owned"), "want"));
+        assert!(!was_synced(&row(ResourceStatus::Synced, ""), "want"));
     }
 
     #[test]

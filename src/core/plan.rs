@@ -12,7 +12,9 @@ use crate::api::{
     FIELD_MANAGER, HELM_RESOURCE_POLICY, OWNER_KIND_LABEL, OWNER_NAME_LABEL, OWNER_NAMESPACE_LABEL, PRUNE, REPLACE,
 };
 use crate::core::fields;
-use crate::core::inventory::{NEVER_APPLIED, is_of_go_operator, kept, record, was_refused_from_the_first};
+use crate::core::inventory::{
+    NEVER_APPLIED, is_of_go_operator, kept, record, was_applied, was_refused_from_the_first, was_synced,
+};
 use crate::core::manifest::{Manifest, ObjectKey, annotation, label, short_digest, wave};
 use crate::core::ownership::{self, Owner, Ownership};
 
@@ -175,6 +177,19 @@ pub fn unwanted(input: &Input<'_>) -> Prune {
     let inventory: BTreeSet<&ObjectKey> = recorded.iter().chain(found).collect();
     let gone = inventory.into_iter().filter(|key| !wanted.contains(key));
     prune(input.owner, (input.live, input.unread), input.recorded, gone)
+}
+
+/// Whether the inventory says that all is applied just as it is wanted, by us, and nothing else is there. What became of the
+/// objects since then is another question.
+pub fn is_settled(rows: &[Resource], desired: &[Desired]) -> bool {
+    let rows: BTreeMap<ObjectKey, &Resource> = rows.iter().map(|row| (key_of(row), row)).collect();
+    let is_done = |object: &Desired| {
+        let row = rows.get(&object.manifest.key);
+        let is_synced = |row: &&Resource| was_applied(row) && was_synced(row, &object.manifest.digest());
+        object.obstacle.is_none() && row.is_some_and(is_synced)
+    };
+    // Without any there is nothing that a watch could tell of.
+    !desired.is_empty() && rows.len() == desired.len() && desired.iter().all(is_done)
 }
 
 /// The identity of an inventory row.

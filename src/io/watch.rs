@@ -1,8 +1,11 @@
 //! Watches beside those of the controllers: applied objects, CustomResourceDefinitions, Clusters.
 
+mod shown;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
@@ -18,6 +21,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::shown::{Id, Shown};
 use crate::api::{CLUSTER_NAME_LABEL, CLUSTER_STACK_LABEL, ClusterStackRelease, OWNER_KIND_LABEL};
 use crate::core::addon::cluster::{self, Cluster};
 use crate::core::in_use::{self, ClusterUse};
@@ -62,10 +66,13 @@ type Seen = (Cluster, u64);
 
 #[derive(Default)]
 struct Applied {
-    /// Which are watched: group, version and kind, and the label that their objects carry.
-    kinds: HashSet<(String, &'static str)>,
+    /// What the watches have shown.
+    kinds: HashMap<Watched, Shown>,
     objects: HashMap<ObjectKey, Known>,
 }
+
+/// What one watch is of: group, version and kind, and the label that its objects carry.
+type Watched = (String, &'static str);
 
 /// An applied object: whose it is, and the version in which we saw it last.
 struct Known {
@@ -79,10 +86,30 @@ fn patiently<K>(api: Api<K>, config: watcher::Config) -> BoxStream<'static, Resu
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    watcher::watcher(api, config)
-        .try_filter(|event| futures::future::ready(!matches!(event, Event::Init)))
-        .default_backoff()
-        .boxed()
+    patiently_from(api, config, || {})
+}
+
+/// The same; `begins` is called when a list is about to be asked for.
+fn patiently_from<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    begins: impl Fn() + Send + 'static,
+) -> BoxStream<'static, Result<Event<K>, watcher::Error>>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let is_answer = move |event: &Event<K>| {
+        let is_answer = !matches!(event, Event::Init);
+        if !is_answer {
+            begins();
+        }
+        futures::future::ready(is_answer)
+    };
+    watcher::watcher(api, config).try_filter(is_answer).default_backoff().boxed()
+}
+
+fn watched(resource: &ApiResource, label: &'static str) -> Watched {
+    (resource.api_version.clone() + "/" + &resource.kind, label)
 }
 
 impl Watches {
@@ -134,7 +161,12 @@ impl Watches {
         let is_new = {
             let mut applied = self.lock();
             applied.objects.insert(key.clone(), Known { owner: owner.clone(), resource_version: version.to_owned() });
-            applied.kinds.insert((kind.resource.api_version.clone() + "/" + &kind.resource.kind, label))
+            let watched = watched(&kind.resource, label);
+            let is_new = !applied.kinds.contains_key(&watched);
+            if is_new {
+                applied.kinds.insert(watched, Shown::default());
+            }
+            is_new
         };
         if is_new {
             let watches = Arc::clone(self);
@@ -143,20 +175,102 @@ impl Watches {
         }
     }
 
+    /// Whether all of these objects are known to be as `owner` left them, without asking the API server: their watches are well, and
+    /// the last that they showed of each is the version that was remembered.
+    pub fn vouch<'a>(
+        &self,
+        owner: &ObjectRef<ClusterStackRelease>,
+        objects: impl IntoIterator<Item = (&'a ObjectKey, &'a Kind)>,
+    ) -> bool {
+        let (applied, now) = (self.lock(), Instant::now());
+        objects.into_iter().all(|(key, kind)| {
+            let known = applied.objects.get(key).filter(|known| known.owner == *owner);
+            let shown = applied.kinds.get(&watched(&kind.resource, OWNER_KIND_LABEL));
+            known.zip(shown).is_some_and(|(known, shown)| {
+                shown.vouches(shown.id(&key.namespace, &key.name), &known.resource_version, now)
+            })
+        })
+    }
+
     /// Forgets the objects of a release that is gone.
     pub fn forget(&self, owner: &ObjectRef<ClusterStackRelease>) {
         self.lock().objects.retain(|_, known| known.owner != *owner);
     }
 
-    async fn watch_kind(&self, resource: ApiResource, label: &str) {
-        let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.client.clone(), &resource);
-        let mut events = patiently(api, watcher::Config::default().labels(label));
-        while let Some(event) = self.next(&mut events, &resource.kind).await {
+    async fn watch_kind(self: Arc<Self>, resource: ApiResource, label: &'static str) {
+        let api: Api<Metadata> = Api::all_with(self.client.clone(), &resource);
+        let watched = watched(&resource, label);
+        let begins = {
+            let (watches, watched) = (Arc::clone(&self), watched.clone());
+            move || watches.shown(&watched, Shown::list_begins)
+        };
+        let mut events = patiently_from(api, watcher::Config::default().labels(label), begins);
+        loop {
+            let event = tokio::select! {
+                () = self.cancel.cancelled() => return,
+                event = events.try_next() => event,
+            };
             match event {
-                Event::Apply(object) | Event::InitApply(object) => self.changed(&resource, &object, false),
-                Event::Delete(object) => self.changed(&resource, &object, true),
-                Event::Init | Event::InitDone => {}
+                Ok(Some(event)) => self.take(&resource, &watched, event),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::debug!(%error, what = resource.kind, "watch interrupted");
+                    self.shown(&watched, |shown| shown.breaks(Instant::now()));
+                }
             }
+        }
+    }
+
+    /// Changes what a watch has shown.
+    fn shown<T: Default>(&self, watched: &Watched, change: impl FnOnce(&mut Shown) -> T) -> T {
+        self.lock().kinds.get_mut(watched).map(change).unwrap_or_default()
+    }
+
+    /// Takes down what an event shows, and tells of what changed.
+    fn take(&self, resource: &ApiResource, watched: &Watched, event: Event<Metadata>) {
+        let note = |object: &Metadata, note: fn(&mut Shown, Id, &str)| {
+            let text = |field: &Option<String>| field.clone().unwrap_or_default();
+            let Metadata { metadata, .. } = object;
+            let (namespace, name) = (text(&metadata.namespace), text(&metadata.name));
+            self.shown(watched, |shown| note(shown, shown.id(&namespace, &name), &text(&metadata.resource_version)));
+        };
+        match event {
+            Event::Apply(object) => {
+                note(&object, Shown::shows);
+                self.changed(resource, &object, false);
+            }
+            Event::InitApply(object) => {
+                note(&object, Shown::lists);
+                self.changed(resource, &object, false);
+            }
+            Event::Delete(object) => {
+                note(&object, |shown, id, _| shown.loses(id));
+                self.changed(resource, &object, true);
+            }
+            Event::Init => {}
+            Event::InitDone => {
+                let gone = self.shown(watched, Shown::list_ends);
+                self.are_gone(resource, watched, &gone);
+            }
+        }
+    }
+
+    /// Tells whose objects went while nobody watched.
+    fn are_gone(&self, resource: &ApiResource, watched: &Watched, gone: &HashSet<Id>) {
+        if gone.is_empty() {
+            return;
+        }
+        let owners: HashSet<ObjectRef<ClusterStackRelease>> = {
+            let applied = self.lock();
+            let Some(shown) = applied.kinds.get(watched) else { return };
+            let is_gone = |key: &ObjectKey| {
+                (&key.group, &key.kind) == (&resource.group, &resource.kind)
+                    && gone.contains(&shown.id(&key.namespace, &key.name))
+            };
+            applied.objects.iter().filter(|(key, _)| is_gone(key)).map(|(_, known)| known.owner.clone()).collect()
+        };
+        for owner in owners {
+            self.tell(Notice::Applied(owner));
         }
     }
 
@@ -373,3 +487,6 @@ impl Watches {
 fn namespaces_of_classes(clusters: [Option<&ClusterUse>; 2]) -> BTreeSet<String> {
     clusters.into_iter().flatten().filter_map(|cluster| Some(cluster.class.as_ref()?.0.clone())).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,8 @@
 use super::*;
 use serde_json::json;
 
+use crate::api::cluster_stack_release::ResourceStatus;
+
 static NO_SIBLINGS: BTreeMap<String, Sibling> = BTreeMap::new();
 static ALL_READ: BTreeSet<ObjectKey> = BTreeSet::new();
 static NO_FIGHTS: BTreeMap<ObjectKey, String> = BTreeMap::new();
@@ -295,4 +297,42 @@ fn five_corrections_in_ten_minutes_are_a_fight() {
     assert!(is_fight(&five, at(5)));
     assert!(!is_fight(&five[1..], at(5)));
     assert!(!is_fight(&five, at(10)));
+}
+
+#[test]
+fn an_inventory_is_settled_where_it_says_what_is_wanted() {
+    let named = |name: &str| {
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "n"}});
+        let manifest = Manifest::from_value(object).unwrap();
+        Desired { manifest, obstacle: None, create_only: false, replace: false }
+    };
+    let synced = |name: &str, half: &str| Resource {
+        digest: format!("{}.{half}", named(name).manifest.digest()),
+        version: "v1".into(),
+        kind: "ConfigMap".into(),
+        namespace: "n".into(),
+        name: name.into(),
+        status: ResourceStatus::Synced,
+        ..Resource::default()
+    };
+    let (a, b) = (synced("a", "owned"), synced("b", "owned"));
+    let another = Resource { digest: "other.owned".into(), ..b.clone() };
+    let refused = Resource { status: ResourceStatus::NotSynced, ..b.clone() };
+    let elsewhere = Resource { namespace: "m".into(), ..b.clone() };
+    for (what, rows, expected) in [
+        ("all", vec![a.clone(), b.clone()], true),
+        ("in another order", vec![b.clone(), a.clone()], true),
+        ("none", vec![], false),
+        ("one is not applied yet", vec![a.clone()], false),
+        ("one is to go", vec![a.clone(), b.clone(), synced("c", "owned")], false),
+        ("another content is wanted", vec![a.clone(), another], false),
+        ("one is not synced", vec![a.clone(), refused], false),
+        ("one is a newer release's", vec![a.clone(), synced("b", "")], false),
+        ("one is elsewhere", vec![a.clone(), elsewhere], false),
+    ] {
+        assert_eq!(is_settled(&rows, &[named("a"), named("b")]), expected, "{what}");
+    }
+    assert!(!is_settled(&[], &[]));
+    let held = Desired { obstacle: Some((Reason::Forbidden, String::new())), ..named("b") };
+    assert!(!is_settled(&[a, b], &[named("a"), held]));
 }

@@ -1,0 +1,96 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use kube::client::Body;
+use kube::core::GroupVersionKind;
+use serde_json::json;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::*;
+
+/// An API server that has two objects, says nothing of the deletion of one because what a watch goes on from is too old, and lists
+/// the other one then.
+fn forgetful(lists: Arc<AtomicUsize>) -> Client {
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch="));
+        let before = if is_watch { lists.load(Ordering::SeqCst) } else { lists.fetch_add(1, Ordering::SeqCst) };
+        async move {
+            let object = |name: &str| {
+                let metadata = json!({"name": name, "namespace": "n", "resourceVersion": "1"});
+                json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+            };
+            let answer = match (is_watch, before) {
+                (false, 0) => json!({"metadata": {"resourceVersion": "5"}, "items": [object("a"), object("b")]}),
+                (false, _) => json!({"metadata": {"resourceVersion": "9"}, "items": [object("b")]}),
+                (true, 1) => {
+                    let status = json!({"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410});
+                    json!({"type": "ERROR", "object": status})
+                }
+                (true, _) => std::future::pending().await,
+            };
+            http::Response::builder().body(Body::from(format!("{answer}\n").into_bytes()))
+        }
+    });
+    Client::new(service, "default")
+}
+
+fn watches(client: Client) -> (Arc<Watches>, UnboundedReceiver<Notice>, CancellationToken) {
+    let (notices, told) = unbounded_channel();
+    let cancel = CancellationToken::new();
+    (Watches::new(client, notices, cancel.clone(), TaskTracker::new()), told, cancel)
+}
+
+fn map(name: &str) -> ObjectKey {
+    ObjectKey { kind: "ConfigMap".into(), namespace: "n".into(), name: name.into(), ..ObjectKey::default() }
+}
+
+#[tokio::test]
+async fn a_deletion_that_no_watch_showed_is_told_when_all_is_listed_again() {
+    let lists = Arc::new(AtomicUsize::new(0));
+    let (watches, mut told, cancel) = watches(forgetful(Arc::clone(&lists)));
+    let kind =
+        Kind { resource: ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "ConfigMap")), namespaced: true };
+    let owner = |name: &str| ObjectRef::new(name).within("n");
+    for name in ["a", "b"] {
+        watches.remember(&owner(name), &kind, &map(name), "1");
+    }
+    let told = tokio::time::timeout(Duration::from_secs(30), told.recv()).await;
+    assert_eq!(told.unwrap(), Some(Notice::Applied(owner("a"))));
+    assert_eq!(lists.load(Ordering::SeqCst), 2);
+    // It was interrupted a moment ago.
+    assert!(!watches.vouch(&owner("b"), [(&map("b"), &kind)]));
+    cancel.cancel();
+}
+
+#[tokio::test]
+async fn only_the_owners_objects_in_the_version_that_was_shown_are_vouched_for() {
+    let (watches, _told, _cancel) = watches(forgetful(Arc::default()));
+    let kind =
+        Kind { resource: ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "ConfigMap")), namespaced: true };
+    let (owner, other) = (ObjectRef::new("o").within("n"), ObjectRef::new("p").within("n"));
+    let watched = watched(&kind.resource, OWNER_KIND_LABEL);
+    watches.lock().kinds.insert(watched.clone(), Shown::default());
+    for name in ["a", "b", "c"] {
+        watches.remember(&owner, &kind, &map(name), "1");
+    }
+    let event = |name: &str, version: &str| {
+        let metadata = json!({"name": name, "namespace": "n", "resourceVersion": version});
+        serde_json::from_value(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})).unwrap()
+    };
+    for event in [Event::InitApply(event("a", "1")), Event::InitApply(event("b", "1")), Event::InitDone] {
+        watches.take(&kind.resource, &watched, event);
+    }
+    let vouched = |owner: &ObjectRef<ClusterStackRelease>, names: &[&str]| {
+        let keys: Vec<ObjectKey> = names.iter().map(|name| map(name)).collect();
+        watches.vouch(owner, keys.iter().map(|key| (key, &kind)))
+    };
+    assert!(vouched(&owner, &["a", "b"]) && vouched(&owner, &[]));
+    assert!(!vouched(&owner, &["a", "c"]), "it was never shown");
+    assert!(!vouched(&other, &["a"]), "it is another's");
+    watches.take(&kind.resource, &watched, Event::Apply(event("a", "2")));
+    assert!(!vouched(&owner, &["a"]) && vouched(&owner, &["b"]));
+    watches.remember(&owner, &kind, &map("a"), "2");
+    assert!(vouched(&owner, &["a", "b"]));
+    watches.take(&kind.resource, &watched, Event::Delete(event("b", "3")));
+    assert!(!vouched(&owner, &["b"]));
+}
