@@ -317,6 +317,13 @@ pub(super) async fn route(mut noticed: UnboundedReceiver<Notice>, ctx: Arc<Conte
                 let _ = to_addons.unbounded_send(ObjectRef::new(&addon_name(&cluster)).within(&namespace));
             }
             Some(Notice::Definition(group)) => {
+                // What it has now of fields that are no longer defined tells no watch.
+                let has_any = |release: &ClusterStackRelease| {
+                    release.status.as_ref().is_some_and(|status| status.resources.iter().any(|row| row.group == group))
+                };
+                for release in ctx.stack_releases.state().iter().filter(|release| has_any(release)) {
+                    ctx.memory.look_again(&release.uid().unwrap_or_default());
+                }
                 let waits = |release: &ClusterStackRelease| {
                     release.status.as_ref().is_some_and(|status| status::waits_for_kind(status, &group))
                 };

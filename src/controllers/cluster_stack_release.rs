@@ -14,12 +14,13 @@ use tracing::Span;
 
 use self::again::{may_know_more_soon, next};
 use self::reports::write_status;
-use super::delivery::{Delivery, as_recorded, hold_unreadable, is_unseen, leftover, rows};
+use super::delivery::{self, Delivery, as_recorded, hold_unreadable, is_unseen, leftover, rows};
+use super::memory::Inventory;
 use super::origin::{Origin, own_demand};
 use super::owned::owners;
 use super::rights::Rights;
 use super::{Action, Context, Doing, Error, cluster_stack, deletion, provider, reconcile_at, spread};
-use crate::api::cluster_stack_release::{Artifact, Resource as Row, ResourceStatus};
+use crate::api::cluster_stack_release::{Artifact, ClusterStackReleaseStatus, Resource as Row, ResourceStatus};
 use crate::api::condition::{self, ConditionType, Reason, Reported};
 use crate::api::{ClusterStack, ClusterStackRelease, TRACEPARENT};
 use crate::core::inventory::is_unproved;
@@ -47,42 +48,63 @@ pub async fn reconcile(seen: Arc<ClusterStackRelease>, ctx: Arc<Context>) -> Res
     if !ctx.is_ours(&*seen) {
         return Ok(Action::await_change());
     }
-    let Some(release) = as_written(&seen, &ctx).await? else { return Ok(Action::await_change()) };
-    let stack = stack_of(&release, &ctx);
-    if release.metadata.deletion_timestamp.is_some() {
-        return deletion::release(&release, stack.as_deref(), &ctx).await;
+    // What nothing happened to is not even read.
+    if ctx.memory.takes_left(&seen.uid().unwrap_or_default(), seen.resource_version().as_deref())
+        && let Some(next) = Box::pin(pass(&seen, Sight::Cached, &ctx)).await?
+    {
+        return Ok(next);
     }
-    let mut facts = carried_over(&release, &ctx);
+    let Some(release) = as_written(&seen, &ctx).await? else { return Ok(Action::await_change()) };
+    let next = Box::pin(pass(&release, Sight::Read, &ctx)).await?;
+    Ok(next.unwrap_or_else(Action::await_change))
+}
+
+/// From where a release is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sight {
+    /// The cache, which shows what the last pass left: enough to find that nothing is to be done.
+    Cached,
+    /// The API server.
+    Read,
+}
+
+/// The pass, and when the next one comes. `None` where something may be to be done about a release that was not read.
+async fn pass(release: &ClusterStackRelease, sight: Sight, ctx: &Arc<Context>) -> Result<Option<Action>, Error> {
+    let stack = stack_of(release, ctx);
+    if sight == Sight::Cached && (release.metadata.deletion_timestamp.is_some() || release.spec.provider_ref.is_some())
+    {
+        return Ok(None);
+    }
+    if release.metadata.deletion_timestamp.is_some() {
+        return deletion::release(release, stack.as_deref(), ctx).await.map(Some);
+    }
+    let mut facts = carried_over(release, ctx);
     let Some(stack) = stack else {
         let message = "the ClusterStack that owns this release does not exist; what is applied stays. Delete the release, or create the ClusterStack again";
         facts.downloaded = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::OwnerMissing, message));
-        write_status(&release, &ctx, facts).await?;
-        return Ok(Action::requeue(spread(retry::WAITING)));
+        write_status(release, ctx, facts).await?;
+        return Ok(Some(Action::requeue(spread(retry::WAITING))));
     };
     if stack.spec.suspend {
-        return Ok(Action::await_change());
+        return Ok(Some(Action::await_change()));
     }
-    let pass = Pass { release: &release, stack: &stack, ctx: &ctx, asked: asked(&release, &stack) };
+    let pass = Pass { release, stack: &stack, ctx, asked: asked(release, &stack) };
+    if sight == Sight::Cached && pass.asked != facts.reconcile_at {
+        return Ok(None);
+    }
     ctx.memory.begins_to_look(&pass.uid());
-    pass.run(&mut facts).await?;
-    let next = next(&facts, &stack, &release, &ctx);
-    let inventory = (facts.resources.clone(), facts.retained.clone());
-    if let Err(error) = write_status(&release, &ctx, facts).await {
-        ctx.memory.could_not_write(&pass.uid(), inventory);
-        return Err(error);
+    if !pass.run(sight, &mut facts).await? {
+        return Ok(None);
     }
-    ctx.memory.wrote(&pass.uid());
-    let written = fence::written(&pass.uid()).map(|written| written.resource_version);
-    ctx.memory.leaves(&pass.uid(), written.unwrap_or_else(|| release.resource_version()));
-    Ok(next)
+    let next = next(&facts, &stack, release, ctx);
+    pass.end(facts).await?;
+    Ok(Some(next))
 }
 
-/// The release as it is: the cache may be behind our own last write, and the inventory must not be. It is not where it shows what
-/// the last pass left. To one that this process just made nothing was written yet. `None` if it is gone.
+/// The release as it is: the cache may be behind our own last write, and the inventory must not be. To one that this
+/// process just made nothing was written yet. `None` if it is gone.
 async fn as_written(seen: &ClusterStackRelease, ctx: &Context) -> Result<Option<ClusterStackRelease>, Error> {
-    let uid = seen.uid().unwrap_or_default();
-    let is_new = seen.conditions().is_empty() && ctx.memory.is_new(&uid);
-    if is_new || ctx.memory.is_as_left(&uid, seen.resource_version().as_deref()) {
+    if seen.conditions().is_empty() && ctx.memory.is_new(&seen.uid().unwrap_or_default()) {
         return Ok(Some(seen.clone()));
     }
     let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &seen.namespace().unwrap_or_default());
@@ -139,8 +161,9 @@ fn asked(release: &ClusterStackRelease, stack: &ClusterStack) -> String {
 /// What stays as it was unless the pass finds otherwise.
 fn carried_over(release: &ClusterStackRelease, ctx: &Context) -> ReleaseFacts {
     let previous = release.status.clone().unwrap_or_default();
-    let unwritten = ctx.memory.unwritten(&release.uid().unwrap_or_default());
-    let (resources, retained) = unwritten.unwrap_or((previous.resources, previous.retained));
+    let there = (previous.resources, previous.retained);
+    let unwritten = ctx.memory.unwritten(&release.uid().unwrap_or_default(), &there);
+    let (resources, retained) = unwritten.unwrap_or(there);
     let changed = condition::find(&previous.conditions, ConditionType::ArtifactChanged);
     ReleaseFacts {
         generation: release.metadata.generation,
@@ -165,9 +188,10 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// source → release → chart → apply; a step in trouble ends the pass.
-    async fn run(&self, facts: &mut ReleaseFacts) -> Result<(), Error> {
-        let Some(manifests) = self.fetch_and_render(facts).await else { return Ok(()) };
+    /// source → release → chart → apply; a step in trouble ends the pass. Whether it came to an end: not where something may be to be
+    /// done about a release that was not read.
+    async fn run(&self, sight: Sight, facts: &mut ReleaseFacts) -> Result<bool, Error> {
+        let Some(manifests) = self.fetch_and_render(facts).await else { return Ok(true) };
         let namespace = self.release.namespace().unwrap_or_default();
         let rights = self.ctx.rights(&namespace, Some(&self.stack.spec))?;
         let owner = deletion::owner_of(self.release);
@@ -180,12 +204,49 @@ impl Pass<'_> {
             namespace,
             only_namespace: rights.only_namespace.clone(),
         };
-        let (mut desired, kinds) = delivery.desired(manifests).await;
+        let (desired, kinds) = delivery.desired(manifests).await;
         if self.is_as_left((&desired, &kinds), &rights, facts) {
             facts.applied = StepState::Done(String::new());
-            return Ok(());
+            return Ok(true);
         }
-        let looked = self.observe(&delivery, (&desired, &kinds), facts).await?;
+        if sight == Sight::Cached {
+            return Ok(false);
+        }
+        self.ctx.memory.begins_look(&self.uid());
+        self.deliver(&delivery, (desired, kinds), &rights, facts).await?;
+        Ok(true)
+    }
+
+    /// Writes what the pass found; where that fails, the next one goes on from its inventory.
+    async fn end(&self, facts: ReleaseFacts) -> Result<(), Error> {
+        let (memory, uid) = (&self.ctx.memory, self.uid());
+        let inventory = (facts.resources.clone(), facts.retained.clone());
+        if let Err(error) = write_status(self.release, self.ctx, facts).await {
+            memory.could_not_write(&uid, self.written_inventory(), inventory);
+            return Err(error);
+        }
+        memory.wrote(&uid);
+        let written = fence::written(&uid).map(|written| written.resource_version);
+        memory.leaves(&uid, written.unwrap_or_else(|| self.release.resource_version()));
+        Ok(())
+    }
+
+    /// The inventory that is in the status: the one that was read, or that this pass wrote before it sent anything.
+    fn written_inventory(&self) -> Inventory {
+        let written = fence::written(&self.uid()).and_then(|written| serde_json::from_value(written.status).ok());
+        let status: ClusterStackReleaseStatus = written.or_else(|| self.release.status.clone()).unwrap_or_default();
+        (status.resources, status.retained)
+    }
+
+    /// Looks at what lives there, applies, and prunes.
+    async fn deliver(
+        &self,
+        delivery: &Delivery<'_>,
+        (mut desired, kinds): delivery::Wanted,
+        rights: &Rights,
+        facts: &mut ReleaseFacts,
+    ) -> Result<(), Error> {
+        let looked = self.observe(delivery, (&desired, &kinds), facts).await?;
         // A moment ago the release could be made, so its namespace does not end; if it does now, the API server says so.
         let may_end = looked.is_some();
         let mut live = looked.unwrap_or_default();
@@ -240,7 +301,7 @@ impl Pass<'_> {
         facts.resources = rows(&plan, outcomes, &live, &facts.resources);
         facts.applied = StepState::Done(String::new());
         facts.reconcile_at.clone_from(&self.asked);
-        self.prune((&plan, &recorded), &live, &rights, facts).await
+        self.prune((&plan, &recorded), &live, rights, facts).await
     }
 
     /// Fetches, verifies, reads and renders the release; waits for its provider. `None` where the pass ends there.
@@ -398,13 +459,13 @@ impl Pass<'_> {
         rights: &Rights,
         facts: &ReleaseFacts,
     ) -> bool {
+        let Some(looked) = self.ctx.memory.last_look(&self.uid()) else { return false };
         self.asked == facts.reconcile_at
             && facts.retained.is_empty()
             && facts.applied_as == rights.account.as_deref().unwrap_or_default()
-            && self.ctx.memory.has_looked(&self.uid())
             && plan::is_settled(&facts.resources, desired)
             // Each of them has a kind, or an obstacle stood in its way.
-            && self.ctx.watches.vouch(&ObjectRef::from_obj(self.release), kinds)
+            && self.ctx.watches.vouch(&ObjectRef::from_obj(self.release), looked, kinds)
     }
 
     /// What lives there. `None` of a release that this process just made: nothing does, or it is met when it is to be made.

@@ -32,9 +32,26 @@ struct Entry {
     usable: Option<BTreeSet<String>>,
     created: Vec<String>,
     turn: Option<u64>,
-    looked: Option<Instant>,
+    looked: Looked,
     left: Option<String>,
-    unwritten: Option<Inventory>,
+    unwritten: Option<Unwritten>,
+}
+
+/// When all that an object applied was looked at last.
+#[derive(Default)]
+struct Looked {
+    began: Option<Instant>,
+    /// What came of it is written.
+    told: Option<Instant>,
+    /// It is not written yet.
+    untold: Option<Instant>,
+}
+
+/// An inventory that could not be written.
+struct Unwritten {
+    /// The one that was there.
+    over: Inventory,
+    inventory: Inventory,
 }
 
 /// Rows of what is applied, and of what is retained.
@@ -55,6 +72,12 @@ struct Correction {
     times: Vec<Timestamp>,
     last: String,
     left_at: Option<Timestamp>,
+}
+
+impl Entry {
+    fn is_known(&self) -> bool {
+        !self.definition_changed && self.looked.told.is_some_and(|at| at.elapsed() < WHOLE_LOOK)
+    }
 }
 
 impl Memory {
@@ -97,31 +120,52 @@ impl Memory {
         let mut memory = self.lock();
         let entry = memory.entry(uid.to_owned()).or_default();
         if entry.turn.replace(turn) != Some(turn) {
-            (entry.looked, entry.left, entry.unwritten) = (None, None, None);
+            (entry.looked, entry.left, entry.unwritten) = (Looked::default(), None, None);
         }
     }
 
     /// Remembers the version in which a pass left this object.
     pub fn leaves(&self, uid: &str, version: Option<String>) {
-        self.lock().entry(uid.to_owned()).or_default().left = version;
+        if let Some(entry) = self.lock().get_mut(uid) {
+            entry.left = version;
+        }
     }
 
-    /// Whether this is the version in which the last pass left this object: what is seen of it is not behind that.
-    pub fn is_as_left(&self, uid: &str, version: Option<&str>) -> bool {
-        let memory = self.lock();
-        version.is_some() && memory.get(uid).is_some_and(|entry| entry.left.as_deref() == version)
+    /// Whether this is the version in which the last pass left this object, after a look that is not long ago: what is seen of it is not
+    /// behind that. Asked once a pass: one that comes to no end leaves nothing.
+    pub fn takes_left(&self, uid: &str, version: Option<&str>) -> bool {
+        let mut memory = self.lock();
+        let Some(entry) = memory.get_mut(uid) else { return false };
+        let left = entry.left.take();
+        left.is_some() && left.as_deref() == version && entry.is_known()
     }
 
-    /// Remembers that all that this object applied was looked at.
+    /// A look at all that this object applied begins: what the one before found counts no more.
+    pub fn begins_look(&self, uid: &str) {
+        if let Some(entry) = self.lock().get_mut(uid) {
+            entry.looked = Looked { began: Some(Instant::now()), ..Looked::default() };
+        }
+    }
+
+    /// Remembers that all that this object applied was looked at; it counts when what came of it is written.
     pub fn looked(&self, uid: &str) {
-        self.lock().entry(uid.to_owned()).or_default().looked = Some(Instant::now());
+        if let Some(entry) = self.lock().get_mut(uid) {
+            entry.looked.untold = entry.looked.began.take();
+        }
     }
 
-    /// Whether all that this object applied was looked at lately, and no definition of it changed since.
-    pub fn has_looked(&self, uid: &str) -> bool {
+    /// What this object applied is to be looked at in its next pass.
+    pub fn look_again(&self, uid: &str) {
+        if let Some(entry) = self.lock().get_mut(uid) {
+            entry.looked = Looked::default();
+        }
+    }
+
+    /// When all that this object applied was looked at, if that was lately, what came of it is written, and no definition of it
+    /// changed since.
+    pub fn last_look(&self, uid: &str) -> Option<Instant> {
         let memory = self.lock();
-        let is_late = |entry: &Entry| entry.looked.is_none_or(|at| at.elapsed() >= WHOLE_LOOK);
-        memory.get(uid).is_some_and(|entry| !entry.definition_changed && !is_late(entry))
+        memory.get(uid).filter(|entry| entry.is_known())?.looked.told
     }
 
     /// Whether the last pass over this object began with this number of our share, or a later one.
@@ -179,21 +223,26 @@ impl Memory {
     pub fn wrote(&self, uid: &str) {
         if let Some(entry) = self.lock().get_mut(uid) {
             entry.unwritten = None;
+            entry.looked.told = entry.looked.untold.take().or(entry.looked.told);
             if entry.rebuilt == Rebuilt::Found {
                 entry.rebuilt = Rebuilt::Written;
             }
         }
     }
 
-    /// Remembers the inventory that a pass could not write: the next one goes on from it. Looking for what was applied by labels
-    /// asks for every kind there is, which an API server in trouble is to be spared.
-    pub fn could_not_write(&self, uid: &str, inventory: Inventory) {
-        self.lock().entry(uid.to_owned()).or_default().unwritten = Some(inventory);
+    /// Remembers the inventory that a pass could not write over another one: the next one goes on from it. Looking for what was
+    /// applied by labels asks for every kind there is, which an API server in trouble is to be spared.
+    pub fn could_not_write(&self, uid: &str, over: Inventory, inventory: Inventory) {
+        if let Some(entry) = self.lock().get_mut(uid) {
+            entry.unwritten = Some(Unwritten { over, inventory });
+        }
     }
 
-    /// The inventory that the last pass could not write.
-    pub fn unwritten(&self, uid: &str) -> Option<Inventory> {
-        self.lock().get(uid)?.unwritten.clone()
+    /// The inventory that the last pass could not write over the one that is there; `None` where another one is.
+    pub fn unwritten(&self, uid: &str, there: &Inventory) -> Option<Inventory> {
+        let memory = self.lock();
+        let unwritten = memory.get(uid)?.unwritten.as_ref()?;
+        (unwritten.over == *there).then(|| unwritten.inventory.clone())
     }
 
     /// How long ago this was asked of this object for the first time.
@@ -401,43 +450,88 @@ mod tests {
     }
 
     #[test]
-    fn what_was_looked_at_counts_until_others_may_have_written() {
+    fn what_was_looked_at_counts_when_it_is_written_and_until_others_may_have_written() {
         let memory = Memory::default();
-        let knows = || (memory.has_looked("u"), memory.is_as_left("u", Some("7")));
-        assert_eq!(knows(), (false, false));
-        assert!(!memory.is_as_left("u", None));
-        memory.begins("u", 1);
+        let knows = || memory.last_look("u").is_some();
         memory.looked("u");
-        memory.leaves("u", Some("7".to_owned()));
-        assert_eq!(knows(), (true, true));
-        assert!(!memory.is_as_left("u", Some("8")));
+        assert!(!knows(), "nothing is remembered of what has no pass");
+        let looks = || {
+            memory.begins_look("u");
+            assert!(!knows());
+            memory.looked("u");
+            assert!(!knows());
+        };
         memory.begins("u", 1);
-        assert_eq!(knows(), (true, true));
+        looks();
+        memory.wrote("u");
+        assert!(knows());
+        // A pass that does not look.
+        memory.begins("u", 1);
+        memory.wrote("u");
+        assert!(knows());
+        // One that looks, and comes to no end.
+        looks();
+        memory.begins("u", 1);
+        assert!(!knows());
+        looks();
+        memory.wrote("u");
         memory.definition_changed("u");
-        assert_eq!(knows(), (false, true));
+        assert!(!knows());
         memory.retries_refused("u");
-        assert_eq!(knows(), (true, true));
+        assert!(knows());
+        memory.look_again("u");
+        assert!(!knows());
+        looks();
+        memory.wrote("u");
         memory.begins("u", 2);
-        assert_eq!(knows(), (false, false));
+        assert!(!knows());
+    }
+
+    #[test]
+    fn a_version_that_was_left_counts_for_one_pass() {
+        let memory = Memory::default();
+        let ends = || {
+            memory.begins_look("u");
+            memory.looked("u");
+            memory.wrote("u");
+            memory.leaves("u", Some("7".to_owned()));
+        };
+        memory.begins("u", 1);
+        ends();
+        assert!(memory.takes_left("u", Some("7")) && !memory.takes_left("u", Some("7")));
+        ends();
+        assert!(!memory.takes_left("u", Some("8")) && !memory.takes_left("u", Some("7")));
+        ends();
         memory.leaves("u", None);
-        assert!(!memory.is_as_left("u", None));
+        assert!(!memory.takes_left("u", None));
+        ends();
+        memory.look_again("u");
+        assert!(!memory.takes_left("u", Some("7")));
+        ends();
+        memory.begins("u", 2);
+        assert!(!memory.takes_left("u", Some("7")));
     }
 
     #[test]
     fn an_inventory_that_could_not_be_written_is_known_until_it_is() {
         let memory = Memory::default();
-        let inventory = || (vec![Row { name: "a".into(), ..Row::default() }], Vec::new());
-        assert_eq!(memory.unwritten("u"), None);
+        let of = |name: &str| (vec![Row { name: name.into(), ..Row::default() }], Vec::new());
+        let nothing = || (Vec::new(), Vec::new());
+        memory.could_not_write("u", nothing(), of("a"));
+        assert_eq!(memory.unwritten("u", &nothing()), None, "nothing is remembered of what has no pass");
         memory.begins("u", 1);
-        memory.could_not_write("u", inventory());
+        memory.could_not_write("u", nothing(), of("a"));
         memory.begins("u", 1);
-        assert_eq!((memory.unwritten("u"), memory.unwritten("v")), (Some(inventory()), None));
+        assert_eq!(memory.unwritten("u", &nothing()), Some(of("a")));
+        assert_eq!(memory.unwritten("v", &nothing()), None);
+        // Somebody wrote another one meanwhile.
+        assert_eq!(memory.unwritten("u", &of("b")), None);
         memory.wrote("u");
-        assert_eq!(memory.unwritten("u"), None);
+        assert_eq!(memory.unwritten("u", &nothing()), None);
         // Another replica may have had it meanwhile.
-        memory.could_not_write("u", inventory());
+        memory.could_not_write("u", nothing(), of("a"));
         memory.begins("u", 2);
-        assert_eq!(memory.unwritten("u"), None);
+        assert_eq!(memory.unwritten("u", &nothing()), None);
     }
 
     #[test]

@@ -108,6 +108,15 @@ where
     watcher::watcher(api, config).try_filter(is_answer).default_backoff().boxed()
 }
 
+/// The end of a watch, also where it panics: it vouches for nothing any more.
+struct End(Box<dyn Fn() + Send>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0();
+    }
+}
+
 fn watched(resource: &ApiResource, label: &'static str) -> Watched {
     (resource.api_version.clone() + "/" + &resource.kind, label)
 }
@@ -175,11 +184,12 @@ impl Watches {
         }
     }
 
-    /// Whether all of these objects are known to be as `owner` left them, without asking the API server: their watches are well, and
-    /// the last that they showed of each is the version that was remembered.
+    /// Whether all of these objects are known to be as they were when `owner` `looked` at them, without asking the API server: their
+    /// watches are well, were so since then, and the last that they showed of each is the version that was remembered.
     pub fn vouch<'a>(
         &self,
         owner: &ObjectRef<ClusterStackRelease>,
+        looked: Instant,
         objects: impl IntoIterator<Item = (&'a ObjectKey, &'a Kind)>,
     ) -> bool {
         let (applied, now) = (self.lock(), Instant::now());
@@ -187,7 +197,7 @@ impl Watches {
             let known = applied.objects.get(key).filter(|known| known.owner == *owner);
             let shown = applied.kinds.get(&watched(&kind.resource, OWNER_KIND_LABEL));
             known.zip(shown).is_some_and(|(known, shown)| {
-                shown.vouches(shown.id(&key.namespace, &key.name), &known.resource_version, now)
+                shown.vouches(shown.id(&key.namespace, &key.name), &known.resource_version, (looked, now))
             })
         })
     }
@@ -204,6 +214,7 @@ impl Watches {
             let (watches, watched) = (Arc::clone(&self), watched.clone());
             move || watches.shown(&watched, Shown::list_begins)
         };
+        let _end = End(Box::new(begins.clone()));
         let mut events = patiently_from(api, watcher::Config::default().labels(label), begins);
         loop {
             let event = tokio::select! {

@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
 
-/// How long a watch has to be without an error to be believed: longer than it is silent where an answer broke off, with the pause
-/// before the next attempt, and longer than the usual interval, so that each release is looked at once after an interruption.
-const WELL: Duration = Duration::from_mins(6);
+/// How long a watch has to be without an error to be believed: longer than the pauses between its attempts, so that one that is away
+/// is not.
+const WELL: Duration = Duration::from_mins(1);
 
 /// Objects of one watch. Hashes stand for names and versions: there may be hundreds of thousands.
 #[derive(Default)]
@@ -66,10 +66,13 @@ impl Shown {
         self.interrupted = Some(now);
     }
 
-    /// Whether an object is known to be in this version still: it is the last one that was shown of it.
-    pub(super) fn vouches(&self, id: Id, version: &str, now: Instant) -> bool {
-        let is_well = self.interrupted.is_none_or(|at| now.saturating_duration_since(at) >= WELL);
-        self.is_whole && is_well && self.objects.get(&id.0) == Some(&self.hasher.hash_one(version))
+    /// Whether an object is known to be in this version still, in which it was when it was looked at: it is the last one that was
+    /// shown of it, and nothing broke off since.
+    pub(super) fn vouches(&self, id: Id, version: &str, (looked, now): (Instant, Instant)) -> bool {
+        let is_well = |at: Instant| at < looked && now.saturating_duration_since(at) >= WELL;
+        self.is_whole
+            && self.interrupted.is_none_or(is_well)
+            && self.objects.get(&id.0) == Some(&self.hasher.hash_one(version))
     }
 }
 
@@ -78,7 +81,7 @@ mod tests {
     use super::*;
 
     /// What happens to a watch of which an object `a` was remembered in version `1`.
-    #[derive(Clone, Copy, Debug)]
+    #[derive(Clone, Copy, Debug, PartialEq)]
     enum Step {
         Begins,
         Lists(&'static str, &'static str),
@@ -87,17 +90,23 @@ mod tests {
         Loses(&'static str),
         Breaks,
         Waits(u64),
+        /// The object is looked at, and is in version `1` still.
+        Looks,
     }
-    use Step::{Begins, Breaks, Ends, Lists, Loses, Shows, Waits};
+    use Step::{Begins, Breaks, Ends, Lists, Looks, Loses, Shows, Waits};
 
     #[test]
     fn a_watch_vouches_for_what_it_showed_last() {
         let vouches = |steps: &[Step]| {
             let (mut shown, mut now) = (Shown::default(), Instant::now());
+            let mut looked = now;
             for step in steps {
                 take(&mut shown, *step, &mut now);
+                if *step == Looks {
+                    looked = now;
+                }
             }
-            shown.vouches(shown.id("n", "a"), "1", now)
+            shown.vouches(shown.id("n", "a"), "1", (looked, now))
         };
         for unfinished in [&[][..], &[Begins], &[Begins, Lists("a", "1")]] {
             assert!(!vouches(unfinished), "{unfinished:?}");
@@ -111,9 +120,12 @@ mod tests {
             (&[Shows("a", "2"), Shows("a", "1")], true),
             (&[Loses("a")], false),
             (&[Breaks], false),
-            (&[Breaks, Waits(359)], false),
-            (&[Breaks, Waits(360)], true),
-            (&[Breaks, Waits(360), Breaks], false),
+            (&[Breaks, Waits(360)], false),
+            (&[Breaks, Waits(1), Looks], false),
+            (&[Breaks, Waits(1), Looks, Waits(58)], false),
+            (&[Breaks, Waits(1), Looks, Waits(59)], true),
+            (&[Breaks, Waits(60), Looks], true),
+            (&[Breaks, Waits(60), Looks, Breaks, Waits(60)], false),
             // Read anew from the first.
             (&[Begins], false),
             (&[Begins, Lists("a", "1")], false),
@@ -121,7 +133,7 @@ mod tests {
             (&[Begins, Lists("a", "2"), Ends], false),
             (&[Begins, Ends], false),
             // A list that broke off has shown nothing.
-            (&[Begins, Lists("a", "1"), Breaks, Begins, Ends, Waits(360)], false),
+            (&[Begins, Lists("a", "1"), Breaks, Begins, Ends, Waits(60), Looks], false),
         ] {
             let all = [&[Begins, Lists("a", "1"), Ends], steps].concat();
             assert_eq!(vouches(&all), expected, "{steps:?}");
@@ -137,6 +149,7 @@ mod tests {
             Loses(name) => shown.loses(shown.id("n", name)),
             Breaks => shown.breaks(*now),
             Waits(seconds) => *now += Duration::from_secs(seconds),
+            Looks => {}
         }
         HashSet::new()
     }

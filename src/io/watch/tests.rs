@@ -58,7 +58,7 @@ async fn a_deletion_that_no_watch_showed_is_told_when_all_is_listed_again() {
     assert_eq!(told.unwrap(), Some(Notice::Applied(owner("a"))));
     assert_eq!(lists.load(Ordering::SeqCst), 2);
     // It was interrupted a moment ago.
-    assert!(!watches.vouch(&owner("b"), [(&map("b"), &kind)]));
+    assert!(!watches.vouch(&owner("b"), Instant::now(), [(&map("b"), &kind)]));
     cancel.cancel();
 }
 
@@ -82,7 +82,7 @@ async fn only_the_owners_objects_in_the_version_that_was_shown_are_vouched_for()
     }
     let vouched = |owner: &ObjectRef<ClusterStackRelease>, names: &[&str]| {
         let keys: Vec<ObjectKey> = names.iter().map(|name| map(name)).collect();
-        watches.vouch(owner, keys.iter().map(|key| (key, &kind)))
+        watches.vouch(owner, Instant::now(), keys.iter().map(|key| (key, &kind)))
     };
     assert!(vouched(&owner, &["a", "b"]) && vouched(&owner, &[]));
     assert!(!vouched(&owner, &["a", "c"]), "it was never shown");
