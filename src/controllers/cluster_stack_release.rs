@@ -1,6 +1,7 @@
 //! `ClusterStackRelease`: fetches, renders, applies and watches over one release.
 
 mod again;
+mod fetching;
 mod reports;
 
 use std::collections::BTreeMap;
@@ -19,12 +20,12 @@ use super::memory::Inventory;
 use super::origin::{Origin, own_demand};
 use super::owned::owners;
 use super::rights::Rights;
-use super::{Action, Context, Doing, Error, cluster_stack, deletion, provider, reconcile_at, spread};
-use crate::api::cluster_stack_release::{Artifact, ClusterStackReleaseStatus, Resource as Row, ResourceStatus};
+use super::{Action, Context, Doing, Error, cluster_stack, deletion, reconcile_at, spread};
+use crate::api::cluster_stack_release::{ClusterStackReleaseStatus, Resource as Row, ResourceStatus};
 use crate::api::condition::{self, ConditionType, Reason, Reported};
 use crate::api::{ClusterStack, ClusterStackRelease, TRACEPARENT};
 use crate::core::inventory::is_unproved;
-use crate::core::manifest::{Manifest, ObjectKey, label_value};
+use crate::core::manifest::{ObjectKey, label_value};
 use crate::core::name::ReleaseName;
 use crate::core::ownership::Owner;
 use crate::core::plan::{self, Action as Act, Desired, Input, Plan, Sibling};
@@ -33,11 +34,8 @@ use crate::core::status::{ReleaseFacts, StepState, Trouble};
 use crate::io::apply::{self, Outcome};
 use crate::io::fence;
 use crate::io::kinds::Kind;
-use crate::io::lookup::Reader;
 use crate::io::observe::Live;
-use crate::io::release::{FetchedRelease, Job, Objects, Part, Upstream, Wanted};
-use crate::io::source::flights::Waiter;
-use crate::io::source::trust::{Demand, asked_of};
+use crate::io::release::{FetchedRelease, Wanted};
 use crate::io::traces;
 
 /// One pass over a ClusterStackRelease.
@@ -304,153 +302,6 @@ impl Pass<'_> {
         self.prune((&plan, &recorded), &live, rights, facts).await
     }
 
-    /// Fetches, verifies, reads and renders the release; waits for its provider. `None` where the pass ends there.
-    async fn fetch_and_render(&self, facts: &mut ReleaseFacts) -> Option<Vec<Manifest>> {
-        let Some(name) =
-            ReleaseName::of_stack(&self.release.name_any(), &self.stack.spec.provider, &self.stack.spec.name)
-        else {
-            let message = "its name is no release of its ClusterStack; delete it";
-            facts.downloaded = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::SpecInvalid, message));
-            return None;
-        };
-        let origin = Origin::of(self.stack, self.ctx).await;
-        facts.verify = asked_of(&self.demands(origin.as_ref().ok()));
-        let fetched = match self.fetch(&name, origin.as_ref(), facts.artifact.as_ref()).await {
-            Ok(fetched) => self.as_it_is_now(fetched, &name, origin.as_ref(), facts).await,
-            Err(trouble) => {
-                // What was applied does not get worse because its source is away and the store was lost.
-                facts.holds = self.release.status.as_ref().is_some_and(|status| status.ready);
-                if trouble.reason == Reason::ArtifactChanged {
-                    facts.changed_upstream = Some(trouble.message.clone());
-                }
-                facts.downloaded = StepState::Failed(trouble);
-                return None;
-            }
-        };
-        match &fetched.upstream {
-            Upstream::Changed(changed) => {
-                if facts.changed_upstream.as_ref() != Some(changed) {
-                    self.ctx.events.say(self.release, Reason::ArtifactChanged, changed).await;
-                }
-                facts.changed_upstream = Some(changed.clone());
-            }
-            Upstream::Same => facts.changed_upstream = None,
-            // It was so when the source last answered.
-            Upstream::Unknown => {}
-        }
-        facts.downloaded = match &facts.changed_upstream {
-            Some(changed) => StepState::Remarked(Reason::ArtifactChanged, changed.clone()),
-            None => StepState::Done(fetched.bundle.remarks.join("; ")),
-        };
-        facts.kubernetes_version.clone_from(&fetched.bundle.kubernetes_version);
-        facts.node_versions = fetched.bundle.node_versions();
-        facts.artifact = Some(fetched.artifact.clone());
-        if let Some(reference) = &self.release.spec.provider_ref {
-            let template = origin.and_then(|origin| origin.template(self.stack));
-            let state = provider::ensure(self.release, template, reference, self.ctx).await;
-            let done = matches!(state, StepState::Done(_));
-            facts.provider = Some(state);
-            if !done {
-                return None;
-            }
-        }
-        let rendered = match self.render(&fetched).await {
-            Ok(objects) => {
-                for (reason, note) in &objects.told {
-                    self.ctx.events.say(self.release, *reason, note).await;
-                }
-                facts.renew = objects.renew;
-                objects.manifests
-            }
-            Err(trouble) => Err(trouble),
-        };
-        match rendered {
-            Ok(manifests) => {
-                facts.templated = StepState::Done(String::new());
-                Some(manifests)
-            }
-            Err(trouble) => {
-                facts.templated = StepState::Failed(trouble);
-                None
-            }
-        }
-    }
-
-    /// The files that the source has now where nothing came of those that were fetched before: they need no protection.
-    async fn as_it_is_now(
-        &self,
-        before: FetchedRelease,
-        name: &ReleaseName,
-        origin: Result<&Origin, &Trouble>,
-        facts: &ReleaseFacts,
-    ) -> FetchedRelease {
-        let came_of_it =
-            !facts.resources.is_empty() || !facts.retained.is_empty() || self.release.spec.provider_ref.is_some();
-        if came_of_it || !matches!(before.upstream, Upstream::Changed(_)) {
-            return before;
-        }
-        let Ok(now) = self.fetch(name, origin, None).await else { return before };
-        let note = format!(
-            "{name} is {} now; nothing of {} was applied, so the new one is taken",
-            now.artifact.revision, before.artifact.revision
-        );
-        self.ctx.events.say(self.release, Reason::ArtifactChanged, &note).await;
-        now
-    }
-
-    /// Signatures that are asked for; the ClusterStack's own where its source is not known.
-    fn demands(&self, origin: Option<&Origin>) -> Vec<Demand> {
-        origin.map_or_else(|| own_demand(self.stack).into_iter().collect(), |origin| origin.verify.clone())
-    }
-
-    /// The release's files: from the store if they were there before, whatever has become of the source.
-    async fn fetch(
-        &self,
-        name: &ReleaseName,
-        origin: Result<&Origin, &Trouble>,
-        had: Option<&Artifact>,
-    ) -> Result<FetchedRelease, Trouble> {
-        let client = self.ctx.clients.own();
-        let held = match origin {
-            Err(trouble) => Some(trouble.clone()),
-            // What was taken once may be fetched again: it may be in use.
-            Ok(origin) => origin.suspended().or_else(|| origin.refusal(name).filter(|_| had.is_none())),
-        };
-        let verify = self.demands(origin.ok());
-        let waiter = Waiter::Release(ObjectRef::from_obj(self.release));
-        let wanted = Wanted {
-            waiter: Some(&waiter),
-            held: held.as_ref(),
-            had,
-            verify: &verify,
-            pin: &self.stack.spec.pin,
-            again: &self.asked,
-            insists: self.ctx.memory.asks_anew(&self.uid(), &self.asked),
-            ..origin.map_or_else(|_| Wanted::of_nowhere(name), |origin| origin.wanted(name))
-        };
-        let mut fetched = self.ctx.releases.fetch(&client, &wanted, &self.ctx.cancel).await?;
-        fetched.artifact.offered_by = offered_by(had, &fetched.artifact, origin.ok());
-        Ok(fetched)
-    }
-
-    async fn render(&self, fetched: &FetchedRelease) -> Result<Objects, Trouble> {
-        let namespace = self.release.namespace().unwrap_or_default();
-        let rights = self.ctx.rights(&namespace, Some(&self.stack.spec));
-        let rights =
-            rights.map_err(|error| Trouble::new(ErrorClass::Transient, Reason::RenderFailed, error.to_string()))?;
-        let reader = Reader { client: rights.client, kinds: &self.ctx.kinds, only_namespace: rights.only_namespace };
-        let existing = cluster_stack::owned(self.stack, self.ctx);
-        let job = Job {
-            release: fetched,
-            part: Part::Class,
-            reader: &reader,
-            client: &self.ctx.clients.own(),
-            seed: &deletion::seed_of(self.stack),
-            existing: &existing.iter().map(|release| release.name_any()).collect(),
-        };
-        self.ctx.releases.render(&job).await
-    }
-
     /// Whether nothing is to be done, which takes no look: nobody asked for one, the inventory is what is wanted, and the watches
     /// vouch for each object. What watches can't see is found by a look once an hour.
     fn is_as_left(
@@ -584,14 +435,5 @@ impl Pass<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Through which ClusterStackSource the files came. What was fetched from elsewhere does not become a source's own because
-/// the ClusterStack names that source later: it may hold other bytes under the same name.
-fn offered_by(had: Option<&Artifact>, now: &Artifact, origin: Option<&Origin>) -> String {
-    match had.filter(|had| had.digest == now.digest) {
-        Some(had) => had.offered_by.clone(),
-        None => origin.and_then(|origin| origin.shared.as_ref()).map(|shared| shared.name.clone()).unwrap_or_default(),
     }
 }
