@@ -15,6 +15,7 @@ use clusterstack::core::image::build::{Hope, Output, Place, Progress};
 use clusterstack::core::image::pipeline::Pipeline;
 use clusterstack::core::image::recipe;
 use clusterstack::core::node_images::NodeImages as List;
+use clusterstack::io::events::Events;
 use clusterstack::io::image::destination::{
     Claim, Destination, DestinationError, Image as Brought, Meter, Published, Removal,
 };
@@ -24,7 +25,6 @@ use clusterstack::io::image::meter::BuildMetrics;
 use clusterstack::io::image::running::Running;
 use clusterstack::io::image::task::{Report, StepError, Steps};
 use clusterstack::io::members::Members;
-use clusterstack::io::report::Events;
 use clusterstack::io::stored::Unreadable;
 use futures::channel::mpsc;
 use kube::runtime::reflector;

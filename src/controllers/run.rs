@@ -28,6 +28,7 @@ use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource};
 use crate::core::page::PageError;
 use crate::core::share::Reach;
 use crate::io::client::{ClientError, Clients};
+use crate::io::events::Events;
 use crate::io::executable;
 use crate::io::image::log_server::{self, Logs, Pod};
 use crate::io::inputs::Inputs;
@@ -36,7 +37,6 @@ use crate::io::members::{self, Members, Membership};
 use crate::io::place::Standing;
 use crate::io::plain_server;
 use crate::io::release::{Releases, ReleasesError};
-use crate::io::report::Events;
 use crate::io::source::flights::Ground;
 use crate::io::stored::Unreadable;
 use crate::io::telemetry::{self, Metrics, Readiness};
@@ -307,7 +307,10 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
     let (to_provided, provided_triggers) = mpsc::unbounded();
     let (workloads, inputs) = workloads(&parts, tasks);
     let identity = parts.instance.clone();
+    let lines = Lines::new(&parts.ongoing.live.borrow(), &parts.intake);
     let events = Events::new(parts.clients.own(), parts.instance);
+    let (events, said) = events.in_line(lines.have_room(), parts.cancel.clone());
+    tasks.spawn(said);
     let context = Arc::new(Context {
         unreadable: Unreadable::new(events.clone(), tasks.clone()),
         events,
@@ -317,7 +320,7 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
         metrics: parts.metrics,
         releases: parts.releases,
         logs: parts.logs,
-        lines: Lines::new(&parts.ongoing.live.borrow(), &parts.intake),
+        lines,
         settings: parts.settings,
         live: parts.ongoing.live.clone(),
         said: parts.ongoing.said,

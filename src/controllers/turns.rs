@@ -41,6 +41,12 @@ impl Lines {
         }
     }
 
+    /// Whether a ClusterStack and a release that are due would not wait.
+    pub(super) fn have_room(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let (stacks, releases) = (self.stacks.clone(), self.releases.clone());
+        move || stacks.has_room() && releases.has_room()
+    }
+
     /// As many at once as these settings say, from now on.
     pub(super) fn resize(&self, live: &Live) {
         self.stacks.resize(live.stack_concurrency);
@@ -81,6 +87,10 @@ impl Turns {
         });
     }
 
+    fn has_room(&self) -> bool {
+        self.at_once.available_permits() > 0
+    }
+
     /// Waits in line; `None` where nothing new is taken in any more.
     pub(super) async fn next(&self) -> Option<OwnedSemaphorePermit> {
         tokio::select! {
@@ -102,8 +112,9 @@ mod tests {
         let turns = Turns::new(1, CancellationToken::new());
         let free = async || tokio::time::timeout(Duration::from_secs(1), turns.next()).await.ok().flatten();
         let first = free().await;
-        assert!(first.is_some() && free().await.is_none());
+        assert!(first.is_some() && free().await.is_none() && !turns.has_room());
         turns.resize(3);
+        assert!(turns.has_room());
         let (second, third) = (free().await, free().await);
         assert!(second.is_some() && third.is_some() && free().await.is_none());
         turns.resize(1);

@@ -7,6 +7,7 @@ pub mod cso;
 pub mod doctor;
 pub mod drift;
 pub mod dry_run;
+pub mod events;
 pub mod executable;
 pub mod extension_config;
 pub mod fence;

@@ -1,24 +1,16 @@
-//! Status and events: written only when something but time changed.
-
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+//! Status: written only when something but time changed.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::api::condition::{ConditionType, Reason, cut, whole_seconds};
+use crate::api::condition::{ConditionType, Reason, whole_seconds};
 use crate::io::apply;
 use crate::io::fence::{self, Written};
-
-/// Longest note of an event (`events.k8s.io/v1`), in bytes.
-const MAX_NOTE: usize = 1024;
 
 /// Who says in a status that the operator has a fault.
 const FAULT_MANAGER: &str = "clusterstack-fault";
@@ -121,117 +113,4 @@ pub async fn internal_error<K: Resource<DynamicType = ()>>(
 
 fn status_of<K: Serialize>(object: &K) -> Value {
     serde_json::to_value(object).ok().and_then(|mut object| Some(object.get_mut("status")?.take())).unwrap_or_default()
-}
-
-/// How events name any object.
-pub fn reference(object: &Value) -> ObjectReference {
-    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-    ObjectReference {
-        api_version: text("/apiVersion"),
-        kind: text("/kind"),
-        namespace: text("/metadata/namespace"),
-        name: text("/metadata/name"),
-        uid: text("/metadata/uid"),
-        ..ObjectReference::default()
-    }
-}
-
-/// Notes of which it is remembered that they were said.
-const REMEMBERED: usize = 512;
-
-/// Publishes events of the operator. The same note on the same object is one event with a count.
-#[derive(Clone)]
-pub struct Events {
-    client: Client,
-    reporter: Reporter,
-    /// A recorder takes events that differ in their note alone for one and drops the second note, so each note has its own.
-    recorders: Arc<Mutex<HashMap<String, Recorder>>>,
-}
-
-impl Events {
-    /// With the operator's name as reporter.
-    pub fn new(client: Client, instance: String) -> Self {
-        let reporter = Reporter { controller: "clusterstack".into(), instance: Some(instance) };
-        Self { client, reporter, recorders: Arc::default() }
-    }
-
-    fn recorder(&self, note: &str) -> Recorder {
-        let mut recorders = self.recorders.lock().unwrap_or_else(PoisonError::into_inner);
-        if recorders.len() >= REMEMBERED {
-            recorders.clear();
-        }
-        let make = || Recorder::new(self.client.clone(), self.reporter.clone());
-        recorders.entry(note.to_owned()).or_insert_with(make).clone()
-    }
-
-    /// Says that something happened to an object. An event that can't be written is logged: it stops nothing.
-    pub async fn say<K: Resource<DynamicType = ()>>(&self, object: &K, reason: Reason, note: &str) {
-        self.say_of(&object.object_ref(&()), reason, note).await;
-    }
-
-    /// The same of an object that is named.
-    pub async fn say_of(&self, object: &ObjectReference, reason: Reason, note: &str) {
-        if !fence::holds() {
-            // Who has the object now says what is so.
-            return;
-        }
-        if let Err(error) = self.publish(object, reason, note).await {
-            tracing::debug!(%error, %reason, "event not written");
-        }
-    }
-
-    /// The same for what must not be lost.
-    ///
-    /// # Errors
-    /// What the API server said.
-    pub async fn publish(&self, object: &ObjectReference, reason: Reason, note: &str) -> Result<(), kube::Error> {
-        let type_ = match reason {
-            Reason::ReleaseCreated
-            | Reason::ReleaseCollected
-            | Reason::Pruned
-            | Reason::Ready
-            | Reason::WaitsForApproval
-            | Reason::Baking
-            | Reason::Suspended
-            | Reason::Progressing
-            | Reason::SeedCreated
-            | Reason::CertificateRenewed
-            | Reason::ProcessOngoing
-            | Reason::HookBlocked
-            | Reason::DriftCorrected
-            | Reason::StageDone
-            | Reason::Replaced
-            | Reason::WaitingForHelmHook
-            | Reason::StageSkipped
-            | Reason::HelmTestSucceeded
-            | Reason::WaitingForPreCondition
-            | Reason::WaitingForPostCondition
-            | Reason::DeletingObjects
-            | Reason::WaitingForImages
-            | Reason::BuildQueued
-            | Reason::BuildStepStarted
-            | Reason::BuildStepDone
-            | Reason::BuildCancelled
-            | Reason::ImageReady
-            | Reason::ImageMarked
-            | Reason::ImageRemoved
-            | Reason::ImageRetained
-            | Reason::ImageUnused
-            | Reason::Fetching
-            | Reason::Moving
-            | Reason::Deleting
-            | Reason::Succeeded
-            | Reason::SourceSuspended
-            | Reason::Paused => EventType::Normal,
-            _ => EventType::Warning,
-        };
-        let event = Event {
-            type_,
-            reason: reason.as_str().to_owned(),
-            note: Some(cut(note, MAX_NOTE)),
-            action: "Reconcile".to_owned(),
-            secondary: None,
-        };
-        self.recorder(note).publish(&event, object).await
-    }
 }

@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::task::TaskTracker;
 
 use crate::api::condition::Reason;
-use crate::io::report::Events;
+use crate::io::events::Events;
 
 /// Objects of which it is remembered that they can't be read; more are skipped all the same.
 const REMEMBERED: usize = 4096;

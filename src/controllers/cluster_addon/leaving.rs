@@ -9,7 +9,7 @@ use crate::api::condition::Reason;
 use crate::core::addon::stages::{self, AtDeadline};
 use crate::core::addon_config::AddonConfig;
 use crate::core::status::AddonFacts;
-use crate::io::report::reference;
+use crate::io::events::reference;
 
 /// Longest entry of `status.skipped`, in bytes.
 const LONGEST_WORD: usize = 1024;

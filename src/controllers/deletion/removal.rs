@@ -20,7 +20,7 @@ use crate::core::removal::{self, Account, Obstacle, Situation, Verdict};
 use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
 use crate::io::observe::{self, Lists, Target};
-use crate::io::{apply, place, report};
+use crate::io::{apply, events, place};
 
 /// What came of a pass over the objects of a release that goes.
 pub(super) enum Removal {
@@ -119,7 +119,7 @@ pub(super) async fn orphan(
         tracing::warn!(object = %key, release = format!("{namespace}/{name}"), "left where it is");
         let object = json!({"apiVersion": kind.resource.api_version, "kind": key.kind,
             "metadata": {"name": key.name, "namespace": Some(&key.namespace).filter(|namespace| !namespace.is_empty())}});
-        match ctx.events.publish(&report::reference(&object), Reason::Orphaned, &note).await {
+        match ctx.events.publish(&events::reference(&object), Reason::Orphaned, &note).await {
             // Its own namespace goes, too.
             Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
                 tracing::warn!(error = status.message, object = %key, "the event Orphaned can't be written");

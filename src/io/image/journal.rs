@@ -23,8 +23,8 @@ use crate::core::image::build::{Build, Command, Event, Note, Phase, Progress};
 use crate::core::image::pace::Pace;
 use crate::core::image::record::build_of;
 use crate::core::status::{NodeImageFacts, node_image_status};
+use crate::io::events::Events;
 use crate::io::fence;
-use crate::io::report::Events;
 
 /// How often progress is written at most.
 const CHECKPOINT: Duration = Duration::from_secs(3);
