@@ -1,6 +1,10 @@
 //! The process: probes, metrics, signals, and one active replica.
 
+use std::collections::BTreeSet;
+
 use clusterstack::api::condition::Reported;
+use k8s_openapi::api::core::v1::Event;
+use kube::api::{Api, ListParams};
 use serde_json::json;
 
 use crate::harness::{Operator, Proxy, SETTINGS, Weather, World, check, wait_for};
@@ -100,6 +104,30 @@ async fn sigterm_in_the_middle_of_work_ends_it_with_success() {
     for n in 0..8 {
         t.ready(&format!("x-{n}"), "v1").await;
     }
+}
+
+#[tokio::test]
+async fn what_waits_to_be_told_is_told_before_it_ends() {
+    let t = World::new("termtold").await;
+    let repo = t.repo();
+    let names: BTreeSet<String> = (0..12).map(|n| format!("x-{n}")).collect();
+    for n in 0..names.len() {
+        repo.release(&format!("docker-x-1-{n}-v1"), SETTINGS);
+    }
+    // Something waits for its turn nearly all the time: so events wait longer.
+    let one = ["--clusterstack-concurrency", "1", "--clusterstackrelease-concurrency", "1"];
+    let operator = t.operator(&one);
+    for (n, name) in (0..names.len()).map(|n| (n, format!("x-{n}"))) {
+        t.create_stack(&name, &repo.url(), json!({"kubernetesVersion": format!("1.{n}")})).await;
+    }
+    for name in &names {
+        t.ready(name, "v1").await;
+    }
+    assert!(operator.terminate().await.success());
+    let events: Api<Event> = Api::namespaced(t.client.clone(), &t.namespace);
+    let told = events.list(&ListParams::default()).await.unwrap().items.into_iter();
+    let told = told.map(|event| event.involved_object).filter(|object| object.kind.as_deref() == Some("ClusterStack"));
+    assert_eq!(told.filter_map(|object| object.name).collect::<BTreeSet<_>>(), names);
 }
 
 #[tokio::test]
