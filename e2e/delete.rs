@@ -6,7 +6,9 @@ use clusterstack::core::ownership::Owner;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::harness::{CLASS, CLUSTER_API, INFRASTRUCTURE, Repo, SETTINGS, World, check, cluster};
+use crate::harness::{
+    CLASS, CLUSTER_API, INFRASTRUCTURE, Operator, Proxy, Repo, SETTINGS, Weather, World, check, cluster,
+};
 
 const V1: &str = "docker-x-1-34-v1";
 const ALL: [(&str, &str); 4] = [
@@ -168,16 +170,37 @@ async fn deletion_needs_neither_the_source_nor_the_store() {
 }
 
 #[tokio::test]
-async fn a_release_that_never_rendered_does_not_hang() {
+async fn a_release_that_never_rendered_goes_without_a_search_for_what_it_applied() {
     let t = World::new("never").await;
-    let _operator = t.operator(&[]);
+    let proxy = Proxy::start(t.client.clone(), t.dir()).await;
+    proxy.set(Weather::Fair);
+    let _operator = Operator::start(&t, proxy.kubeconfig(), &[]);
     let repo = t.repo();
     repo.release(V1, "{{ fail \"on purpose\" }}");
     t.create_stack("x", &repo.url(), json!({})).await;
     t.release_says(V1, ConditionType::Ready, "False", "RenderFailed").await;
+    t.stack_says("x", ConditionType::Ready, "False", "ReleaseNotReady").await;
+    let before = proxy.requests();
     t.delete_stack("x").await;
     t.stack_gone("x").await;
     t.release_gone(V1).await;
+    // A search asks for each kind, of which there are more than a hundred.
+    let requests = proxy.requests() - before;
+    assert!(requests < 40, "{requests} requests");
+}
+
+#[tokio::test]
+async fn what_a_release_applied_is_found_where_another_process_deletes_it_and_no_status_tells() {
+    let t = World::new("lost").await;
+    let operator = t.operator(&[]);
+    ready(&t).await;
+    operator.kill();
+    let nothing = Patch::Merge(json!({"status": null}));
+    t.releases().patch_status(V1, &PatchParams::default(), &nothing).await.unwrap();
+    t.delete_stack("x").await;
+    let _operator = t.operator(&[]);
+    t.stack_gone("x").await;
+    are_there(&t, false).await;
 }
 
 #[tokio::test]

@@ -223,7 +223,7 @@ async fn in_use(
 /// which the labels of objects say that somebody does, or can't be read. Why they can't.
 async fn hold_without_inventory(stack: &ClusterStack, selected: &mut Selection, ctx: &Context) -> Option<String> {
     let mut unknown = None;
-    for release in owned(stack, ctx).iter().filter(|release| deletion::lacks_inventory(release)) {
+    for release in owned(stack, ctx).iter().filter(|release| deletion::lacks_inventory(release, ctx)) {
         let name = release.name_any();
         let Some(at) = selected.delete.iter().position(|goes| goes.object_name() == name) else { continue };
         let kept = match deletion::is_used_by_labels(release, stack, ctx).await {

@@ -78,7 +78,7 @@ pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action,
     let mut prints = Vec::new();
     for release in &releases {
         let mut rows = rows_of(release);
-        if !orphan && lacks_inventory(release) && release.metadata.deletion_timestamp.is_none() {
+        if !orphan && lacks_inventory(release, ctx) && release.metadata.deletion_timestamp.is_none() {
             // Where that fails its own pass looks once more, before anything of it goes.
             rows.extend(rows_by_labels(release, stack, ctx).await.unwrap_or_default());
         }
@@ -207,9 +207,11 @@ pub(super) fn newer(
     owned.iter().filter(is_newer).filter_map(rows).collect()
 }
 
-/// Whether nothing says what a release applied.
-pub(super) fn lacks_inventory(release: &ClusterStackRelease) -> bool {
+/// Whether nothing says what a release applied. Of one that this process made, and for which it never came to sending
+/// anything, it is known: nothing.
+pub(super) fn lacks_inventory(release: &ClusterStackRelease, ctx: &Context) -> bool {
     release.status.as_ref().is_none_or(|status| is_unproved(&status.resources))
+        && !ctx.memory.is_new(&release.uid().unwrap_or_default())
 }
 
 /// Group and kind of the Cluster API templates of an inventory.
@@ -246,7 +248,7 @@ pub(super) async fn release(
         ctx.rights_as(&namespace, Some(applied_as).filter(|name| !name.is_empty()))?
     };
     let targets = removal::targets_of(release, &rights, ctx).await?;
-    if lacks_inventory(release) {
+    if lacks_inventory(release, ctx) {
         // An inventory that was lost tells of no ClusterClass that somebody uses: what was found by its labels does.
         let found: Vec<Row> = rows.into_iter().chain(targets.iter().map(row_of_target)).collect();
         if let Some(trouble) = users_of(&[Print::of(release, &found)], ctx).await {

@@ -39,7 +39,11 @@ pub(super) async fn targets_of(
     rights: &Rights,
     ctx: &Context,
 ) -> Result<Vec<Target>, Error> {
-    if lacks_inventory(release) { labelled(release, rights, ctx).await } else { targets(&rows_of(release), ctx).await }
+    if lacks_inventory(release, ctx) {
+        labelled(release, rights, ctx).await
+    } else {
+        targets(&rows_of(release), ctx).await
+    }
 }
 
 /// What the labels of objects say that the release applied.
