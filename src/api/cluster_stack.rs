@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::condition::Condition;
 use super::source::{Approval, Pin, Receiver, Source, SourceReference, Verify};
-use super::{INTERVAL_MESSAGE, INTERVAL_RULE};
+use super::{INTERVAL_MESSAGE, INTERVAL_RULE, PROVIDER_REF_MESSAGE, PROVIDER_REF_RULE, VERIFY_MESSAGE, VERIFY_RULE};
 
 /// What a ClusterStack should bring: which releases, from where, applied how.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -41,18 +41,14 @@ use super::{INTERVAL_MESSAGE, INTERVAL_RULE};
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("self.noProvider || has(self.providerRef) || has(self.sourceRef)").message("providerRef is needed unless noProvider is true or sourceRef names a source with a provider").reason(Reason::FieldValueRequired),
-    validation = Rule::new("!has(self.providerRef) || (has(self.providerRef.kind) && self.providerRef.kind.endsWith('Template') && has(self.providerRef.name) && self.providerRef.name != '' && has(self.providerRef.apiVersion) && self.providerRef.apiVersion != '')").message("providerRef must name apiVersion, kind (one that ends in Template) and name"),
     validation = Rule::new("!(has(self.source) && has(self.sourceRef))").message("source and sourceRef exclude each other: set one"),
     validation = Rule::new("self.provider == oldSelf.provider").message("provider is immutable: create another ClusterStack"),
     validation = Rule::new("self.name == oldSelf.name").message("name is immutable: create another ClusterStack"),
     validation = Rule::new("self.kubernetesVersion == oldSelf.kubernetesVersion").message("kubernetesVersion is immutable: create another ClusterStack"),
     validation = Rule::new("self.channel == oldSelf.channel").message("channel is immutable: create another ClusterStack"),
-    validation = Rule::new("!has(self.versions) || self.channel != 'stable' || self.versions.all(v, !v.contains('-'))").message("the stable channel has versions like v2; versions like v0-sha.abc belong to channel custom"),
-    validation = Rule::new("!has(self.versions) || self.channel != 'custom' || self.versions.all(v, v.contains('-'))").message("channel custom has versions like v0-sha.abc; versions like v2 belong to the stable channel"),
+    validation = Rule::new("!has(self.versions) || self.versions.all(v, v.contains('-') == (self.channel == 'custom'))").message("versions like v2 belong to the stable channel, versions like v0-sha.abc belong to channel custom"),
     validation = Rule::new("!has(self.preReleases) || self.preReleases.size() == 0 || self.channel == 'custom'").message("preReleases is for channel custom: the stable channel has none"),
-    validation = Rule::new("!has(self.verify) || !has(self.source) || !has(self.verify.git) || has(self.source.git)").message("verify.git is for source git: use verify.cosign for oci, and verify.checksums for github, gitlab and directory"),
-    validation = Rule::new("!has(self.verify) || !has(self.source) || !has(self.verify.cosign) || has(self.source.oci)").message("verify.cosign is for source oci: use verify.git for git, and verify.checksums for github, gitlab and directory"),
-    validation = Rule::new("!has(self.verify) || !has(self.source) || !has(self.verify.checksums) || !(has(self.source.git) || has(self.source.oci))").message("verify.checksums is for sources github, gitlab and directory: use verify.git for git, and verify.cosign for oci"),
+    validation = Rule::new(VERIFY_RULE).message(VERIFY_MESSAGE),
 )]
 pub struct ClusterStackSpec {
     /// Infrastructure provider of the cluster stack, for example `openstack`.
@@ -90,6 +86,7 @@ pub struct ClusterStackSpec {
 
     /// The provider's template (`…Template`) from which each release gets its provider object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new(PROVIDER_REF_RULE).message(PROVIDER_REF_MESSAGE))]
     pub provider_ref: Option<ObjectReference>,
 
     /// Where releases come from.

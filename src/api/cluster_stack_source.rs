@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::cluster_stack::{Channel, LastPoll};
 use super::condition::Condition;
 use super::source::{Receiver, Source, Verify};
-use super::{INTERVAL_MESSAGE, INTERVAL_RULE};
+use super::{INTERVAL_MESSAGE, INTERVAL_RULE, PROVIDER_REF_MESSAGE, PROVIDER_REF_RULE, VERIFY_MESSAGE, VERIFY_RULE};
 
 /// Where releases come from, how it is polled, and what of it is on offer to whom.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -37,12 +37,7 @@ use super::{INTERVAL_MESSAGE, INTERVAL_RULE};
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].message")
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(
-    validation = Rule::new("!has(self.providerRef) || (has(self.providerRef.kind) && self.providerRef.kind.endsWith('Template') && has(self.providerRef.name) && self.providerRef.name != '' && has(self.providerRef.apiVersion) && self.providerRef.apiVersion != '')").message("providerRef must name apiVersion, kind (one that ends in Template) and name"),
-    validation = Rule::new("!has(self.verify) || !has(self.source) || !has(self.verify.git) || has(self.source.git)").message("verify.git is for source git: use verify.cosign for oci, and verify.checksums for github, gitlab and directory"),
-    validation = Rule::new("!has(self.verify) || !has(self.source) || !has(self.verify.cosign) || has(self.source.oci)").message("verify.cosign is for source oci: use verify.git for git, and verify.checksums for github, gitlab and directory"),
-    validation = Rule::new("!has(self.verify) || !has(self.source) || !has(self.verify.checksums) || !(has(self.source.git) || has(self.source.oci))").message("verify.checksums is for sources github, gitlab and directory: use verify.git for git, and verify.cosign for oci"),
-)]
+#[x_kube(validation = Rule::new(VERIFY_RULE).message(VERIFY_MESSAGE))]
 pub struct ClusterStackSourceSpec {
     /// Where releases come from.
     pub source: Source,
@@ -75,6 +70,7 @@ pub struct ClusterStackSourceSpec {
 
     /// The provider's template (`…Template`) for ClusterStacks that name none; of this object's namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new(PROVIDER_REF_RULE).message(PROVIDER_REF_MESSAGE))]
     pub provider_ref: Option<ObjectReference>,
 }
 

@@ -163,6 +163,14 @@ pub const SHARD_CLASS: &str = "clusterstack.x-k8s.io/shard-class";
 const INTERVAL_RULE: &str = "self != '' && self.matches('^([0-9]{1,5}([.][0-9]{1,6})?h)?([0-9]{1,7}([.][0-9]{1,6})?m)?([0-9]{1,9}([.][0-9]{1,6})?s)?([0-9]{1,9}ms)?$') && duration(self) >= duration('10s')";
 /// What is said of an interval that is none.
 const INTERVAL_MESSAGE: &str = "interval must be at least 10s, in hours, minutes and seconds such as 1h30m";
+/// What a reference to a provider's template has to be, in CEL.
+const PROVIDER_REF_RULE: &str = "has(self.kind) && self.kind.endsWith('Template') && has(self.name) && self.name != '' && has(self.apiVersion) && self.apiVersion != ''";
+/// What is said of a reference to something else.
+const PROVIDER_REF_MESSAGE: &str = "providerRef must name apiVersion, kind (one that ends in Template) and name";
+/// Which verification a source can have, in CEL. One rule for all, for every write of an object weighs each rule.
+const VERIFY_RULE: &str = "!has(self.verify) || !has(self.source) || ((!has(self.verify.git) || has(self.source.git)) && (!has(self.verify.cosign) || has(self.source.oci)) && (!has(self.verify.checksums) || !(has(self.source.git) || has(self.source.oci))))";
+/// What is said of a verification that its source can't have.
+const VERIFY_MESSAGE: &str = "verify.git is for source git, verify.cosign is for source oci, and verify.checksums is for sources github, gitlab and directory";
 /// Cluster API's label: the Cluster an object belongs to.
 pub const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 

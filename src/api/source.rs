@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Where releases come from: exactly one of the fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.git), has(self.github), has(self.gitlab), has(self.oci), has(self.directory)].filter(x, x).size() == 1").message("exactly one source is needed: git, github, gitlab, oci or directory"))]
+#[x_kube(validation = Rule::new("(has(self.git) ? 1 : 0) + (has(self.github) ? 1 : 0) + (has(self.gitlab) ? 1 : 0) + (has(self.oci) ? 1 : 0) + (has(self.directory) ? 1 : 0) == 1").message("exactly one source is needed: git, github, gitlab, oci or directory"))]
 pub struct Source {
     /// Tags of a Git repository; the tree of a tag is the release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
