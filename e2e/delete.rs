@@ -170,23 +170,78 @@ async fn deletion_needs_neither_the_source_nor_the_store() {
 }
 
 #[tokio::test]
-async fn a_release_that_never_rendered_goes_without_a_search_for_what_it_applied() {
+async fn releases_that_never_rendered_go_by_few_searches_for_what_they_applied() {
+    const STACKS: usize = 12;
     let t = World::new("never").await;
     let proxy = Proxy::start(t.client.clone(), t.dir()).await;
     proxy.set(Weather::Fair);
     let _operator = Operator::start(&t, proxy.kubeconfig(), &[]);
     let repo = t.repo();
+    let names: Vec<String> = (0..STACKS).map(|n| format!("x{n}")).collect();
+    for name in &names {
+        repo.release(&format!("docker-{name}-1-34-v1"), "{{ fail \"on purpose\" }}");
+    }
+    for name in &names {
+        t.create_stack(name, &repo.url(), json!({"name": name})).await;
+    }
+    for name in &names {
+        t.stack_says(name, ConditionType::Ready, "False", "ReleaseNotReady").await;
+    }
+    let before = proxy.requests();
+    for name in &names {
+        t.delete_stack(name).await;
+    }
+    for name in &names {
+        t.stack_gone(name).await;
+        t.release_gone(&format!("docker-{name}-1-34-v1")).await;
+    }
+    // A search asks for each kind, of which there are more than a hundred.
+    let requests = proxy.requests() - before;
+    assert!(requests < STACKS * 100, "{requests} requests");
+}
+
+#[tokio::test]
+async fn what_an_earlier_release_of_that_name_left_goes_with_one_that_never_rendered() {
+    let t = World::new("earlier").await;
+    let operator = t.operator(&[]);
+    let repo = ready(&t).await;
+    // As somebody does who can't wait, or a restore without the status and the release.
+    operator.kill();
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    t.delete_stack("x").await;
+    t.stacks().patch("x", &PatchParams::default(), &free).await.unwrap();
+    t.stack_gone("x").await;
+    t.delete(API_VERSION, "ClusterStackRelease", V1).await;
+    t.releases().patch(V1, &PatchParams::default(), &free).await.unwrap();
+    t.release_gone(V1).await;
+    are_there(&t, true).await;
+
+    let _operator = t.operator(&[]);
     repo.release(V1, "{{ fail \"on purpose\" }}");
     t.create_stack("x", &repo.url(), json!({})).await;
     t.release_says(V1, ConditionType::Ready, "False", "RenderFailed").await;
-    t.stack_says("x", ConditionType::Ready, "False", "ReleaseNotReady").await;
-    let before = proxy.requests();
     t.delete_stack("x").await;
     t.stack_gone("x").await;
-    t.release_gone(V1).await;
-    // A search asks for each kind, of which there are more than a hundred.
-    let requests = proxy.requests() - before;
-    assert!(requests < 40, "{requests} requests");
+    are_there(&t, false).await;
+}
+
+#[tokio::test]
+async fn copies_with_our_labels_stay_where_an_inventory_was_lost() {
+    let t = World::new("lostcopy").await;
+    let operator = t.operator(&[]);
+    ready(&t).await;
+    let labels = t.get("v1", "ConfigMap", V1).await.unwrap()["metadata"]["labels"].clone();
+    let copy = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "copied", "labels": labels}});
+    t.apply_as("somebody", &copy).await;
+    operator.kill();
+    let nothing = Patch::Merge(json!({"status": null}));
+    t.releases().patch_status(V1, &PatchParams::default(), &nothing).await.unwrap();
+    t.delete_stack("x").await;
+    let _operator = t.operator(&[]);
+    t.stack_gone("x").await;
+    are_there(&t, false).await;
+    assert!(t.config_map("copied").await.is_some());
+    t.event("Orphaned", "the operator never applied it").await;
 }
 
 #[tokio::test]

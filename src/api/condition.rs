@@ -182,7 +182,8 @@ vocabulary! {
     FailedToDeleteObjects,
     /// The ServiceAccount by which it was applied is gone, or its rights are: nothing is deleted with other rights.
     ServiceAccountMissing,
-    /// An object was left where it is: its release went with its namespace, and the rights to delete it were gone.
+    /// An object was left where it is: its release went with its namespace, and the rights to delete it were gone; or it has nothing but
+    /// the labels of a release whose inventory was lost.
     Orphaned,
     /// The namespace is being deleted: nothing is applied any more.
     NamespaceTerminating,

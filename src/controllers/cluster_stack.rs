@@ -223,7 +223,7 @@ async fn in_use(
 /// which the labels of objects say that somebody does, or can't be read. Why they can't.
 async fn hold_without_inventory(stack: &ClusterStack, selected: &mut Selection, ctx: &Context) -> Option<String> {
     let mut unknown = None;
-    for release in owned(stack, ctx).iter().filter(|release| deletion::lacks_inventory(release, ctx)) {
+    for release in owned(stack, ctx).iter().filter(|release| deletion::lacks_inventory(release)) {
         let name = release.name_any();
         let Some(at) = selected.delete.iter().position(|goes| goes.object_name() == name) else { continue };
         let kept = match deletion::is_used_by_labels(release, stack, ctx).await {
@@ -337,9 +337,11 @@ async fn create(
     .map_err(kube::Error::SerdeError)?;
     let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &namespace);
     let params = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
+    // Before it is made: whoever has it after a later one may have applied it.
+    let turn = ctx.seats.turn();
     match api.create(&params, &release).await {
         Ok(made) => {
-            ctx.memory.made(&made.uid().unwrap_or_default());
+            ctx.memory.made(&made.uid().unwrap_or_default(), turn);
             tell_created(stack, name, ctx).await;
             Ok(None)
         }

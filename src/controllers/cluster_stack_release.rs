@@ -271,6 +271,11 @@ impl Pass<'_> {
             facts.applied = StepState::Failed(Trouble::new(ErrorClass::Waiting, Reason::NamespaceTerminating, message));
             return Ok(());
         }
+        if !self.is_still_wanted() {
+            let message = "it was deleted meanwhile: nothing is applied any more".to_owned();
+            facts.applied = StepState::Failed(Trouble::new(ErrorClass::Waiting, Reason::Deleting, message));
+            return Ok(());
+        }
         facts.applied_as = rights.account.clone().unwrap_or_default();
         let intent = Self::intent(&plan, facts);
         let sending = Box::pin(delivery.apply_and_look((&mut plan, &mut live), (&desired, &kinds), decide));
@@ -332,6 +337,12 @@ impl Pass<'_> {
             return Ok(None);
         }
         delivery.observe(desired, recorded, Some((&self.ctx.memory, &uid))).await.map(Some)
+    }
+
+    /// Whether the release is still there, and stays: fetching and rendering take their time.
+    fn is_still_wanted(&self) -> bool {
+        let now = self.ctx.stack_releases.get(&ObjectRef::from_obj(self.release));
+        now.is_some_and(|now| now.uid() == self.release.uid() && now.metadata.deletion_timestamp.is_none())
     }
 
     fn uid(&self) -> String {

@@ -1,6 +1,7 @@
 //! Deletion: nothing while somebody uses a release; then in order, ClusterClasses first, each waited for.
 
 mod removal;
+mod search;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 
 use self::removal::Removal;
+pub use self::search::Searches;
 use super::cluster_stack::{self, is_owned, views, write_status};
 use super::delivery;
 use super::{Action, Context, Doing, Error, reconcile_at};
@@ -78,8 +80,10 @@ pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action,
     let mut prints = Vec::new();
     for release in &releases {
         let mut rows = rows_of(release);
-        if !orphan && lacks_inventory(release, ctx) && release.metadata.deletion_timestamp.is_none() {
-            // Where that fails its own pass looks once more, before anything of it goes.
+        let is_new = ctx.memory.is_new(&release.uid().unwrap_or_default());
+        if !orphan && lacks_inventory(release) && !is_new && release.metadata.deletion_timestamp.is_none() {
+            // Where that fails its own pass looks once more, before anything of it goes. That is enough for one that never came to be
+            // applied.
             rows.extend(rows_by_labels(release, stack, ctx).await.unwrap_or_default());
         }
         prints.push(Print::of(release, &rows));
@@ -207,11 +211,10 @@ pub(super) fn newer(
     owned.iter().filter(is_newer).filter_map(rows).collect()
 }
 
-/// Whether nothing says what a release applied. Of one that this process made, and for which it never came to sending
-/// anything, it is known: nothing.
-pub(super) fn lacks_inventory(release: &ClusterStackRelease, ctx: &Context) -> bool {
+/// Whether nothing says what a release applied. That is so too where this process made it and never came to sending anything for it:
+/// one of that name may have been there before, whose finalizer somebody took away, or which a restore of a backup left out.
+pub(super) fn lacks_inventory(release: &ClusterStackRelease) -> bool {
     release.status.as_ref().is_none_or(|status| is_unproved(&status.resources))
-        && !ctx.memory.is_new(&release.uid().unwrap_or_default())
 }
 
 /// Group and kind of the Cluster API templates of an inventory.
@@ -247,8 +250,15 @@ pub(super) async fn release(
         let applied_as = release.status.as_ref().map(|status| status.applied_as.as_str()).unwrap_or_default();
         ctx.rights_as(&namespace, Some(applied_as).filter(|name| !name.is_empty()))?
     };
-    let targets = removal::targets_of(release, &rights, ctx).await?;
-    if lacks_inventory(release, ctx) {
+    let targets = match removal::targets_of(release, &rights, ctx).await {
+        Ok(targets) => targets,
+        // Half of it is not enough.
+        Err(error) => {
+            let message = format!("nothing is deleted: {}", error.message());
+            return held(release, ctx, Trouble::new(ErrorClass::Waiting, Reason::UsageUnknown, message)).await;
+        }
+    };
+    if lacks_inventory(release) {
         // An inventory that was lost tells of no ClusterClass that somebody uses: what was found by its labels does.
         let found: Vec<Row> = rows.into_iter().chain(targets.iter().map(row_of_target)).collect();
         if let Some(trouble) = users_of(&[Print::of(release, &found)], ctx).await {
@@ -256,8 +266,9 @@ pub(super) async fn release(
         }
     }
     match removal::remove((release, &targets), &rights, ctx).await? {
-        Removal::Done { orphaned } => {
+        Removal::Done { orphaned, copies } => {
             removal::orphan(release, &rights, &orphaned, ctx).await?;
+            removal::leave(release, &copies, ctx).await?;
             finish(release, ctx).await
         }
         Removal::Held(trouble) => held(release, ctx, trouble).await,
@@ -297,7 +308,7 @@ pub(super) async fn is_used_by_labels(
 /// What the labels of objects say that a release applied.
 async fn rows_by_labels(release: &ClusterStackRelease, stack: &ClusterStack, ctx: &Context) -> Result<Vec<Row>, Error> {
     let rights = ctx.rights(&release.namespace().unwrap_or_default(), Some(&stack.spec))?;
-    Ok(removal::labelled(release, &rights, ctx).await?.iter().map(row_of_target).collect())
+    Ok(search::labelled(release, &rights, ctx).await?.iter().map(row_of_target).collect())
 }
 
 fn row_of_target(target: &Target) -> Row {

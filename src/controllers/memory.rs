@@ -27,7 +27,7 @@ struct Entry {
     definition_changed: bool,
     begun: Option<Instant>,
     rebuilt: Rebuilt,
-    is_new: bool,
+    made: Option<u64>,
     asked: Option<String>,
     usable: Option<BTreeSet<String>>,
     created: Vec<String>,
@@ -122,6 +122,7 @@ impl Memory {
         if entry.turn.replace(turn) != Some(turn) {
             (entry.looked, entry.left, entry.unwritten) = (Looked::default(), None, None);
         }
+        entry.made = entry.made.filter(|made| *made == turn);
     }
 
     /// Remembers the version in which a pass left this object.
@@ -250,19 +251,20 @@ impl Memory {
         self.lock().entry(uid.to_owned()).or_default().begun.get_or_insert_with(Instant::now).elapsed()
     }
 
-    /// Remembers that this process made this object just now: nothing can have been applied for it.
-    pub fn made(&self, uid: &str) {
-        self.lock().entry(uid.to_owned()).or_default().is_new = true;
+    /// Remembers that this process made this object just now, by which number of our share: nothing can have been applied for it,
+    /// but for one of that name before.
+    pub fn made(&self, uid: &str, turn: u64) {
+        self.lock().entry(uid.to_owned()).or_default().made = Some(turn);
     }
 
     /// Whether this process made this object and did not take that up yet.
     pub fn is_new(&self, uid: &str) -> bool {
-        self.lock().get(uid).is_some_and(|entry| entry.is_new)
+        self.lock().get(uid).is_some_and(|entry| entry.made.is_some())
     }
 
     /// Whether this process made this object and has not asked that before.
     pub fn takes_new(&self, uid: &str) -> bool {
-        self.lock().get_mut(uid).is_some_and(|entry| std::mem::take(&mut entry.is_new))
+        self.lock().get_mut(uid).is_some_and(|entry| entry.made.take().is_some())
     }
 
     /// Whether there are releases among those that are usable now which were not before: by the last status of this process, for a
@@ -351,8 +353,18 @@ mod tests {
     fn what_was_just_made_is_new_once() {
         let memory = Memory::default();
         assert!(!memory.takes_new("u"));
-        memory.made("u");
+        memory.made("u", 1);
         assert_eq!([memory.takes_new("v"), memory.takes_new("u"), memory.takes_new("u")], [false, true, false]);
+    }
+
+    #[test]
+    fn what_another_may_have_taken_up_meanwhile_is_new_no_more() {
+        let memory = Memory::default();
+        memory.made("u", 1);
+        memory.begins("u", 1);
+        assert!(memory.is_new("u"));
+        memory.begins("u", 2);
+        assert!(!memory.is_new("u") && !memory.takes_new("u"));
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub mod upgrade;
 mod upgrade_plans;
 
 pub use controller::Action;
+pub use deletion::Searches;
 pub use handover::Handover;
 pub use memory::Memory;
 pub use moves::Moves;
@@ -125,6 +126,8 @@ pub struct Context {
     pub pokes: Pokes,
     /// What is remembered between passes and may be lost.
     pub memory: Memory,
+    /// What was found by labels for releases that go.
+    pub searches: Searches,
     /// What is taken to another management cluster.
     pub moves: Moves,
     /// Namespaces that stood a moment ago.

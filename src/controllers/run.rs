@@ -21,8 +21,8 @@ use super::passes::{has_read_all, timed_release, timed_source, timed_stack};
 use super::receiver::{self, Bucket, Hooks, Tokens};
 use super::shared_settings::Ongoing;
 use super::{
-    Caches, Context, FirstRead, Handover, Lines, Memory, Moves, Owned, Pokes, Seats, admission, cluster_addon,
-    handover, image_provider, page, runtime_hooks, served, shard, upgrade_plans,
+    Caches, Context, FirstRead, Handover, Lines, Memory, Moves, Owned, Pokes, Searches, Seats, admission,
+    cluster_addon, handover, image_provider, page, runtime_hooks, served, shard, upgrade_plans,
 };
 use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource};
 use crate::core::page::PageError;
@@ -336,6 +336,7 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
         seats: Seats::new(parts.members),
         handover: Handover::default(),
         memory: Memory::default(),
+        searches: Searches::default(),
         moves: Moves::default(),
         standing: Standing::default(),
         intake: parts.intake.clone(),

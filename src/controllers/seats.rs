@@ -67,6 +67,11 @@ impl Seats {
         Self { members, classes: Arc::default() }
     }
 
+    /// The number of our share: another one after each change of who shares the work.
+    pub(super) fn turn(&self) -> u64 {
+        self.members.number()
+    }
+
     /// What is to be done about a root; `root` is asked for anew before each write.
     pub(super) fn of(&self, root: impl Fn() -> Option<Root> + Send + Sync + 'static) -> Seat {
         let Some(now) = root() else { return Seat::Free(Action::await_change()) };
@@ -239,7 +244,7 @@ impl Context {
     /// The same where a pass over the object begins.
     pub(super) fn seat_of_pass<K: Rooted + Send + Sync + 'static>(self: &Arc<Self>, object: &Arc<K>) -> Seat {
         // Before the seat, so that it is none that came after.
-        let turn = self.seats.members.number();
+        let turn = self.seats.turn();
         let seat = self.seat(object);
         if matches!(seat, Seat::Taken(..)) && !self.seats.members.is_alone() {
             self.memory.begins(&object.uid().unwrap_or_default(), turn);

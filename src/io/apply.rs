@@ -278,19 +278,35 @@ fn reason_of(status: &Status) -> Reason {
     }
 }
 
-/// Deletes an object that was last seen as `live`: only that very one (UID precondition), its dependents in the
-/// background. `Ok` also where it is gone already.
+/// Deletes an object that was last seen as `live`: only that very one, and only as long as it has not become another's since; its
+/// dependents in the background. `Ok` also where it is gone already.
+///
+/// # Errors
+/// What the API server refused, or that the object is another's now.
 pub async fn delete(client: &Client, kind: &Kind, key: &ObjectKey, live: &Value) -> Result<(), Refusal> {
-    let uid = live.pointer("/metadata/uid").and_then(Value::as_str).map(ToOwned::to_owned);
-    let params = DeleteParams {
-        preconditions: uid.map(|uid| Preconditions { uid: Some(uid), resource_version: None }),
-        ..DeleteParams::background()
-    };
-    match api(client, kind, &key.namespace).delete(&segment(&key.name), &params).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        Err(error) => Err(refusal(&error)),
+    let api = api(client, kind, &key.namespace);
+    let of = |name: &str| live.pointer(name).and_then(Value::as_str).map(ToOwned::to_owned);
+    let mut version = of("/metadata/resourceVersion");
+    for left in (0..=OVERTAKEN).rev() {
+        // Sent for what was there when it was decided on; one that others keep changing goes in any version.
+        let version_now = version.take().filter(|_| left > 0);
+        let preconditions = Preconditions { uid: of("/metadata/uid"), resource_version: version_now };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+        match api.delete(&segment(&key.name), &params).await {
+            Ok(_) => return Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 409 && left > 0 => {
+                let Some(now) = found(&api, key).await.map_err(|error| refusal(&error))? else { return Ok(()) };
+                version.clone_from(&now.resource_version);
+                if !ownership::is_unchanged(live, &json!({"metadata": now})) {
+                    let message = "it was made anew or became another's meanwhile, and is looked at again".to_owned();
+                    return Err(Refusal { reason: Reason::ApplyFailed, message });
+                }
+            }
+            Err(error) => return Err(refusal(&error)),
+        }
     }
+    Ok(())
 }
 
 /// Waits until CustomResourceDefinitions are established, so that the next wave finds their kinds; at most `limit`.
@@ -310,6 +326,7 @@ pub fn definitions(objects: &[Send<'_>]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex};
 
     use http::{Method, Request, Response};
@@ -318,6 +335,7 @@ mod tests {
     use kube::core::response::{StatusCause, StatusDetails};
 
     use super::*;
+    use crate::core::ownership::Owner;
 
     #[test]
     fn errors_are_sorted_by_what_helps() {
@@ -384,8 +402,10 @@ mod tests {
         }
     }
 
-    /// What is sent of an object that was decided on in version 1, to an API server that has `now`.
-    async fn sent_over(now: Value) -> (Outcome, Vec<String>) {
+    type Requests = Arc<Mutex<Vec<String>>>;
+
+    /// An API server that has `now`, and refuses what is for another version than 9; what it is asked.
+    fn serving(now: Value) -> (Client, Requests) {
         let requests = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&requests);
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -393,20 +413,28 @@ mod tests {
             async move {
                 let (parts, body) = request.into_parts();
                 let sent: Value = serde_json::from_slice(&body.collect_bytes().await?).unwrap_or_default();
-                let version = sent.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
+                let of = ["/metadata/resourceVersion", "/preconditions/resourceVersion"];
+                let version = of.iter().find_map(|version| sent.pointer(version)?.as_str()).unwrap_or_default();
                 seen.lock().unwrap().push(format!("{} {version}", parts.method));
-                let is_refused = parts.method == Method::PATCH && version != "9";
+                let is_refused = parts.method != Method::GET && version != "9";
                 let conflict = json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409});
                 let (code, answer) = if is_refused { (409, conflict) } else { (200, now) };
                 let answer = Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
                 Ok::<_, tower::BoxError>(answer?)
             }
         });
-        let client = Client::new(service, "default");
-        let kind =
-            Kind { resource: ApiResource::erase::<k8s_openapi::api::core::v1::ConfigMap>(&()), namespaced: true };
+        (Client::new(service, "default"), requests)
+    }
+
+    fn config_map() -> (Manifest, Kind) {
         let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": "shop"}});
-        let manifest = Manifest::from_value(object).unwrap();
+        let resource = ApiResource::erase::<k8s_openapi::api::core::v1::ConfigMap>(&());
+        (Manifest::from_value(object).unwrap(), Kind { resource, namespaced: true })
+    }
+
+    /// What is sent of an object that was decided on in version 1, to an API server that has `now`.
+    async fn sent_over(now: Value) -> (Outcome, Vec<String>) {
+        let ((client, requests), (manifest, kind)) = (serving(now), config_map());
         let live = json!({"metadata": {"uid": "1", "resourceVersion": "1"}});
         let send = Send { manifest: &manifest, kind: &kind, migrate: None, over: Over::Live(&live) };
         let outcome = send_one(&client, send).await;
@@ -414,22 +442,43 @@ mod tests {
         (outcome, requests)
     }
 
+    /// An object in version 9.
+    fn now(metadata: &Value) -> Value {
+        let mut now =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"uid": "1", "resourceVersion": "9"}});
+        json_patch::merge(&mut now["metadata"], metadata);
+        now
+    }
+
+    #[tokio::test]
+    async fn what_has_become_anothers_is_not_deleted() {
+        let other = Owner { kind: "ClusterStackRelease".into(), namespace: "shop".into(), name: "v2".into() };
+        let labels: BTreeMap<_, _> = other.labels().into_iter().collect();
+        for (case, version, metadata, asked) in [
+            ("as it was seen", "9", json!({}), &["DELETE 9"][..]),
+            ("changed", "1", json!({"labels": {"tier": "a"}}), &["DELETE 1", "GET ", "DELETE 9"]),
+            ("another object", "1", json!({"uid": "2"}), &["DELETE 1", "GET "]),
+            ("a newer release has it", "1", json!({"labels": labels}), &["DELETE 1", "GET "]),
+            ("Helm has it", "1", json!({"annotations": {"meta.helm.sh/release-name": "r"}}), &["DELETE 1", "GET "]),
+        ] {
+            let ((client, requests), (manifest, kind)) = (serving(now(&metadata)), config_map());
+            let live = json!({"metadata": {"uid": "1", "resourceVersion": version}});
+            let deleted = delete(&client, &kind, &manifest.key, &live).await;
+            assert_eq!(deleted.is_ok(), asked.last().is_some_and(|last| *last == "DELETE 9"), "{case}: {deleted:?}");
+            assert_eq!(*requests.lock().unwrap(), asked, "{case}");
+        }
+    }
+
     #[tokio::test]
     async fn what_has_become_anothers_is_not_written_over() {
-        let now = |metadata: Value| {
-            let mut now =
-                json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"uid": "1", "resourceVersion": "9"}});
-            json_patch::merge(&mut now["metadata"], &metadata);
-            now
-        };
-        let (outcome, requests) = sent_over(now(json!({"labels": {"tier": "a"}}))).await;
+        let (outcome, requests) = sent_over(now(&json!({"labels": {"tier": "a"}}))).await;
         assert!(outcome.result.is_ok() && !outcome.is_there, "{outcome:?}");
         assert_eq!(requests, ["PATCH 1", "GET ", "PATCH 9"]);
         for (case, metadata) in [
             ("another object", json!({"uid": "2"})),
             ("Helm has it", json!({"annotations": {"meta.helm.sh/release-name": "r"}})),
         ] {
-            let (outcome, requests) = sent_over(now(metadata)).await;
+            let (outcome, requests) = sent_over(now(&metadata)).await;
             assert!(outcome.is_there && outcome.result.unwrap_err().message.contains("somebody else"), "{case}");
             assert_eq!(requests, ["PATCH 1", "GET "], "{case}");
         }

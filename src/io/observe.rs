@@ -7,9 +7,10 @@ use futures::{StreamExt, stream};
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::core::manifest::{Manifest, ObjectKey};
+use crate::api::{OWNER_KIND_LABEL, OWNER_NAME_LABEL};
+use crate::core::manifest::{Manifest, ObjectKey, label_value};
 use crate::core::ownership::Owner;
 use crate::io::kinds::{Kind, Kinds};
 
@@ -177,6 +178,23 @@ pub async fn rebuild(client: &Client, kinds: &Kinds, owner: &Owner) -> Result<Ve
     labelled_anywhere(client, kinds, &owner.selector()).await
 }
 
+/// The same for several owners of one kind, by one search for all of them: what each has, in their order.
+///
+/// # Errors
+/// The first list that fails.
+pub async fn rebuild_all(client: &Client, kinds: &Kinds, owners: &[Owner]) -> Result<Vec<Vec<Target>>, kube::Error> {
+    let Some(kind) = owners.first().map(|owner| owner.kind.as_str()) else { return Ok(Vec::new()) };
+    let names: BTreeSet<String> = owners.iter().map(|owner| label_value(&owner.name)).collect();
+    let names = names.into_iter().collect::<Vec<_>>().join(",");
+    let selector = format!("{OWNER_KIND_LABEL}={kind},{OWNER_NAME_LABEL} in ({names})");
+    let found = labelled_by(&[(client, "", "")], client, kinds, &selector).await?;
+    let of = |owner: &Owner| {
+        let is_of = |(_, labels): &&(Target, Value)| owner.is_of(labels);
+        found.iter().filter(is_of).map(|(target, _)| target.clone()).collect()
+    };
+    Ok(owners.iter().map(of).collect())
+}
+
 /// The same where objects were applied by somebody else than `client`, by `account` of the owner's namespace (the operator if it
 /// is none): what that one may not list is asked for by `applier`, everywhere, and in the owner's namespace where even that is too much.
 ///
@@ -190,7 +208,7 @@ pub async fn rebuild_as(
 ) -> Result<Vec<Target>, kube::Error> {
     let who = account.map(|account| format!("{}/{account}", owner.namespace)).unwrap_or_default();
     let asked = [(client, "", ""), (applier, &*who, ""), (applier, &*who, owner.namespace.as_str())];
-    labelled_by(&asked, client, kinds, &owner.selector()).await
+    Ok(targets_of(labelled_by(&asked, client, kinds, &owner.selector()).await?))
 }
 
 /// Finds what a label selector picks among all kinds, by metadata-only lists.
@@ -198,17 +216,22 @@ pub async fn rebuild_as(
 /// # Errors
 /// The first list that fails.
 pub async fn labelled_anywhere(client: &Client, kinds: &Kinds, selector: &str) -> Result<Vec<Target>, kube::Error> {
-    labelled_by(&[(client, "", "")], client, kinds, selector).await
+    Ok(targets_of(labelled_by(&[(client, "", "")], client, kinds, selector).await?))
+}
+
+fn targets_of(found: Vec<(Target, Value)>) -> Vec<Target> {
+    found.into_iter().map(|(target, _)| target).collect()
 }
 
 /// Each kind is asked for with the first of `asked` that may: whose client, who that is (empty: the operator), and in which
-/// namespace. Who was refused is not asked again at once: a hundred releases that go would be refused a hundred times.
+/// namespace. Who was refused is not asked again at once: a hundred releases that go would be refused a hundred times. With each
+/// object its labels, as in the object itself.
 async fn labelled_by(
     asked: &[(&Client, &str, &str)],
     discovery: &Client,
     kinds: &Kinds,
     selector: &str,
-) -> Result<Vec<Target>, kube::Error> {
+) -> Result<Vec<(Target, Value)>, kube::Error> {
     let all = kinds.all(discovery).await?;
     let lists = all.iter().filter(|kind| kind.resource.group != "metrics.k8s.io").map(|kind| {
         async move {
@@ -244,7 +267,7 @@ async fn labelled_by(
                 name: metadata.name.unwrap_or_default(),
             };
             if seen.insert(key.clone()) {
-                found.push(Target { key, kind });
+                found.push((Target { key, kind }, json!({"metadata": {"labels": metadata.labels}})));
             }
         }
     }

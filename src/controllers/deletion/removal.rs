@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 
 use super::super::rights::Rights;
 use super::super::{Context, Doing, Error};
-use super::{lacks_inventory, owner_of, rows_of, targets};
-use crate::api::ClusterStackRelease;
+use super::{lacks_inventory, owner_of, rows_of, search, targets};
 use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::Reason;
+use crate::api::{ClusterStackRelease, FIELD_MANAGER};
+use crate::core::fields;
 use crate::core::inventory::was_refused_from_the_first;
 use crate::core::manifest::ObjectKey;
 use crate::core::ownership::Owner;
@@ -28,34 +29,27 @@ pub(super) enum Removal {
     Done {
         /// Left where they are.
         orphaned: Vec<Target>,
+        /// Left too: they carry the labels of the release, and the operator never applied them.
+        copies: Vec<Target>,
     },
     /// Something has to be waited for.
     Held(Trouble),
 }
 
-/// What the release applied: by its inventory, or, where that tells nothing, by the labels of objects.
+/// What the release applied: by its inventory, and where that tells only what was about to be applied, or nothing, by the labels of
+/// objects, too. Who may not list a kind may still be told of what the inventory names.
 pub(super) async fn targets_of(
     release: &ClusterStackRelease,
     rights: &Rights,
     ctx: &Context,
 ) -> Result<Vec<Target>, Error> {
-    if lacks_inventory(release, ctx) {
-        labelled(release, rights, ctx).await
-    } else {
-        targets(&rows_of(release), ctx).await
+    let mut all = targets(&rows_of(release), ctx).await?;
+    if lacks_inventory(release) {
+        let named: BTreeSet<ObjectKey> = all.iter().map(|target| target.key.clone()).collect();
+        let found = search::labelled(release, rights, ctx).await?;
+        all.extend(found.into_iter().filter(|target| !named.contains(&target.key)));
     }
-}
-
-/// What the labels of objects say that the release applied.
-pub(super) async fn labelled(
-    release: &ClusterStackRelease,
-    rights: &Rights,
-    ctx: &Context,
-) -> Result<Vec<Target>, Error> {
-    let owner = owner_of(release);
-    observe::rebuild_as(&ctx.clients.own(), (&rights.client, rights.account.as_deref()), &ctx.kinds, &owner)
-        .await
-        .doing(|| format!("finding the objects of ClusterStackRelease {}", owner.name))
+    Ok(all)
 }
 
 /// Deletes what the release applied, as far as it may go now.
@@ -99,8 +93,17 @@ pub(super) async fn remove(
             return Ok(Removal::Held(Trouble::new(ErrorClass::Waiting, Reason::Deleting, message)));
         }
     }
-    let orphaned = targets.iter().filter(|target| orphaned.contains(&target.key)).cloned().collect();
-    Ok(Removal::Done { orphaned })
+    let of = |keys: &BTreeSet<ObjectKey>| targets.iter().filter(|target| keys.contains(&target.key)).cloned().collect();
+    Ok(Removal::Done { orphaned: of(&orphaned), copies: of(&found.copies) })
+}
+
+/// Says of each object with the labels of a release whose inventory was lost that it is left, for somebody else made it.
+pub(super) async fn leave(release: &ClusterStackRelease, copies: &[Target], ctx: &Context) -> Result<(), Error> {
+    let (namespace, name) = (release.namespace().unwrap_or_default(), release.name_any());
+    let note = format!(
+        "left where it is: it has the labels of ClusterStackRelease {namespace}/{name}, which is gone, but the operator never applied it. Delete it if nobody needs it"
+    );
+    tell_left(release, &note, copies, ctx).await
 }
 
 /// Says of each object that is left where it is whose it was, and why. The events are about the objects, not about the
@@ -119,11 +122,16 @@ pub(super) async fn orphan(
     let note = format!(
         "left where it is: ClusterStackRelease {namespace}/{name}, which applied it, went with its namespace, and {whose}. Delete it if nobody needs it"
     );
-    for Target { key, kind } in orphaned {
+    tell_left(release, &note, orphaned, ctx).await
+}
+
+async fn tell_left(release: &ClusterStackRelease, note: &str, left: &[Target], ctx: &Context) -> Result<(), Error> {
+    for Target { key, kind } in left {
+        let (namespace, name) = (release.namespace().unwrap_or_default(), release.name_any());
         tracing::warn!(object = %key, release = format!("{namespace}/{name}"), "left where it is");
         let object = json!({"apiVersion": kind.resource.api_version, "kind": key.kind,
             "metadata": {"name": key.name, "namespace": Some(&key.namespace).filter(|namespace| !namespace.is_empty())}});
-        match ctx.events.publish(&events::reference(&object), Reason::Orphaned, &note).await {
+        match ctx.events.publish(&events::reference(&object), Reason::Orphaned, note).await {
             // Its own namespace goes, too.
             Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
                 tracing::warn!(error = status.message, object = %key, "the event Orphaned can't be written");
@@ -148,6 +156,8 @@ struct Found {
     left: BTreeMap<ObjectKey, Value>,
     /// Out of reach.
     obstacles: BTreeMap<ObjectKey, Obstacle>,
+    /// Nothing but their labels says that they are ours.
+    copies: BTreeSet<ObjectKey>,
 }
 
 /// Reads the objects; `Err` where something else than rights stands in the way.
@@ -184,7 +194,11 @@ async fn found(
         if !plan::is_applied_by(owner, &target.key, object, rows) || plan::is_retained(&target.key, object) {
             continue;
         }
-        if outside(&target.key) {
+        let is_named = rows.iter().any(|row| plan::key_of(row) == target.key);
+        if !is_named && fields::entry(object, FIELD_MANAGER).is_none() {
+            // Others copy labels: what only they tell of is ours if we applied it.
+            found.copies.insert(target.key.clone());
+        } else if outside(&target.key) {
             found.obstacles.insert(target.key.clone(), Obstacle::Outside);
         } else {
             found.left.insert(target.key.clone(), object.clone());
