@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use http::header::USER_AGENT;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
 use super::report::Hinted;
@@ -57,6 +57,9 @@ impl ConnectionArgs {
                 Hinted::new(format!("cannot use kubeconfig {}", path.display()), hint).because(error)
             })?;
             Config::from_custom_kubeconfig(file, &options).await.map_err(anyhow::Error::from)
+        } else if let Some(merged) = named_by_environment() {
+            let file = merged.map_err(|error| Hinted::new("cannot use KUBECONFIG", hint).because(error))?;
+            Config::from_custom_kubeconfig(file, &options).await.map_err(anyhow::Error::from)
         } else if self.context.is_some() {
             Config::from_kubeconfig(&options).await.map_err(anyhow::Error::from)
         } else {
@@ -67,6 +70,18 @@ impl ConnectionArgs {
         config.connect_timeout = Some(Duration::from_secs(10));
         Ok(config)
     }
+}
+
+/// The files of `KUBECONFIG` that are there, merged: as kubectl reads it, those that are missing are passed over. `None` without it, or
+/// where it names one file alone.
+fn named_by_environment() -> Option<Result<Kubeconfig, KubeconfigError>> {
+    let all: Vec<PathBuf> = std::env::split_paths(&std::env::var_os("KUBECONFIG")?).collect();
+    let there: Vec<&PathBuf> = all.iter().filter(|path| path.exists()).collect();
+    if all.len() < 2 || there.is_empty() {
+        return None;
+    }
+    let merge = |merged: Kubeconfig, path: &&PathBuf| Kubeconfig::read_from(path).and_then(|next| merged.merge(next));
+    Some(there.iter().try_fold(Kubeconfig::default(), merge))
 }
 
 impl Connection {
@@ -85,7 +100,12 @@ impl Connection {
                 format!("the API server {} does not serve {kinds}", self.server),
                 "install the CRDs with `clusterstack crds | kubectl apply --server-side -f -`",
             ),
-            kube::Error::Api(status) if status.code == 401 || status.code == 403 => Hinted::new(
+            kube::Error::Api(status) if status.code == 401 => Hinted::new(
+                format!("the API server {} does not take the login of the kubeconfig", self.server),
+                "log in anew: it is wrong, or has ended; --kubeconfig and --context name another one",
+            )
+            .because(status.message),
+            kube::Error::Api(status) if status.code == 403 => Hinted::new(
                 format!("{kinds} can't be {what}"),
                 "ask for the right to do so, or name a namespace of yours with -n",
             )

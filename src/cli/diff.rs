@@ -13,6 +13,7 @@ use super::connection::{self, Connection, ConnectionArgs};
 use super::output::{self, Format};
 use super::report::Hinted;
 use crate::controllers::upgrade::{Goal, Planner, UpgradeError};
+use crate::core::chart::Capabilities;
 use crate::core::source::AllowList;
 use crate::core::upgrade::Plan;
 use crate::io::kinds::Kinds;
@@ -97,6 +98,10 @@ pub fn run(args: &DiffArgs) -> Result<ExitCode> {
 }
 
 async fn read(args: &DiffArgs) -> Result<Plan> {
+    if let Some(version) = &args.kubernetes_version {
+        Capabilities::for_kube_version(version)
+            .map_err(|error| Hinted::new(format!("--kubernetes-version: {error}"), "write it as v1.34.2"))?;
+    }
     let connection = args.connection.connect().await?;
     let namespace = args.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
     let goal = goal(args.to.as_deref())?;

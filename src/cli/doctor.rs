@@ -18,7 +18,8 @@ Examples:
   clusterstack doctor --all=false        # only what is not as it should be
   clusterstack doctor -o json | jq '.[] | select(.grade == \"bad\")'
 
-Exit code: 0 nothing is wrong, or only to be looked at; 1 something does not work. Nothing is written; the rights of the
+Exit code: 0 nothing is wrong, or only to be looked at; 1 something does not work; 2 nothing bad was found, but neither the
+operator nor any object of ours could be looked at. Nothing is written; the rights of the
 operator are asked for with SubjectAccessReviews.";
 
 /// Flags of `clusterstack doctor`.
@@ -47,12 +48,17 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     })?;
     let mut findings = doctor::findings(&facts);
     let worst = doctor::worst(&findings);
+    let saw_nothing = doctor::saw_nothing(&findings);
     findings.retain(|finding| args.all || finding.grade != Grade::Good);
     match args.output {
         Some(format) => output::print(&output::format(&findings, format)?)?,
         None => output::print(&text(&findings))?,
     }
-    Ok(if worst == Grade::Bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(match worst {
+        Grade::Bad => ExitCode::FAILURE,
+        _ if saw_nothing => ExitCode::from(2),
+        _ => ExitCode::SUCCESS,
+    })
 }
 
 fn text(findings: &[Finding]) -> String {

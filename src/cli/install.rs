@@ -1,5 +1,7 @@
 //! `clusterstack install` and `uninstall`: the operator in a cluster, or the files by which others install it.
 
+mod written;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -316,7 +318,8 @@ fn write_kustomize(dir: &Path, namespace: &str, values: &Map<String, Value>) -> 
         let Value::Object(merged) = merged else { continue };
         overlays.push(Overlay { name, about, objects: objects(namespace, merged)? });
     }
-    write(dir, install::kustomize_files(&base, &overlays).into_iter().map(|(path, text)| (path, text.into_bytes())))?;
+    let files = install::kustomize_files(&base, &overlays);
+    written::write(dir, &files.into_iter().map(|(path, text)| (path, text.into_bytes())).collect())?;
     let names: Vec<&str> = OVERLAYS.iter().map(|(name, ..)| *name).collect();
     let dir = dir.display();
     output::print(&format!(
@@ -328,17 +331,7 @@ fn write_kustomize(dir: &Path, namespace: &str, values: &Map<String, Value>) -> 
 fn write_chart(dir: &Path) -> Result<()> {
     let files: FileTree = install::chart();
     let files: BTreeMap<String, Vec<u8>> = files.into_iter().map(|(path, bytes)| (path, bytes.to_vec())).collect();
-    write(dir, files)?;
+    written::write(dir, &files)?;
     let dir = dir.display();
     output::print(&format!("{dir} written\nhelm upgrade --install {NAME} {dir} -n {NAMESPACE} --create-namespace\n"))
-}
-
-fn write(dir: &Path, files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Result<()> {
-    for (path, content) in files {
-        let path = dir.join(path);
-        let parent = path.parent().unwrap_or(dir);
-        std::fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
-        std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
 }

@@ -111,7 +111,7 @@ fn look(args: &LintArgs) -> Result<Vec<Finding>> {
     let stack = stack::read(&args.stack)
         .map_err(|error| Hinted::new(format!("{} can't be looked at", args.stack.display()), hint).because(error))?;
     let schemas = args.crds.as_deref().map(schemas).transpose()?;
-    let cluster = args.cluster.as_deref().map(document).transpose()?;
+    let cluster = args.cluster.as_deref().map(cluster).transpose()?;
     let options = Options {
         schemas: schemas.as_ref(),
         kubernetes: args.kubernetes.as_deref(),
@@ -150,6 +150,18 @@ fn skipped(args: &LintArgs, findings: &[Finding]) -> Vec<&'static str> {
         ["csctl", "file-case", "dependency", "node-images", "image-checksum", "image-unverified", "image-command"];
     let rules = RULES.iter().map(|rule| rule.id);
     rules.filter(|id| is_skipped(id) || (is_nameless && !always.contains(id))).collect()
+}
+
+/// The Cluster in a file.
+fn cluster(path: &Path) -> Result<Value> {
+    let object = document(path)?;
+    let kind = object.get("kind").and_then(Value::as_str).unwrap_or("nothing");
+    if kind == "Cluster" && object.get("spec").is_some_and(Value::is_object) {
+        return Ok(object);
+    }
+    let message = format!("--cluster: {} is no Cluster: its kind is {kind}", path.display());
+    let hint = "write one Cluster of Cluster API: kubectl get cluster NAME -o yaml";
+    Err(Hinted::new(message, hint).into())
 }
 
 fn document(path: &Path) -> Result<Value> {

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::output::{self, Format};
 use super::report::Hinted;
-use crate::core::name::ReleaseVersion;
+use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::package::{self, Mode, Package, Previous};
 use crate::io::publish::{Published, Release, directory};
 use crate::io::{pack, stack};
@@ -78,14 +78,22 @@ pub struct PackageArgs {
 /// A stack that makes no release, or a release that is there with other content.
 pub fn run(args: &PackageArgs) -> Result<()> {
     let mode = mode(args)?;
-    let previous = args.previous.as_deref().map(previous).transpose()?;
+    let before = args.previous.as_deref().map(previous).transpose()?;
     let stack = stack::read(&args.stack).with_context(|| format!("{} is no stack", args.stack.display()))?;
-    let package = package::package(&stack.files, &stack.expanded, &mode, previous.as_ref())
+    let package = package::package(&stack.files, &stack.expanded, &mode, before.as_ref().map(|(_, previous)| previous))
         .with_context(|| format!("{} can't be packaged", args.stack.display()))?;
+    if let Some((name, _)) = before.filter(|(name, _)| name.stem() != package.name.stem()) {
+        let message = format!("--previous is a release of another stack: {name}, and this one is {}", package.name);
+        let hint = "name the release before of this stack, or leave it out for its first one";
+        return Err(Hinted::new(message, hint).into());
+    }
     let release = Release { name: package.name.clone(), assets: assets(&package)? };
     // What a subscriber does with it: an archive that would be refused there is refused here.
     release.stack()?;
-    let published = directory::write(&args.out, &release)?;
+    let published = match directory::signed(&args.out, &release)? {
+        Some(published) => published,
+        None => directory::write(&args.out, &release)?,
+    };
     for remark in &package.remarks {
         anstream::eprintln!("note: {remark}");
     }
@@ -112,14 +120,14 @@ fn mode(args: &PackageArgs) -> Result<Mode> {
     }
 }
 
-fn previous(path: &Path) -> Result<Previous> {
+fn previous(path: &Path) -> Result<(ReleaseName, Previous)> {
     let releases = directory::read(path).with_context(|| format!("--previous {}", path.display()))?;
     let [release] = releases.as_slice() else {
         let all: Vec<String> = releases.iter().map(|release| release.name.object_name()).collect();
         let hint = format!("name one of them: {}", all.join(", "));
         return Err(Hinted::new(format!("--previous {} holds several releases", path.display()), hint).into());
     };
-    Ok(Previous::read(&release.assets)?)
+    Ok((release.name.clone(), Previous::read(&release.assets)?))
 }
 
 fn assets(package: &Package) -> Result<BTreeMap<String, Bytes>> {

@@ -60,6 +60,11 @@ pub struct PushArgs {
 pub fn run(args: &PushArgs) -> Result<()> {
     let targets: Vec<(&String, Target)> =
         args.targets.iter().map(|text| Ok((text, parsed(args, text)?))).collect::<Result<_>>()?;
+    if (args.branch.is_some() || args.path.is_some())
+        && !targets.iter().any(|(_, target)| matches!(target, Target::Git(_)))
+    {
+        return Err(Hinted::new("--branch and --path are for Git, and no target is", "name one: git+https://…").into());
+    }
     let releases = directory::read(&args.releases)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let (mut rows, mut failures) = (Vec::new(), Vec::new());

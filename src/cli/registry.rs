@@ -4,13 +4,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use docker_credential::{CredentialRetrievalError, DockerCredential};
+use serde_json::{Value, json};
 
+use super::report::Hinted;
 use crate::io::publish::registry::Registry;
 use crate::io::publish::remote::Reach;
 use crate::io::publish::target::{self, Target};
 
 /// How registries (oci://…) are reached. Logins are those of `docker login`, `oras login` or `helm registry login` with
-/// its file named by `--registry-config`; credential helpers are not asked.
+/// its file named by `--registry-config`; the credential helpers that it names are asked.
 #[derive(Args, Clone, Debug)]
 pub struct RegistryArgs {
     /// File with logins of registries; Docker's own config.json without it
@@ -45,24 +48,110 @@ impl RegistryArgs {
     /// A file can't be read, or the target not be used.
     pub fn open(&self, target: &Target) -> Result<Opened> {
         let scratch = tempfile::tempdir().context("cannot make a directory for downloads")?;
-        let registry = target::open(target, &self.reach()?, scratch.path())?;
+        let host = match target {
+            Target::Oci(repository) => repository.split('/').next().unwrap_or_default(),
+            Target::Directory(_) | Target::Layout(_) | Target::Git(_) => "",
+        };
+        let registry = target::open(target, &self.reach(host)?, scratch.path())?;
         Ok(Opened { registry, _scratch: scratch })
     }
 
-    fn reach(&self) -> Result<Reach> {
+    fn reach(&self, host: &str) -> Result<Reach> {
         let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
-        let docker_config = match &self.registry_config {
-            Some(path) => Some(read(path)?),
-            None => default_config().filter(|path| path.is_file()).map(|path| read(&path)).transpose()?,
+        let config = self.registry_config.clone().or_else(|| default_config().filter(|path| path.is_file()));
+        let login = |path: PathBuf| {
+            let config = read(&path)?;
+            login_of(&config, host).with_context(|| format!("cannot use the logins in {}", path.display()))
         };
+        let docker_config = config.map(login).transpose()?.flatten();
         let authorities = self.ca_file.as_deref().map(read).transpose()?;
         let authorities = authorities.map(String::from_utf8).transpose().context("--ca-file holds no PEM")?;
         Ok(Reach { docker_config, authorities, plain_http: self.plain_http })
     }
 }
 
+/// A Docker configuration with the login for a registry: the one that is written there, or the one that the credential helper has
+/// that it names. `None` where it has none: nobody needs a login to a registry that asks for none.
+fn login_of(config: &[u8], host: &str) -> Result<Option<Vec<u8>>> {
+    // The parser's own words may quote a password.
+    let read: Option<Value> = serde_json::from_slice(config).ok();
+    let read = read.filter(Value::is_object).context("it is no Docker configuration in JSON")?;
+    let hub = ["docker.io", "index.docker.io", "registry-1.docker.io"];
+    let server = if hub.contains(&host) { "https://index.docker.io/v1/" } else { host };
+    let is_of = |key: &str| {
+        let key = key.split_once("://").map_or(key, |(_, rest)| rest);
+        let of = key.split('/').next().unwrap_or(key);
+        of.eq_ignore_ascii_case(host) || (hub.contains(&host) && hub.contains(&of))
+    };
+    let keys = ["auth", "username", "identitytoken", "registrytoken"];
+    let is_login = |login: &Value| keys.iter().filter_map(|key| login.get(key)?.as_str()).any(|text| !text.is_empty());
+    let auths = read.get("auths").and_then(Value::as_object);
+    if auths.is_some_and(|auths| auths.iter().any(|(key, login)| is_of(key) && is_login(login))) {
+        return Ok(Some(config.to_owned()));
+    }
+    let names = |text: Option<&Value>| text.and_then(Value::as_str).is_some_and(|name| !name.is_empty());
+    let helper = read.pointer("/credHelpers").and_then(|helpers| helpers.get(server));
+    if host.is_empty() || !(names(helper) || names(read.get("credsStore"))) {
+        return Ok(None);
+    }
+    let login = match docker_credential::get_credential_from_reader(config, server) {
+        Ok(DockerCredential::IdentityToken(token)) => json!({"identitytoken": token}),
+        Ok(DockerCredential::UsernamePassword(username, password)) => {
+            json!({"username": username, "password": password})
+        }
+        // It has none, in words of its own.
+        Err(CredentialRetrievalError::HelperFailure { stdout, stderr, .. })
+            if format!("{stdout}{stderr}").to_lowercase().contains("not found") =>
+        {
+            return Ok(None);
+        }
+        Err(CredentialRetrievalError::NoCredentialConfigured) => return Ok(None),
+        Err(CredentialRetrievalError::HelperFailure { helper, stderr, .. }) => {
+            let message = format!("the credential helper {helper} gives no login for {host}: {}", stderr.trim());
+            return Err(Hinted::new(message, "run docker login anew, or correct credsStore and credHelpers").into());
+        }
+        Err(error) => {
+            let message = format!("its credential helper can't be asked for the login for {host}");
+            let hint = "put docker-credential-… on the PATH, or take credsStore and credHelpers out of the file";
+            return Err(Hinted::new(message, hint).because(error).into());
+        }
+    };
+    Ok(Some(json!({"auths": {server: login}}).to_string().into_bytes()))
+}
+
 fn default_config() -> Option<PathBuf> {
     let directory = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".docker"));
     Some(directory.or_else(home)?.join("config.json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_no_login_needs_none() {
+        let login = json!({"auth": "YTpi"});
+        for (config, host, expected) in [
+            (json!({}), "r.example.com", false),
+            (json!({"auths": {}}), "r.example.com", false),
+            (json!({"currentContext": "x"}), "r.example.com", false),
+            (json!({"credsStore": ""}), "r.example.com", false),
+            (json!({"auths": {"r.example.com": {}}}), "r.example.com", false),
+            (json!({"auths": {"other.example.com": login}}), "r.example.com", false),
+            (json!({"auths": {"r.example.com": login}}), "r.example.com", true),
+            (json!({"auths": {"https://R.example.com/v2/": login}, "credsStore": "none"}), "r.example.com", true),
+            (json!({"auths": {"https://index.docker.io/v1/": login}}), "docker.io", true),
+        ] {
+            let found = login_of(config.to_string().as_bytes(), host).unwrap();
+            assert_eq!(found.is_some(), expected, "{config}");
+        }
+        for broken in ["", "[]", "hunter2"] {
+            let error = login_of(broken.as_bytes(), "r.example.com").unwrap_err().to_string();
+            assert!(error.contains("no Docker configuration") && !error.contains("hunter2"), "{error}");
+        }
+        let missing = json!({"credHelpers": {"r.example.com": "there-is-none"}}).to_string();
+        let error = login_of(missing.as_bytes(), "r.example.com").unwrap_err();
+        assert!(error.to_string().contains("can't be asked for the login for r.example.com"), "{error}");
+    }
 }

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
+use kube::core::Status;
 
 /// An error that knows what the user can do about it.
 #[derive(Debug, thiserror::Error)]
@@ -52,13 +53,26 @@ fn is_closed_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
     cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
+/// What an error says: of an API server's refusal its own words, and not all of the answer that they stand in.
+fn words(cause: &(dyn std::error::Error + 'static)) -> String {
+    let refused = match cause.downcast_ref() {
+        Some(kube::Error::Api(status)) => Some(&**status),
+        _ => cause.downcast_ref::<Status>(),
+    };
+    match refused {
+        Some(status) if status.message.is_empty() => format!("{} (HTTP {})", status.reason, status.code),
+        Some(status) => status.message.clone(),
+        None => cause.to_string(),
+    }
+}
+
 /// The failure as text, coloured.
 pub fn text(error: &anyhow::Error) -> String {
     let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     let cyan = Style::new().bold().fg_color(Some(AnsiColor::Cyan.into()));
     let mut causes: Vec<String> = Vec::new();
     for cause in error.chain() {
-        let cause = cause.to_string();
+        let cause = words(cause);
         // Many errors print their source themselves.
         if !causes.iter().any(|said| said.contains(&cause)) {
             causes.push(cause);

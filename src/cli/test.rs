@@ -15,6 +15,7 @@ use super::connection::{self, Connection, ConnectionArgs};
 use super::output;
 use super::report::Hinted;
 use crate::api::cluster_addon::{ChartStatus, HelmHookPhase, TestsPhase};
+use crate::api::condition::{self, ConditionType};
 use crate::api::{ClusterAddon, TEST_AT};
 use crate::core::addon::helm_hooks::TEST;
 use crate::settings::duration;
@@ -62,26 +63,36 @@ async fn test(args: &TestArgs) -> Result<ExitCode> {
     let api: Api<ClusterAddon> = Api::namespaced(connection.client.clone(), &namespace);
     let name = format!("cluster-addon-{}", args.cluster);
     let asked = Timestamp::now().to_string();
-    request(&connection, &api, &name, &asked).await?;
-    let waited = tokio::time::timeout(args.timeout, follow(&connection, &api, &name, &asked)).await;
+    request(&connection, &api, (&namespace, &name), &asked).await?;
+    let mut waits = String::new();
+    let waited = tokio::time::timeout(args.timeout, follow(&connection, &api, (&name, &asked), &mut waits)).await;
     let Ok(ended) = waited else {
-        let hint = format!("see what it waits for in status.tests of ClusterAddon {namespace}/{name}");
-        return Err(Hinted::new(format!("the tests of Cluster {} did not end in time", args.cluster), hint).into());
+        let message = format!("the tests of Cluster {} did not end in time: {waits}", args.cluster);
+        let hint =
+            format!("ClusterAddon {namespace}/{name} says more; the tests run when they can, for they were asked for");
+        return Err(Hinted::new(message, hint).into());
     };
     let (phase, message) = ended?;
     output::print(&format!("{message}\n"))?;
     Ok(if phase == TestsPhase::Succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn request(connection: &Connection, api: &Api<ClusterAddon>, name: &str, asked: &str) -> Result<()> {
+async fn request(
+    connection: &Connection,
+    api: &Api<ClusterAddon>,
+    (namespace, name): (&str, &str),
+    asked: &str,
+) -> Result<()> {
     let patch = json!({"metadata": {"annotations": {TEST_AT: asked}}});
     let params = PatchParams { field_manager: Some("clusterstack-test".to_owned()), ..PatchParams::default() };
     match connection.answer(api.patch(name, &params, &Patch::Merge(patch))).await? {
         Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 => {
+        Err(kube::Error::Api(status))
+            if status.code == 404 && status.details.as_ref().is_some_and(|of| of.name == name) =>
+        {
             let hint =
                 "addons come with a Cluster whose ClusterClass is of one of our releases: see `clusterstack tree`";
-            Err(Hinted::new(format!("there is no ClusterAddon {name}"), hint).into())
+            Err(Hinted::new(format!("there is no ClusterAddon {namespace}/{name}"), hint).into())
         }
         Err(error) => Err(connection.refused("changed", "ClusterAddons", error).into()),
     }
@@ -91,10 +102,10 @@ async fn request(connection: &Connection, api: &Api<ClusterAddon>, name: &str, a
 async fn follow(
     connection: &Connection,
     api: &Api<ClusterAddon>,
-    name: &str,
-    asked: &str,
+    (name, asked): (&str, &str),
+    waits: &mut String,
 ) -> Result<(TestsPhase, String)> {
-    let (mut told, mut waits) = (BTreeSet::new(), String::new());
+    let mut told = BTreeSet::new();
     loop {
         let found = connection.answer(api.get(name)).await?;
         let found = found.map_err(|error| connection.refused("read", "ClusterAddons", error))?;
@@ -108,15 +119,22 @@ async fn follow(
             if tests.phase != TestsPhase::Running {
                 return Ok((tests.phase, tests.message));
             }
-            if waits != tests.message {
-                anstream::eprintln!("{}", tests.message);
-                waits = tests.message;
-            }
-        } else if waits.is_empty() {
-            "waiting for the operator".clone_into(&mut waits);
-            anstream::eprintln!("{waits}");
+            say(waits, tests.message);
+        } else {
+            let not_ready = condition::find(&status.conditions, ConditionType::Ready).filter(|ready| !ready.is_true());
+            let why =
+                not_ready.map(|ready| format!("; the ClusterAddon is not Ready ({}): {}", ready.reason, ready.message));
+            say(waits, format!("waiting for the operator{}", why.unwrap_or_default()));
         }
         tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Tells what is waited for, where that is something else than before.
+fn say(waits: &mut String, now: String) {
+    if *waits != now {
+        anstream::eprintln!("{now}");
+        *waits = now;
     }
 }
 

@@ -16,6 +16,7 @@ use crate::core::name::ReleaseName;
 use crate::core::retry::ErrorClass;
 use crate::core::source::offer::{Admission, Rules, admits, selects};
 use crate::core::status::Trouble;
+use crate::io::apply::refusal;
 use crate::io::release::Wanted;
 use crate::io::source::trust::Demand;
 
@@ -193,7 +194,7 @@ async fn shared(
         ctx.sources.get(&place)
     } else {
         let api: Api<ClusterStackSource> = Api::namespaced(ctx.clients.own(), &own);
-        api.get_opt(&reference.name).await.map_err(|error| unknown(&error))?.map(Arc::new)
+        api.get_opt(&reference.name).await.map_err(|error| unknown(&refusal(&error).message))?.map(Arc::new)
     };
     let source = source.ok_or_else(refused)?;
     let allowed = source.spec.allowed_namespaces.as_ref();

@@ -211,7 +211,7 @@ pub enum AddonConfigError {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "addonStages with its hooks")]
 struct Raw {
     #[serde(default, rename = "apiVersion")]
     _api_version: IgnoredAny,

@@ -194,6 +194,7 @@ fn some(field: &'static str, text: Option<String>) -> Result<Option<ReleaseVersi
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "config with kubernetesVersion")]
 struct RawCsctl {
     config: RawCsctlConfig,
 }

@@ -42,7 +42,7 @@ pub struct NodeImages {
 pub struct NodeImagesError(String);
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "a list of images")]
 struct Raw {
     #[serde(default)]
     api_version: String,

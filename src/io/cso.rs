@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::kinds::Kinds;
 use crate::api::GROUP;
 use crate::core::cso::{Facts, LABEL};
+use crate::io::apply::refusal;
 
 /// Field manager of what is changed.
 const MANAGER: &str = "clusterstack-migrate";
@@ -21,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(500);
 #[derive(Debug, thiserror::Error)]
 pub enum CsoError {
     /// The API server said no, or nothing.
-    #[error("{what}: {error}")]
+    #[error("{what}: {}", refusal(error).message)]
     Refused {
         /// What was tried, on what.
         what: String,

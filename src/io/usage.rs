@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::api::{CLUSTER_NAME_LABEL, GROUP};
 use crate::core::in_use::{self, AddonUse, Cloned, ClusterUse, Usage, World};
+use crate::io::apply::refusal;
 use crate::io::kinds::{Kind, Kinds};
 use crate::io::observe::{api, plain};
 
@@ -23,7 +24,7 @@ const PAGE: u32 = 500;
 pub async fn read(client: &Client, kinds: &Kinds, templates: &BTreeSet<(String, String)>) -> Usage {
     match world(client, kinds, templates).await {
         Ok(world) => Usage::Known(world),
-        Err(error) => Usage::Unknown(format!("Clusters can't be listed: {error}")),
+        Err(error) => Usage::Unknown(format!("Clusters can't be listed: {}", refusal(&error).message)),
     }
 }
 

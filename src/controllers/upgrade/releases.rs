@@ -17,6 +17,7 @@ use crate::core::in_use;
 use crate::core::name::ReleaseName;
 use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
+use crate::io::apply::refusal;
 use crate::io::release::{FetchedRelease, Wanted};
 
 /// The release of a Cluster's class.
@@ -182,7 +183,8 @@ impl Planner<'_> {
             let sources: Api<ClusterStackSource> = Api::namespaced(self.client.clone(), &of);
             let shown = format!("ClusterStackSource {of}/{}", reference.name);
             let read = sources.get(&reference.name).await;
-            let shared = read.map_err(|error| unreadable(format!("{shown} can't be read: {error}")))?;
+            let shared =
+                read.map_err(|error| unreadable(format!("{shown} can't be read: {}", refusal(&error).message)))?;
             origin.verify.extend(demand(&of, shared.spec.verify.as_ref()));
             origin.source = Some(shared.spec.source);
             origin.namespace = of;

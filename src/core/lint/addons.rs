@@ -149,6 +149,15 @@ fn single(desk: &mut Desk<'_>, identity: &Identity, name: &ReleaseName) -> Optio
     None
 }
 
+/// A Cluster as its addons see it: its endpoint is there by then, and in no manifest that somebody writes.
+fn with_endpoint(cluster: &Value, sample: &Value) -> Value {
+    let mut cluster = cluster.clone();
+    if let Some(spec) = cluster.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.entry("controlPlaneEndpoint").or_insert_with(|| sample["spec"]["controlPlaneEndpoint"].clone());
+    }
+    cluster
+}
+
 /// The chart of a directory, with the values that a file gives for a Cluster.
 fn one(
     desk: &mut Desk<'_>,
@@ -158,7 +167,8 @@ fn one(
 ) -> Option<Rendered> {
     let kubernetes = desk.options.kubernetes.unwrap_or(&identity.kubernetes_version);
     let sample = sample_cluster(name, &identity.kubernetes_version, desk.options.namespace);
-    let extra = injected(desk.options.cluster.unwrap_or(&sample));
+    let given = desk.options.cluster.map(|cluster| with_endpoint(cluster, &sample));
+    let extra = injected(given.as_ref().unwrap_or(&sample));
     let expanded = desk.expanded;
     let values = match values::template(file, |file| expanded.get(file)) {
         Ok(None) => Map::new(),

@@ -104,6 +104,28 @@ pub fn write(target: &Path, release: &Release) -> Result<Published, PublishError
     }
 }
 
+/// Where a release is there as it is wanted, with nothing beside it but sums and signatures of it: that it is. A release that was made
+/// is signed where it lies.
+///
+/// # Errors
+/// It can't be read.
+pub fn signed(target: &Path, release: &Release) -> Result<Option<Published>, PublishError> {
+    let place = target.join(release.name.object_name());
+    if !place.is_dir() {
+        return Ok(None);
+    }
+    let found = read_release(&place, release.name.clone())?.assets;
+    let is_sum = |file: &str| {
+        let file = file.to_ascii_lowercase();
+        let ends = [".asc", ".sig", ".minisig", ".bundle", ".sigstore", ".sigstore.json", ".pem"];
+        ends.iter().any(|end| file.ends_with(end))
+            || ["sha256sums", "checksums.txt"].iter().any(|name| file.contains(name))
+    };
+    let as_wanted = release.assets.iter().all(|(file, content)| found.get(file) == Some(content));
+    let beside = found.keys().filter(|file| !release.assets.contains_key(*file)).all(|file| is_sum(file));
+    Ok((as_wanted && beside).then(|| Published::Unchanged { revision: digest(&release.assets) }))
+}
+
 fn there(target: &Path, place: &Path, release: &Release, revision: &str) -> Result<Option<Published>, PublishError> {
     if !place.exists() {
         return Ok(None);
@@ -130,6 +152,22 @@ mod tests {
             name: "docker-scs-1-30-v1".parse().unwrap(),
             assets: BTreeMap::from([("metadata.yaml".to_owned(), Bytes::from_static(content.as_bytes()))]),
         }
+    }
+
+    #[test]
+    fn a_release_that_was_signed_where_it_lies_is_the_same() {
+        let target = tempfile::tempdir().unwrap();
+        assert_eq!(signed(target.path(), &release("a")).unwrap(), None);
+        write(target.path(), &release("a")).unwrap();
+        let place = target.path().join(release("a").name.object_name());
+        for file in ["SHA256SUMS", "SHA256SUMS.asc", "metadata.yaml.sig"] {
+            fs::write(place.join(file), "x").unwrap();
+        }
+        let found = |content| signed(target.path(), &release(content)).unwrap();
+        assert!(matches!(found("a"), Some(Published::Unchanged { .. })));
+        assert_eq!(found("b"), None);
+        fs::write(place.join("more.tgz"), "x").unwrap();
+        assert_eq!(found("a"), None);
     }
 
     #[test]

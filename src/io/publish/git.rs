@@ -16,6 +16,8 @@ use tempfile::TempDir;
 use super::{PublishError, Published, Release};
 use crate::core::files::FileTree;
 use crate::core::source::SourceUrl;
+use crate::io::source::answers::no_answer;
+use crate::io::source::git::{SILENCE, set_timeouts};
 
 /// How often a server may ask who we are: SSH asks for a name and a key.
 const MAX_LOGINS: u8 = 3;
@@ -47,6 +49,9 @@ impl Git {
         let (target, secret) = (self.url.redacted(), self.url.secret_str().to_owned());
         move |error| {
             let mut problem = error.message().replace(&secret, &target);
+            if error.code() == ErrorCode::Timeout || problem.contains("Timed out") {
+                problem = format!("{}: {problem}", no_answer(SILENCE));
+            }
             if error.code() == ErrorCode::Certificate {
                 problem.push_str(": --ca-file names a file with the authority that signed its certificate");
             }
@@ -83,6 +88,7 @@ impl Git {
 
     /// Publishes a release, blocking.
     pub fn publish(&self, release: &Release) -> Result<Published, PublishError> {
+        set_timeouts();
         if let Some(file) = &self.ca_file {
             let unreadable = |error: Error| {
                 let problem =

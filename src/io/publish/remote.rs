@@ -45,7 +45,7 @@ impl Remote {
             Credentials::from_secret(&BTreeMap::from([(".dockerconfigjson".to_owned(), config.clone())]))
         });
         let access = Access {
-            credentials: logins.transpose().map_err(|error| failed(format!("the Docker configuration: {error}")))?,
+            credentials: logins.transpose().map_err(|error| failed(format!("its login can't be used: {error}")))?,
             tls: Tls { authorities: reach.authorities.clone(), identity: None },
             proxy: None,
             insecure: reach.plain_http,

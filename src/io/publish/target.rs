@@ -38,11 +38,16 @@ impl FromStr for Target {
         if let Some(repository) = text.strip_prefix("oci://") {
             let repository = repository.trim_end_matches('/');
             let has_both = repository.split_once('/').is_some_and(|(host, path)| !host.is_empty() && !path.is_empty());
-            return if has_both {
-                Ok(Self::Oci(repository.to_owned()))
-            } else {
-                Err(bad("write oci://host/repository"))
-            };
+            if !has_both {
+                return Err(bad("write oci://host/repository"));
+            }
+            if repository.contains('@') {
+                return Err(bad(
+                    "an address holds no login: docker login makes one, and --registry-config names its file",
+                ));
+            }
+            url::Url::parse(&format!("https://{repository}")).map_err(|error| bad(&error.to_string()))?;
+            return Ok(Self::Oci(repository.to_owned()));
         }
         let path = |path: &str| if path.is_empty() { Err(bad("its path is missing")) } else { Ok(PathBuf::from(path)) };
         if let Some(rest) = text.strip_prefix("layout:") {
@@ -56,7 +61,24 @@ impl FromStr for Target {
                 "write oci://host/repository, dir:///path, layout:path, git+https://…, git+ssh://… or a path",
             ));
         }
+        if let Some(instead) = meant(text) {
+            return Err(bad(&format!("write {instead}, or dir:{} for a directory", redacted(text))));
+        }
         Ok(Self::Directory(path(text)?))
+    }
+}
+
+/// What a text may mean that looks like the address of a server and has no scheme: a directory would be made and nothing published.
+fn meant(text: &str) -> Option<&'static str> {
+    let (first, rest) = text.split_once('/').unwrap_or((text, ""));
+    let is_host = first.contains('.') && !first.starts_with('.') && !rest.is_empty();
+    match first.split_once(':') {
+        Some((_, port)) if !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) => {
+            Some("oci://host:port/repository")
+        }
+        Some(_) => Some("git+ssh://user@host/path"),
+        None if is_host => Some("oci://host/repository or git+https://host/path"),
+        None => None,
     }
 }
 
@@ -100,6 +122,9 @@ mod tests {
     fn targets_are_told_apart() {
         for (text, expected) in [
             ("out", "Directory(\"out\")"),
+            ("./a.b/c", "Directory(\"./a.b/c\")"),
+            ("../a:b", "Directory(\"../a:b\")"),
+            ("dir:a.b/c", "Directory(\"a.b/c\")"),
             ("/srv/releases", "Directory(\"/srv/releases\")"),
             ("dir:///srv/releases", "Directory(\"/srv/releases\")"),
             ("layout:out", "Layout(\"out\")"),
@@ -117,6 +142,11 @@ mod tests {
             "git+http://u:secret@x/y",
             "layout://",
             "https://a:secret@x/y",
+            "oci://user:secret@host/x",
+            "oci://host:99999/x",
+            "git@github.com:a/b.git",
+            "registry.example.com/platform/stacks",
+            "localhost:5000/stacks",
         ] {
             let error = text.parse::<Target>().unwrap_err().to_string();
             assert!(error.contains("is no target") && !error.contains("secret"), "{error}");

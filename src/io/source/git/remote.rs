@@ -359,7 +359,7 @@ fn explain(session: &Session, seen: &Seen, problem: &str, error: &Error) -> Sour
 }
 
 /// Lets libgit2 give up servers that are silent; without it, it waits for ever.
-fn set_timeouts() {
+pub(crate) fn set_timeouts() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let millis = i32::try_from(SILENCE.as_millis()).unwrap_or(i32::MAX);
