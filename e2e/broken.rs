@@ -170,6 +170,27 @@ async fn without_rights_only_objects_of_the_own_namespace_are_applied() {
 }
 
 #[tokio::test]
+async fn a_release_writes_nothing_that_the_operator_works_on_by_its_rights() {
+    let t = World::new("ownkinds").await;
+    let _operator = t.operator(&[]);
+    let repo = t.repo();
+    let account = "serviceAccountName: admin";
+    let stack = format!(
+        "apiVersion: clusterstack.x-k8s.io/v1alpha1\nkind: ClusterStack\nmetadata: {{name: x}}\nspec: {{provider: docker, name: x, kubernetesVersion: \"1.34\", noProvider: true, {account}}}\n---\n"
+    );
+    let cluster =
+        "apiVersion: cluster.x-k8s.io/v1beta1\nkind: Cluster\nmetadata: {name: c}\nspec: {paused: true}\n---\n";
+    repo.release(V1, &format!("{stack}{cluster}{SETTINGS}"));
+    t.create_stack("x", &repo.url(), json!({})).await;
+    for kind in ["ClusterStack", "Cluster"] {
+        let row = row_says(&t, kind, Some(Reason::Forbidden)).await;
+        assert!(row.error.contains("serviceAccountName"), "{}", row.error);
+    }
+    synced(&t, "ConfigMap").await;
+    assert_eq!(t.stacks().get("x").await.unwrap().spec.service_account_name, None);
+}
+
+#[tokio::test]
 async fn what_belongs_to_somebody_else_is_left_alone() {
     let t = World::new("other").await;
     let map = |annotations: serde_json::Value, labels: serde_json::Value| {

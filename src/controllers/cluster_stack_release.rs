@@ -201,6 +201,7 @@ impl Pass<'_> {
             owner,
             namespace,
             only_namespace: rights.only_namespace.clone(),
+            is_operator: rights.account.is_none(),
         };
         let (desired, kinds) = delivery.desired(manifests).await;
         if self.is_as_left((&desired, &kinds), &rights, facts) {

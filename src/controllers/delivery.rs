@@ -44,6 +44,8 @@ pub(super) struct Delivery<'a> {
     pub(super) namespace: String,
     /// The only namespace that may be written to.
     pub(super) only_namespace: Option<String>,
+    /// With the operator's own rights, which are for its own work too.
+    pub(super) is_operator: bool,
 }
 
 /// Objects as they would be sent, and the kinds that are served.
@@ -60,6 +62,7 @@ impl<'a> Delivery<'a> {
             owner,
             namespace: HELM_NAMESPACE.to_owned(),
             only_namespace: None,
+            is_operator: false,
         }
     }
 
@@ -82,7 +85,10 @@ impl<'a> Delivery<'a> {
         let served = self.kinds.get(&self.discovery, &manifest.api_version(), &manifest.key.kind).await;
         let served = served.map_err(|error| apply::refusal(&error).message);
         let kind = served.as_ref().map(Option::as_ref).map_err(Clone::clone);
-        let object = rights::desired(manifest, kind, &self.namespace, self.only_namespace.as_deref());
+        let object = {
+            let reach = (self.only_namespace.as_deref(), self.is_operator);
+            rights::desired(manifest, kind, &self.namespace, reach)
+        };
         (object, served.ok().flatten())
     }
 

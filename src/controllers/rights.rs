@@ -3,8 +3,8 @@
 use kube::Client;
 
 use super::{Context, Error};
-use crate::api::ClusterStackSpec;
 use crate::api::condition::Reason;
+use crate::api::{ClusterStackSpec, GROUP, INFRASTRUCTURE_GROUP};
 use crate::core::manifest::Manifest;
 use crate::core::plan::Desired;
 use crate::io::kinds::Kind;
@@ -42,7 +42,7 @@ pub(super) fn desired(
     manifest: Manifest,
     kind: Result<Option<&Kind>, String>,
     namespace: &str,
-    only_namespace: Option<&str>,
+    (only_namespace, is_operator): (Option<&str>, bool),
 ) -> Desired {
     let in_namespace = |manifest: Manifest| {
         if manifest.key.namespace.is_empty() { manifest.in_namespace(namespace) } else { manifest }
@@ -63,12 +63,24 @@ pub(super) fn desired(
     };
     let manifest = if kind.namespaced { in_namespace(manifest) } else { manifest.without_namespace() };
     let outside = only_namespace.is_some_and(|only| manifest.key.namespace != only);
-    let obstacle = outside.then(|| {
-        let what = if kind.namespaced { "it is in another namespace" } else { "it is cluster-scoped" };
+    let works_on = is_operator && is_worked_on(&kind.resource.group, &kind.resource.kind);
+    let obstacle = (outside || works_on).then(|| {
+        let what = match kind.namespaced {
+            _ if works_on => "the operator works on objects of this kind for others, and applies none of a release's",
+            true => "it is in another namespace",
+            false => "it is cluster-scoped",
+        };
         let message = format!("{what}: set spec.serviceAccountName to a ServiceAccount with the rights for it");
         (Reason::Forbidden, message)
     });
     of(manifest, obstacle)
+}
+
+/// Whether the operator may write objects of a kind that others made, to work on them: a release that brought one of these would have
+/// it act for whoever released it, a ClusterStack for example by any ServiceAccount of its namespace.
+fn is_worked_on(group: &str, kind: &str) -> bool {
+    matches!(group, GROUP | INFRASTRUCTURE_GROUP | "runtime.cluster.x-k8s.io" | "admissionregistration.k8s.io")
+        || (group == "cluster.x-k8s.io" && kind == "Cluster")
 }
 
 fn of(manifest: Manifest, obstacle: Option<(Reason, String)>) -> Desired {
@@ -117,9 +129,38 @@ mod tests {
             ("not served", object(None), Ok(None), Some("shop"), "shop", Some(Reason::NoKindMatch)),
             ("not known", object(None), Err("timeout".into()), None, "shop", Some(Reason::ApplyFailed)),
         ] {
-            let desired = desired(manifest, served, "shop", only);
+            let desired = desired(manifest, served, "shop", (only, true));
             assert_eq!(desired.manifest.key.namespace, expected_ns, "{name}");
             assert_eq!(desired.obstacle.map(|(reason, _)| reason), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_the_operator_works_on_comes_with_the_rights_of_others_alone() {
+        for (group, name, expected) in [
+            ("clusterstack.x-k8s.io", "ClusterStack", true),
+            ("clusterstack.x-k8s.io", "ClusterAddon", true),
+            ("infrastructure.clusterstack.x-k8s.io", "ProviderNodeImageRelease", true),
+            ("cluster.x-k8s.io", "Cluster", true),
+            ("cluster.x-k8s.io", "ClusterClass", false),
+            ("infrastructure.cluster.x-k8s.io", "DockerClusterTemplate", false),
+            ("", "ConfigMap", false),
+        ] {
+            let version = if group.is_empty() { "v1".to_owned() } else { format!("{group}/v1") };
+            let object = json!({"apiVersion": version, "kind": name, "metadata": {"name": "x"}});
+            let resource = ApiResource {
+                group: group.into(),
+                version: "v1".into(),
+                api_version: version,
+                kind: name.into(),
+                plural: "things".into(),
+            };
+            let kind = Kind { resource, namespaced: true };
+            for (is_operator, only) in [(true, Some("shop")), (true, None), (false, None)] {
+                let manifest = Manifest::from_value(object.clone()).unwrap();
+                let desired = desired(manifest, Ok(Some(&kind)), "shop", (only, is_operator));
+                assert_eq!(desired.obstacle.is_some(), expected && is_operator, "{group} {name} {only:?}");
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 //! files at one place (also where only upper and lower case, or the way letters are composed, differ) are refused,
 //! whoever made the archive.
 
+mod heads;
 mod zipped;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use memchr::memmem;
 use tar::{Archive, Builder, Entries, Entry, EntryType, Header};
 use thiserror::Error;
 
+use self::heads::{Heads, Looked};
 use crate::core::files::FileTree;
 use crate::core::limits::{BadPath, Budget, Limits, TooLarge, check_path};
 
@@ -196,6 +198,7 @@ impl Unpacker<'_> {
                 let end = start.checked_add(size).filter(|end| *end <= tar.len() as u64)?;
                 Some(tar.slice(usize::try_from(start).ok()?..usize::try_from(end).ok()?))
             };
+            Heads::new().feed(&tar).map_err(damaged)?;
             let mut reader = Archive::new(Cursor::new(&*tar));
             return self
                 .entries(reader.entries_with_seek().map_err(damaged)?, packed, |entry, size| Ok(part(entry, size)));
@@ -203,12 +206,12 @@ impl Unpacker<'_> {
         // Headers and padding count as well: an archive of empty entries is no way around the limit.
         let most = self.limits.bytes.saturating_add(self.limits.entries as u64 * 4096);
         if archive.starts_with(GZIP) {
-            let mut reader = Archive::new(MultiGzDecoder::new(archive).take(most));
+            let mut reader = Archive::new(Looked::new(MultiGzDecoder::new(archive).take(most)));
             let files = self.entries(reader.entries().map_err(damaged)?, packed, copied)?;
-            self.checked(reader.into_inner())?;
+            self.checked(reader.into_inner().into_inner())?;
             Ok(files)
         } else {
-            let mut reader = Archive::new(archive.take(most));
+            let mut reader = Archive::new(Looked::new(archive.take(most)));
             self.entries(reader.entries().map_err(damaged)?, packed, copied)
         }
     }

@@ -62,6 +62,27 @@ async fn a_redirect_to_another_host_carries_no_credentials() {
 }
 
 #[tokio::test]
+async fn what_is_posted_goes_to_no_other_server() {
+    let (other, seen_there) = serve(|_| "there".into_response()).await;
+    let there = other.clone();
+    let (host, _) = serve(move |path| match path {
+        "/away" => (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, format!("http://{there}/x"))]).into_response(),
+        "/here" => (StatusCode::PERMANENT_REDIRECT, [(header::LOCATION, "/x".to_owned())]).into_response(),
+        _ => "here".into_response(),
+    })
+    .await;
+    let http = http(&["127.0.0.1"]);
+    let post = async |path: &str| {
+        let request = http.request(reqwest::Method::POST, format!("http://{host}/{path}").parse().unwrap());
+        http.send("asking", request.body("refresh_token=hunter2").build().unwrap(), Redirects::Anywhere).await
+    };
+    assert!(post("here").await.is_ok());
+    let refused = post("away").await;
+    assert!(matches!(refused, Err(SourceError::Untrusted { .. })), "{refused:?}");
+    assert!(seen_there.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
 async fn neither_a_url_nor_a_redirect_nor_a_name_leads_to_where_the_flags_forbid() {
     let (host, _) = serve(|path| match path {
         "/metadata" => to("http://169.254.169.254/latest"),

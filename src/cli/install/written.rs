@@ -40,8 +40,8 @@ pub(super) fn write(dir: &Path, files: &BTreeMap<String, Vec<u8>>) -> Result<()>
     for (path, content) in files {
         put(&dir.join(path), content)?;
     }
-    let lines: String = files.iter().map(|(path, content)| format!("{}  {path}\n", sum(content))).collect();
-    put(&dir.join(SUMS), lines.as_bytes())
+    let lines: Vec<String> = files.iter().map(|(path, content)| format!("{}  {path}", sum(content))).collect();
+    put(&dir.join(SUMS), (lines.join("\n") + "\n").as_bytes())
 }
 
 fn put(path: &Path, content: &[u8]) -> Result<()> {

@@ -1,6 +1,7 @@
 //! `values.schema.json`
 
 mod dialect;
+mod size;
 
 use std::sync::OnceLock;
 
@@ -38,6 +39,7 @@ impl Schema {
 
 fn compile(text: &[u8]) -> Result<Validator, String> {
     let mut schema: serde_json::Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    size::check(&schema)?;
     let formats = dialect::adapt(&mut schema)?;
     dialect::options(&formats)?.with_retriever(Refused).build(&schema).map_err(|error| error.to_string())
 }

@@ -17,7 +17,7 @@ use super::{PublishError, Published, Release};
 use crate::core::files::FileTree;
 use crate::core::source::SourceUrl;
 use crate::io::source::answers::no_answer;
-use crate::io::source::git::{SILENCE, set_timeouts};
+use crate::io::source::git::{SILENCE, name_of, set_timeouts};
 
 /// How often a server may ask who we are: SSH asks for a name and a key.
 const MAX_LOGINS: u8 = 3;
@@ -149,7 +149,7 @@ impl Git {
         let there: Vec<String> = {
             let callbacks = callbacks(repository, &logins);
             let connection = remote.connect_auth(Direction::Fetch, Some(callbacks), Some(proxy())).map_err(&fail)?;
-            connection.list().map_err(&fail)?.iter().map(|head| head.name().to_owned()).collect()
+            connection.list().map_err(&fail)?.iter().filter_map(name_of).collect()
         };
         let specs: Vec<String> =
             wanted.filter(|name| there.contains(name)).map(|name| format!("{name}:{name}")).collect();

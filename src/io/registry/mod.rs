@@ -53,6 +53,8 @@ const PAGE_BYTES: u64 = 16 << 20;
 const MANIFEST_BYTES: u64 = 4 << 20;
 /// Referrers that are looked at.
 const MAX_REFERRERS: usize = 1000;
+/// Bytes that their descriptions may take, and those of signatures, with what is noted on them.
+const REFERRERS_BYTES: u64 = 8 << 20;
 
 /// Manifests and lists of them that are understood, for `Accept`.
 const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, \
@@ -279,7 +281,7 @@ impl Registry {
     pub async fn referrers(&self, digest: &Digest) -> Result<Vec<Descriptor>, SourceError> {
         let mut next = Some(self.url(&format!("referrers/{digest}"))?);
         let mut found = Vec::new();
-        let mut pages = 0;
+        let (mut pages, mut bytes) = (0, 0);
         while let Some(url) = next {
             let mut ask = Ask::get(READING, url.clone());
             ask.accept(INDEX);
@@ -299,6 +301,8 @@ impl Registry {
                 serde_json::from_slice(&body).map_err(|error| self.nonsense(READING, &error.to_string()))?;
             found.extend(index.manifests);
             pages += 1;
+            bytes += body.len() as u64;
+            self.bound_descriptions(bytes)?;
             if found.len() > MAX_REFERRERS || pages > MAX_PAGES {
                 return Err(self.too_large("the number of referrers", MAX_REFERRERS as u64));
             }
@@ -425,6 +429,15 @@ impl Registry {
     fn nonsense(&self, action: &'static str, problem: &str) -> SourceError {
         let problem = format!("the registry's answer can't be used: {problem}");
         SourceError::Unreachable { action, url: self.repository.to_string(), problem }
+    }
+
+    /// Refuses what is said of signatures where it takes more than so many bytes.
+    ///
+    /// # Errors
+    /// It does.
+    pub fn bound_descriptions(&self, bytes: u64) -> Result<(), SourceError> {
+        let what = "the size of what is said of an artifact's signatures in bytes";
+        if bytes > REFERRERS_BYTES { Err(self.too_large(what, REFERRERS_BYTES)) } else { Ok(()) }
     }
 
     fn too_large(&self, what: &str, limit: u64) -> SourceError {

@@ -165,6 +165,12 @@ impl Http {
             if (next.scheme(), next.host_str(), next.port_or_known_default())
                 != (first.scheme(), first.host_str(), first.port_or_known_default())
             {
+                if *following.method() == http::Method::POST && following.body().is_some() {
+                    // What is posted may be a login.
+                    let problem =
+                        format!("it sends on what was posted to {}, which is not the same server", redacted(&next));
+                    return Err(SourceError::Untrusted { url: redacted(&first), problem });
+                }
                 for header in [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION] {
                     following.headers_mut().remove(header);
                 }

@@ -195,10 +195,18 @@ impl OciSource {
 
     /// The signatures of a manifest: at its tag `sha256-<hex>.sig`, and among what refers to it.
     async fn signatures(&self, digest: &Digest) -> Result<Vec<Signature>, SourceError> {
-        let mut manifests = Vec::new();
+        let (mut layers, mut bytes) = (Vec::new(), 0);
+        let mut keep = |manifest: Manifest| {
+            for layer in manifest.layers.into_iter().filter(is_signature) {
+                let notes = layer.annotations.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+                bytes += notes as u64 + layer.media_type.len() as u64;
+                layers.push(layer);
+            }
+            self.registry.bound_descriptions(bytes)
+        };
         let tag = format!("{}.sig", digest.to_string().replace(':', "-"));
         if let Some(Document::Manifest(manifest)) = self.registry.manifest(&tag).await?.map(|found| found.document) {
-            manifests.push(manifest);
+            keep(*manifest)?;
         }
         let referrers: BTreeSet<String> =
             self.registry.referrers(digest).await?.into_iter().filter(may_sign).map(|found| found.digest).collect();
@@ -208,13 +216,11 @@ impl OciSource {
                 continue;
             }
             if let Some(Document::Manifest(manifest)) = self.registry.manifest(&referrer).await?.map(|it| it.document) {
-                manifests.push(manifest);
+                keep(*manifest)?;
             }
         }
         let mut signatures = Vec::new();
-        for layer in
-            manifests.into_iter().flat_map(|manifest| manifest.layers).filter(is_signature).take(MAX_SIGNATURES)
-        {
+        for layer in layers.into_iter().take(MAX_SIGNATURES) {
             // An attestation may be as large as it likes: none of these is a signature of ours.
             if layer.size > SIGNATURE {
                 continue;

@@ -185,7 +185,9 @@ fn joined(token: &str) -> usize {
 /// The first word of a `{% … %}` and what follows it.
 fn tag(token: &str) -> Option<(&str, &str)> {
     let inner = token.strip_prefix("{%")?.trim_start_matches('-').trim_end_matches("%}").trim_end_matches('-').trim();
-    Some(inner.split_once(char::is_whitespace).unwrap_or((inner, "")))
+    // Tera wants no blank behind the word: `{% include"x" %}`.
+    let end = inner.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(inner.len());
+    Some((&inner[..end], inner[end..].trim_start()))
 }
 
 /// A `{{ … }}` in its brackets, trims among them, and what is between.

@@ -345,13 +345,17 @@ fn a_rendering_that_wants_too_much_ends() {
 
 #[test]
 fn includes_that_branch_and_write_nothing_are_steps() {
-    let wide = |i| format!("{{% include '_{0}.tera' %}}", i + 1).repeat(20);
-    let mut templates: Vec<_> = (0..15).map(|i| (format!("_{i}.tera"), wide(i))).collect();
-    templates.extend([("_15.tera".into(), String::new()), (FILE.into(), "{% include '_0.tera' %}".into())]);
-    let templates = TeraTemplates::parse(templates.iter().map(|(name, text)| (name.as_str(), text.as_str()))).unwrap();
-    let few = Limits { steps: 1000, ..Limits::default() };
-    let error = templates.render_with(&context(), &BTreeMap::new(), &few, None).unwrap_err();
-    assert_eq!((error.kind, error.details.message.as_str()), (TeraErrorKind::Limit, "takes more steps than allowed"));
+    for tag in ["{% include '_N.tera' %}", "{%include'_N.tera'%}", "{%- include\"_N.tera\" -%}"] {
+        let wide = |i: usize| tag.replace('N', &(i + 1).to_string()).repeat(20);
+        let mut templates: Vec<_> = (0..15).map(|i| (format!("_{i}.tera"), wide(i))).collect();
+        templates.extend([("_15.tera".into(), String::new()), (FILE.into(), "{% include '_0.tera' %}".into())]);
+        let parts = templates.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+        let templates = TeraTemplates::parse(parts).unwrap();
+        let few = Limits { steps: 1000, ..Limits::default() };
+        let error = templates.render_with(&context(), &BTreeMap::new(), &few, None).unwrap_err();
+        let limit = (TeraErrorKind::Limit, "takes more steps than allowed");
+        assert_eq!((error.kind, error.details.message.as_str()), limit, "{tag}");
+    }
 }
 
 #[test]

@@ -37,7 +37,7 @@ use crate::core::digest::hex;
 use crate::core::limits::Limits;
 use crate::core::source::{AllowList, Refused, SourceUrl, candidate_paths};
 
-pub(crate) use remote::set_timeouts;
+pub(crate) use remote::{name_of, set_timeouts};
 use session::Session;
 
 /// How long a server may be silent before the connection is given up.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use git2::cert::Cert;
 use git2::{
     AutotagOption, CertificateCheckStatus, Cred, CredentialType, Direction, Error, ErrorClass, ErrorCode, FetchOptions,
-    Remote, RemoteCallbacks, RemoteRedirect, Repository, RepositoryInitOptions,
+    Remote, RemoteCallbacks, RemoteHead, RemoteRedirect, Repository, RepositoryInitOptions,
 };
 use tempfile::TempDir;
 
@@ -23,6 +23,7 @@ use super::session::Session;
 use super::transport::{self, LARGEST_LIST};
 use crate::core::limits::TooLarge;
 use crate::core::source::{HostKey, Scheme, SourceUrl};
+use crate::io::telemetry::unless_it_panics;
 
 /// How often a server may ask in one conversation: for a user, and for a key or a password.
 const MAX_LOGINS: u8 = 3;
@@ -56,7 +57,7 @@ pub(super) fn list(session: &Session) -> Result<Vec<(String, String)>, SourceErr
     let connection =
         remote.connect_auth(Direction::Fetch, Some(callbacks(session, &talk, None)), None).map_err(fail)?;
     let heads = connection.list().map_err(fail)?;
-    Ok(heads.iter().map(|head| (head.name().to_owned(), head.oid().to_string())).collect())
+    Ok(heads.iter().filter_map(|head| Some((name_of(head)?, head.oid().to_string()))).collect())
 }
 
 /// What a server is asked for.
@@ -152,8 +153,15 @@ impl Talk {
         for secret in credentials.chain(session.url.secrets()) {
             message = message.replace(secret, "***");
         }
-        message
+        // A server's own words may be among them.
+        message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
     }
+}
+
+/// The name of a reference; `None` where it is no UTF-8: none of ours is called so, and anybody may push one. git2 panics then, and
+/// has no other way to the name.
+pub(crate) fn name_of(head: &RemoteHead<'_>) -> Option<String> {
+    unless_it_panics(|| head.name().to_owned())
 }
 
 /// The one reference `from`, or the commit of that id, as `to`; without its history where the server can.
