@@ -181,9 +181,11 @@ async fn install_all(client: &Client, definitions: Vec<CustomResourceDefinition>
 
 /// The CRDs of Cluster API: the ones of real input, else those of its Go modules.
 fn cluster_api_definitions() -> Vec<CustomResourceDefinition> {
+    // Several tests may ask at once: each has its own.
+    let own = tempfile::tempdir().expect("no directory");
     let dir = shared().map_or_else(
         || {
-            let dir = std::env::temp_dir().join(format!("clusterstack-e2e-crds-{}", std::process::id()));
+            let dir = own.path().join("crds");
             run(Command::new(format!("{ROOT}/hack/cluster-api-crds")).arg(&dir));
             dir
         },
@@ -194,9 +196,6 @@ fn cluster_api_definitions() -> Vec<CustomResourceDefinition> {
         let text = std::fs::read_to_string(entry.path()).expect("unreadable CRD");
         definitions
             .push(serde_yaml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", entry.path().display())));
-    }
-    if shared().is_none() {
-        let _ = std::fs::remove_dir_all(dir);
     }
     definitions
 }
