@@ -12,6 +12,7 @@ use super::output::{self, Format};
 use super::registry::RegistryArgs;
 use super::report::Hinted;
 use crate::core::artifact::Artifact;
+use crate::core::verification::checksums::is_signature;
 use crate::io::publish::registry::{self, Registry};
 use crate::io::publish::target::{self, Target};
 use crate::io::publish::{Published, Release, directory};
@@ -236,10 +237,6 @@ fn row(artifact: &Artifact, all: &[Artifact]) -> Result<Row> {
         digest,
         signatures,
     })
-}
-
-fn is_signature(file: &str) -> bool {
-    [".asc", ".sig", ".gpg"].iter().any(|end| file.ends_with(end))
 }
 
 fn table(rows: &[Row]) -> String {

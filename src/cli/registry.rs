@@ -1,5 +1,6 @@
 //! Flags that say how a registry is reached.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -11,6 +12,8 @@ use super::report::Hinted;
 use crate::io::publish::registry::Registry;
 use crate::io::publish::remote::Reach;
 use crate::io::publish::target::{self, Target};
+use crate::io::registry::Repository;
+use crate::io::source::Credentials;
 
 /// How registries (oci://…) are reached. Logins are those of `docker login`, `oras login` or `helm registry login` with
 /// its file named by `--registry-config`; the credential helpers that it names are asked.
@@ -48,20 +51,20 @@ impl RegistryArgs {
     /// A file can't be read, or the target not be used.
     pub fn open(&self, target: &Target) -> Result<Opened> {
         let scratch = tempfile::tempdir().context("cannot make a directory for downloads")?;
-        let host = match target {
-            Target::Oci(repository) => repository.split('/').next().unwrap_or_default(),
-            Target::Directory(_) | Target::Layout(_) | Target::Git(_) => "",
+        let reach = match target {
+            Target::Oci(repository) => self.reach(&Repository::parse(repository)?)?,
+            Target::Directory(_) | Target::Layout(_) | Target::Git(_) => Reach::default(),
         };
-        let registry = target::open(target, &self.reach(host)?, scratch.path())?;
+        let registry = target::open(target, &reach, scratch.path())?;
         Ok(Opened { registry, _scratch: scratch })
     }
 
-    fn reach(&self, host: &str) -> Result<Reach> {
+    fn reach(&self, repository: &Repository) -> Result<Reach> {
         let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         let config = self.registry_config.clone().or_else(|| default_config().filter(|path| path.is_file()));
         let login = |path: PathBuf| {
             let config = read(&path)?;
-            login_of(&config, host).with_context(|| format!("cannot use the logins in {}", path.display()))
+            login_of(&config, repository).with_context(|| format!("cannot use the logins in {}", path.display()))
         };
         let docker_config = config.map(login).transpose()?.flatten();
         let authorities = self.ca_file.as_deref().map(read).transpose()?;
@@ -70,28 +73,22 @@ impl RegistryArgs {
     }
 }
 
-/// A Docker configuration with the login for a registry: the one that is written there, or the one that the credential helper has
+/// A Docker configuration with the login for a repository: the one that is written there, or the one that the credential helper has
 /// that it names. `None` where it has none: nobody needs a login to a registry that asks for none.
-fn login_of(config: &[u8], host: &str) -> Result<Option<Vec<u8>>> {
+fn login_of(config: &[u8], repository: &Repository) -> Result<Option<Vec<u8>>> {
     // The parser's own words may quote a password.
     let read: Option<Value> = serde_json::from_slice(config).ok();
     let read = read.filter(Value::is_object).context("it is no Docker configuration in JSON")?;
-    let hub = ["docker.io", "index.docker.io", "registry-1.docker.io"];
-    let server = if hub.contains(&host) { "https://index.docker.io/v1/" } else { host };
-    let is_of = |key: &str| {
-        let key = key.split_once("://").map_or(key, |(_, rest)| rest);
-        let of = key.split('/').next().unwrap_or(key);
-        of.eq_ignore_ascii_case(host) || (hub.contains(&host) && hub.contains(&of))
-    };
-    let keys = ["auth", "username", "identitytoken", "registrytoken"];
-    let is_login = |login: &Value| keys.iter().filter_map(|key| login.get(key)?.as_str()).any(|text| !text.is_empty());
-    let auths = read.get("auths").and_then(Value::as_object);
-    if auths.is_some_and(|auths| auths.iter().any(|(key, login)| is_of(key) && is_login(login))) {
+    let written = Credentials::from_secret(&BTreeMap::from([(".dockerconfigjson".to_owned(), config)]));
+    let host = repository.host();
+    if written.is_ok_and(|written| written.login(host, repository.path()).is_some()) {
         return Ok(Some(config.to_owned()));
     }
+    // By what `docker login` asks a helper to keep the login for.
+    let server = if host == "docker.io" { "https://index.docker.io/v1/" } else { host };
     let names = |text: Option<&Value>| text.and_then(Value::as_str).is_some_and(|name| !name.is_empty());
     let helper = read.pointer("/credHelpers").and_then(|helpers| helpers.get(server));
-    if host.is_empty() || !(names(helper) || names(read.get("credsStore"))) {
+    if !(names(helper) || names(read.get("credsStore"))) {
         return Ok(None);
     }
     let login = match docker_credential::get_credential_from_reader(config, server) {
@@ -143,15 +140,17 @@ mod tests {
             (json!({"auths": {"https://R.example.com/v2/": login}, "credsStore": "none"}), "r.example.com", true),
             (json!({"auths": {"https://index.docker.io/v1/": login}}), "docker.io", true),
         ] {
-            let found = login_of(config.to_string().as_bytes(), host).unwrap();
+            let repository = Repository::parse(&format!("{host}/a/b")).unwrap();
+            let found = login_of(config.to_string().as_bytes(), &repository).unwrap();
             assert_eq!(found.is_some(), expected, "{config}");
         }
+        let repository = Repository::parse("r.example.com/a").unwrap();
         for broken in ["", "[]", "hunter2"] {
-            let error = login_of(broken.as_bytes(), "r.example.com").unwrap_err().to_string();
+            let error = login_of(broken.as_bytes(), &repository).unwrap_err().to_string();
             assert!(error.contains("no Docker configuration") && !error.contains("hunter2"), "{error}");
         }
         let missing = json!({"credHelpers": {"r.example.com": "there-is-none"}}).to_string();
-        let error = login_of(missing.as_bytes(), "r.example.com").unwrap_err();
+        let error = login_of(missing.as_bytes(), &repository).unwrap_err();
         assert!(error.to_string().contains("can't be asked for the login for r.example.com"), "{error}");
     }
 }

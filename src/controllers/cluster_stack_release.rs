@@ -66,7 +66,8 @@ enum Sight {
     Read,
 }
 
-/// The pass, and when the next one comes. `None` where something may be to be done about a release that was not read.
+/// The pass, and when the next one comes. `None` where something may be to be done about a release that was not read, or where it
+/// goes meanwhile.
 async fn pass(release: &ClusterStackRelease, sight: Sight, ctx: &Arc<Context>) -> Result<Option<Action>, Error> {
     let stack = stack_of(release, ctx);
     if sight == Sight::Cached && (release.metadata.deletion_timestamp.is_some() || release.spec.provider_ref.is_some())
@@ -187,7 +188,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     /// source → release → chart → apply; a step in trouble ends the pass. Whether it came to an end: not where something may be to be
-    /// done about a release that was not read.
+    /// done about a release that was not read, nor where it goes meanwhile.
     async fn run(&self, sight: Sight, facts: &mut ReleaseFacts) -> Result<bool, Error> {
         let Some(manifests) = self.fetch_and_render(facts).await else { return Ok(true) };
         let namespace = self.release.namespace().unwrap_or_default();
@@ -212,8 +213,7 @@ impl Pass<'_> {
             return Ok(false);
         }
         self.ctx.memory.begins_look(&self.uid());
-        self.deliver(&delivery, (desired, kinds), &rights, facts).await?;
-        Ok(true)
+        self.deliver(&delivery, (desired, kinds), &rights, facts).await
     }
 
     /// Writes what the pass found; where that fails, the next one goes on from its inventory.
@@ -237,14 +237,14 @@ impl Pass<'_> {
         (status.resources, status.retained)
     }
 
-    /// Looks at what lives there, applies, and prunes.
+    /// Looks at what lives there, applies, and prunes. Whether it came to an end: not where the release goes meanwhile.
     async fn deliver(
         &self,
         delivery: &Delivery<'_>,
         (mut desired, kinds): delivery::Wanted,
         rights: &Rights,
         facts: &mut ReleaseFacts,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let looked = self.observe(delivery, (&desired, &kinds), facts).await?;
         // A moment ago the release could be made, so its namespace does not end; if it does now, the API server says so.
         let may_end = looked.is_some();
@@ -257,7 +257,7 @@ impl Pass<'_> {
         if plan.empty_render {
             let message = "the chart renders no object, although it did before; what is applied is held. Publish a release with objects, or delete this one";
             facts.applied = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::EmptyRender, message));
-            return Ok(());
+            return Ok(true);
         }
         if may_end
             && plan.steps.iter().any(|step| matches!(step.action, Act::Apply { .. }))
@@ -270,12 +270,11 @@ impl Pass<'_> {
         {
             let message = format!("namespace {} is being deleted: nothing is applied any more", delivery.namespace);
             facts.applied = StepState::Failed(Trouble::new(ErrorClass::Waiting, Reason::NamespaceTerminating, message));
-            return Ok(());
+            return Ok(true);
         }
         if !self.is_still_wanted() {
-            let message = "it was deleted meanwhile: nothing is applied any more".to_owned();
-            facts.applied = StepState::Failed(Trouble::new(ErrorClass::Waiting, Reason::Deleting, message));
-            return Ok(());
+            // The pass over its deletion comes next, and says what it waits for.
+            return Ok(false);
         }
         facts.applied_as = rights.account.clone().unwrap_or_default();
         let intent = Self::intent(&plan, facts);
@@ -305,7 +304,8 @@ impl Pass<'_> {
         facts.resources = rows(&plan, outcomes, &live, &facts.resources);
         facts.applied = StepState::Done(String::new());
         facts.reconcile_at.clone_from(&self.asked);
-        self.prune((&plan, &recorded), &live, rights, facts).await
+        self.prune((&plan, &recorded), &live, rights, facts).await?;
+        Ok(true)
     }
 
     /// Whether nothing is to be done, which takes no look: nobody asked for one, the inventory is what is wanted, and the watches

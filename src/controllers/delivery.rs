@@ -85,10 +85,8 @@ impl<'a> Delivery<'a> {
         let served = self.kinds.get(&self.discovery, &manifest.api_version(), &manifest.key.kind).await;
         let served = served.map_err(|error| apply::refusal(&error).message);
         let kind = served.as_ref().map(Option::as_ref).map_err(Clone::clone);
-        let object = {
-            let reach = (self.only_namespace.as_deref(), self.is_operator);
-            rights::desired(manifest, kind, &self.namespace, reach)
-        };
+        let reach = (self.only_namespace.as_deref(), self.is_operator);
+        let object = rights::desired(manifest, kind, &self.namespace, reach);
         (object, served.ok().flatten())
     }
 

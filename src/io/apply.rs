@@ -286,18 +286,18 @@ fn reason_of(status: &Status) -> Reason {
 pub async fn delete(client: &Client, kind: &Kind, key: &ObjectKey, live: &Value) -> Result<(), Refusal> {
     let api = api(client, kind, &key.namespace);
     let of = |name: &str| live.pointer(name).and_then(Value::as_str).map(ToOwned::to_owned);
-    let mut version = of("/metadata/resourceVersion");
-    for left in (0..=OVERTAKEN).rev() {
-        // Sent for what was there when it was decided on; one that others keep changing goes in any version.
-        let version_now = version.take().filter(|_| left > 0);
-        let preconditions = Preconditions { uid: of("/metadata/uid"), resource_version: version_now };
+    let (mut version, mut left) = (of("/metadata/resourceVersion"), OVERTAKEN);
+    loop {
+        let preconditions = Preconditions { uid: of("/metadata/uid"), resource_version: version.take() };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
         match api.delete(&segment(&key.name), &params).await {
             Ok(_) => return Ok(()),
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
             Err(kube::Error::Api(status)) if status.code == 409 && left > 0 => {
                 let Some(now) = found(&api, key).await.map_err(|error| refusal(&error))? else { return Ok(()) };
-                version.clone_from(&now.resource_version);
+                left -= 1;
+                // Sent for what was there when it was decided on; one that others keep changing goes in any version.
+                version = now.resource_version.clone().filter(|_| left > 0);
                 if !ownership::is_unchanged(live, &json!({"metadata": now})) {
                     let message = "it was made anew or became another's meanwhile, and is looked at again".to_owned();
                     return Err(Refusal { reason: Reason::ApplyFailed, message });
@@ -306,7 +306,6 @@ pub async fn delete(client: &Client, kind: &Kind, key: &ObjectKey, live: &Value)
             Err(error) => return Err(refusal(&error)),
         }
     }
-    Ok(())
 }
 
 /// Waits until CustomResourceDefinitions are established, so that the next wave finds their kinds; at most `limit`.

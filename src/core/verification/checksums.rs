@@ -8,6 +8,11 @@ use super::keyring::{Keyring, Purpose};
 use super::{ChecksumTrust, NotVerified, Signer};
 use crate::core::digest::hex;
 
+/// The file of checksums where nobody names another one.
+pub const CHECKSUMS: &str = "SHA256SUMS";
+/// What a signature is called behind the name of the file that it is of, the one to prefer first.
+const ENDS: [&str; 4] = [".asc", ".sig", ".gpg", ".minisig"];
+
 /// What a signed file of checksums says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checksums {
@@ -26,7 +31,12 @@ impl Checksums {
 
 /// Names of the signature beside a file of checksums, the one to prefer first.
 pub fn signature_names(file: &str) -> [String; 4] {
-    [".asc", ".sig", ".gpg", ".minisig"].map(|end| format!("{file}{end}"))
+    ENDS.map(|end| format!("{file}{end}"))
+}
+
+/// Whether a file is called like the signature of another one.
+pub fn is_signature(file: &str) -> bool {
+    ENDS.iter().any(|end| file.ends_with(end))
 }
 
 /// Checks the detached `signature` of the file of checksums `sums` and reads it.

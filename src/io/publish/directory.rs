@@ -11,6 +11,7 @@ use bytes::Bytes;
 use super::{PublishError, Published, Release, digest};
 use crate::core::limits::{Budget, Limits};
 use crate::core::name::ReleaseName;
+use crate::core::verification::checksums::{CHECKSUMS, is_signature, signature_names};
 
 fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> PublishError {
     let path = path.to_owned();
@@ -115,14 +116,11 @@ pub fn signed(target: &Path, release: &Release) -> Result<Option<Published>, Pub
         return Ok(None);
     }
     let found = read_release(&place, release.name.clone())?.assets;
-    let is_sum = |file: &str| {
-        let file = file.to_ascii_lowercase();
-        let ends = [".asc", ".sig", ".minisig", ".bundle", ".sigstore", ".sigstore.json", ".pem"];
-        ends.iter().any(|end| file.ends_with(end))
-            || ["sha256sums", "checksums.txt"].iter().any(|name| file.contains(name))
+    let is_sum = |file: &String| {
+        file == CHECKSUMS || is_signature(file) || signature_names(file).iter().any(|name| found.contains_key(name))
     };
     let as_wanted = release.assets.iter().all(|(file, content)| found.get(file) == Some(content));
-    let beside = found.keys().filter(|file| !release.assets.contains_key(*file)).all(|file| is_sum(file));
+    let beside = found.keys().filter(|file| !release.assets.contains_key(*file)).all(is_sum);
     Ok((as_wanted && beside).then(|| Published::Unchanged { revision: digest(&release.assets) }))
 }
 

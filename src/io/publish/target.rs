@@ -8,6 +8,8 @@ use super::registry::{Layout, Registry, push};
 use super::remote::{Reach, Remote};
 use super::{PublishError, Published, Release, directory};
 use crate::core::source::{Scheme, SourceUrl};
+use crate::io::registry::Repository;
+use crate::io::source::SourceError;
 
 /// Where releases go.
 #[derive(Clone, Debug)]
@@ -37,17 +39,13 @@ impl FromStr for Target {
         }
         if let Some(repository) = text.strip_prefix("oci://") {
             let repository = repository.trim_end_matches('/');
-            let has_both = repository.split_once('/').is_some_and(|(host, path)| !host.is_empty() && !path.is_empty());
-            if !has_both {
-                return Err(bad("write oci://host/repository"));
-            }
-            if repository.contains('@') {
-                return Err(bad(
-                    "an address holds no login: docker login makes one, and --registry-config names its file",
-                ));
-            }
-            url::Url::parse(&format!("https://{repository}")).map_err(|error| bad(&error.to_string()))?;
-            return Ok(Self::Oci(repository.to_owned()));
+            return match Repository::parse(repository) {
+                Ok(_) => Ok(Self::Oci(repository.to_owned())),
+                Err(SourceError::NoRepositoryName { problem, .. }) => {
+                    Err(bad(&format!("{problem}: write oci://host/repository")))
+                }
+                Err(error) => Err(bad(&error.to_string())),
+            };
         }
         let path = |path: &str| if path.is_empty() { Err(bad("its path is missing")) } else { Ok(PathBuf::from(path)) };
         if let Some(rest) = text.strip_prefix("layout:") {

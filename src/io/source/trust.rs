@@ -8,10 +8,8 @@ use crate::api::condition::Reason;
 use crate::api::source::{SecretReference, Verify};
 use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
+use crate::core::verification::checksums::CHECKSUMS;
 use crate::core::verification::{self, ChecksumTrust, CosignTrust, GitTrust, Keys, Trust};
-
-/// The file of checksums where the spec names none.
-const CHECKSUMS: &str = "SHA256SUMS";
 
 /// Signatures that somebody asks for, and the namespace whose Secrets hold the keys.
 #[derive(Clone, Debug, PartialEq)]
