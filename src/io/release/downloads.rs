@@ -1,7 +1,7 @@
 //! What is asked of a source about one release, shared: who asks for the same meanwhile, or again, gets the same.
 //!
 //! Guarantees: of one release of one source, with the same rights and the same keys, one download runs at a time, in a
-//! task of its own: who asks waits for it for [`PATIENCE`], then gets the last failure or [`Reason::Progressing`], and is
+//! task of its own: who asks waits for it as long as a pass waits, then gets the last failure or [`Reason::Progressing`], and is
 //! told when it ends. What was refused is not downloaded again before [`HOLDS`] is over, unless somebody insists. How
 //! many run at once is bounded, in all and per host.
 
@@ -16,15 +16,15 @@ use tokio::time::Instant;
 use crate::api::condition::Reason;
 use crate::core::retry::{ErrorClass, STALLED};
 use crate::core::status::Trouble;
-use crate::io::source::flights::{Flights, Ground, LONGEST, PATIENCE, Waiter};
-use crate::io::source::room::{Room, Sizes};
+use crate::io::source::flights::{Flights, Ground, LONGEST, Waiter};
+use crate::io::source::room::{Pace, Room, Sizes};
 
 /// For how long a refusal holds, and a signature that was checked: keys expire.
 const HOLDS: Duration = STALLED;
 /// Downloads that are remembered.
 const REMEMBERED: usize = 512;
 /// Downloads at once.
-const ROOM: Sizes = Sizes { all: 8, silent: 2, per_host: 4 };
+const ROOM: Sizes = Sizes { quick: 8, slow: 4, silent: 2, per_host: 4 };
 
 /// All that decides what comes of a download.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -71,15 +71,14 @@ impl<V> Ended<V> {
     fn holds(&self, trouble: &Trouble) -> bool {
         let longest = match trouble.class {
             ErrorClass::Invalid => HOLDS,
-            _ if self.was_silent() => self.took,
+            _ if self.pace() == Pace::Silent => self.took,
             _ => Duration::ZERO,
         };
         self.at.elapsed() < longest
     }
 
-    /// It failed, and took longer than a pass waits.
-    fn was_silent(&self) -> bool {
-        self.result.is_err() && self.took > PATIENCE
+    fn pace(&self) -> Pace {
+        Pace::of(self.took, self.result.is_err())
     }
 }
 
@@ -132,10 +131,9 @@ where
                 }
                 _ => {}
             }
-            let was_silent = known.as_ref().is_some_and(Ended::was_silent);
-            let patience = if was_silent { Duration::ZERO } else { PATIENCE };
-            let work = || self.work(&ask, was_silent, download());
-            if !self.flights.join(ask.place.clone(), patience, ask.waiter, work).await {
+            let pace = known.as_ref().map_or_else(Pace::default, Ended::pace);
+            let work = || self.work(&ask, pace, download());
+            if !self.flights.join(ask.place.clone(), pace.patience(), ask.waiter, work).await {
                 // What went wrong the last time is more than that it is tried again.
                 let failed = known.and_then(|ended| ended.result.err());
                 return Err(failed.unwrap_or_else(|| under_way(&ask.doing)));
@@ -147,23 +145,26 @@ where
     fn work(
         &self,
         ask: &Ask<'_, K>,
-        was_silent: bool,
+        pace: Pace,
         download: impl Future<Output = Result<V, Trouble>> + Send + 'static,
     ) -> impl Future<Output = ()> + Send + 'static {
         let (ended, room) = (Arc::clone(&self.ended), Arc::clone(&self.room));
         let (place, host, doing) = (ask.place.clone(), ask.host.clone(), ask.doing.clone());
         async move {
-            let _place = room.enter(&host, was_silent).await;
-            let start = Instant::now();
-            let result = tokio::time::timeout(LONGEST, download).await.unwrap_or_else(|_| {
-                let message = format!("{doing} took longer than {} s; it is tried again", LONGEST.as_secs());
-                Err(Trouble::new(ErrorClass::Transient, Reason::SourceUnreachable, message))
-            });
+            let timed = async {
+                let start = Instant::now();
+                let result = tokio::time::timeout(LONGEST, download).await.unwrap_or_else(|_| {
+                    let message = format!("{doing} took longer than {} s; it is tried again", LONGEST.as_secs());
+                    Err(Trouble::new(ErrorClass::Transient, Reason::SourceUnreachable, message))
+                });
+                (result, start.elapsed())
+            };
+            let (result, took) = room.run(&host, pace, timed).await;
             let mut ended = lock(&ended);
             if ended.len() >= REMEMBERED {
                 ended.clear();
             }
-            ended.insert(place, Ended { at: Instant::now(), took: start.elapsed(), result });
+            ended.insert(place, Ended { at: Instant::now(), took, result });
         }
     }
 }

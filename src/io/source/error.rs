@@ -207,6 +207,14 @@ pub enum SourceError {
         /// The source.
         url: String,
     },
+    /// It waits for other sources for longer than a pass waits.
+    #[error(
+        "{url} was not asked yet: as many other sources as may be at once are being read; it is looked at when it answered"
+    )]
+    InLine {
+        /// The source.
+        url: String,
+    },
     /// It took too long.
     #[error("{action} {url} took longer than {} s and was given up; it is tried again", .after.as_secs())]
     TimedOut {
@@ -275,6 +283,7 @@ impl SourceError {
             | Self::Local { .. }
             | Self::Cancelled { .. }
             | Self::UnderWay { .. }
+            | Self::InLine { .. }
             | Self::TimedOut { .. } => true,
             Self::Signed { error, .. } | Self::OfDefault { error, .. } => error.is_transient(),
             Self::Refused(_)
@@ -309,7 +318,7 @@ pub fn trouble(error: &SourceError) -> Trouble {
         SourceError::NoSource | SourceError::NoRepositoryName { .. } => (ErrorClass::Invalid, Reason::SourceInvalid),
         SourceError::Unusable { .. } => (ErrorClass::Waiting, Reason::SecretInvalid),
         SourceError::RateLimited { .. } => (ErrorClass::Transient, Reason::SourceRateLimited),
-        SourceError::UnderWay { .. } => (ErrorClass::Transient, Reason::Progressing),
+        SourceError::UnderWay { .. } | SourceError::InLine { .. } => (ErrorClass::Transient, Reason::Progressing),
         SourceError::Unreachable { .. }
         | SourceError::Local { .. }
         | SourceError::TimedOut { .. }

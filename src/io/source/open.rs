@@ -26,8 +26,8 @@ use crate::core::source::AllowList;
 use crate::core::status::Trouble;
 use crate::io::apply::refusal;
 
-/// Repositories talked to at once with libgit2, which blocks a thread each.
-const GIT_THREADS: usize = 24;
+/// Repositories talked to at once with libgit2, which blocks a thread each: as many as lists and downloads run at once.
+const GIT_THREADS: usize = 42;
 /// Sources that stay open: their connections, tokens and entity tags.
 const OPEN: usize = 1024;
 

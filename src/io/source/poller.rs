@@ -6,9 +6,10 @@
 //! longer for a source that is back than its own interval; but a server that says when it may be asked again is not asked
 //! before, whoever insists.
 //!
-//! A list runs in a task of its own. Who asks waits for it for [`PATIENCE`]; whoever is not answered by then gets the last
-//! failure, else the last listing, else [`SourceError::UnderWay`], and is told when the list ends. How many lists run at
-//! once is bounded, in all and per host; those of sources that were silent the last time have places of their own.
+//! A list runs in a task of its own. Who asks waits for it for as long as a pass waits, and not at all where the last one took
+//! longer than that; whoever is not answered by then gets the last failure, else the last listing, else
+//! [`SourceError::UnderWay`], and is told when the list ends. How many lists run at once is bounded, in all and per host;
+//! those of sources that are slow or silent have places of their own ([`Room`]).
 //!
 //! Caveats: a list ends with the token of who asked first.
 
@@ -21,8 +22,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
-use super::flights::{Flights, Ground, LONGEST, PATIENCE, Waiter};
-use super::room::{Room, Sizes};
+use super::flights::{Flights, Ground, LONGEST, Waiter};
+use super::room::{Pace, Room, Sizes};
 use super::{Listing, Source, SourceError};
 use crate::io::traces;
 
@@ -34,7 +35,7 @@ const FAILED: Duration = Duration::from_secs(2);
 const FAILED_LONGEST: Duration = Duration::from_mins(5);
 
 /// Lists at once.
-const ROOM: Sizes = Sizes { all: 16, silent: 4, per_host: 4 };
+const ROOM: Sizes = Sizes { quick: 16, slow: 8, silent: 4, per_host: 4 };
 
 /// A listing and when it was made.
 #[derive(Clone, Debug)]
@@ -57,17 +58,15 @@ struct Failed {
     times: u32,
     /// For how long it answers.
     pause: Duration,
-    /// It took longer than a pass waits.
-    was_silent: bool,
 }
 
 impl Failed {
-    fn after(before: Option<&Self>, error: SourceError, took: Duration) -> Self {
+    fn after(before: Option<&Self>, error: SourceError) -> Self {
         let times = before.map_or(0, |failed| failed.times).saturating_add(1);
         let longest = FAILED.saturating_mul(2_u32.saturating_pow((times - 1).min(16))).min(FAILED_LONGEST);
         // Spread, so that replicas and sources that failed together don't return together.
         let pause = longest.mul_f64(0.75 + 0.25 * rand::random::<f64>());
-        Self { error, at: Instant::now(), times, pause, was_silent: took > PATIENCE }
+        Self { error, at: Instant::now(), times, pause }
     }
 }
 
@@ -76,6 +75,26 @@ impl Failed {
 struct Known {
     good: Option<Polled>,
     failed: Option<Failed>,
+    /// How the last list went.
+    pace: Pace,
+    /// A list has its place, and the source is asked.
+    is_asked: bool,
+}
+
+/// Says that the source is asked, until it is dropped.
+struct Asked<'a>(&'a Mutex<Known>);
+
+impl<'a> Asked<'a> {
+    fn of(known: &'a Mutex<Known>) -> Self {
+        lock(known).is_asked = true;
+        Self(known)
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        lock(self.0).is_asked = false;
+    }
 }
 
 #[derive(Debug, Default)]
@@ -160,19 +179,14 @@ impl Poller {
             if let Some(result) = known {
                 return result;
             }
-            let was_silent = entry.was_silent();
-            // Who was silent before is not waited for.
-            let patience = if was_silent { Duration::ZERO } else { PATIENCE };
+            let pace = lock(&entry.known).pace;
             let list = || {
                 let (entry, source, room) = (Arc::clone(&entry), Arc::clone(&source), Arc::clone(&self.room));
-                let (counts, cancel) = (self.counts.clone(), cancel.clone());
+                let (counts, cancel, host) = (self.counts.clone(), cancel.clone(), source.host());
                 async move {
                     tokio::select! {
                         () = cancel.cancelled() => {}
-                        () = async {
-                            let _place = room.enter(&source.host(), was_silent).await;
-                            entry.list(source.as_ref(), &counts, &cancel).await;
-                        } => {}
+                        () = room.run(&host, pace, entry.list(source.as_ref(), &counts, &cancel)) => {}
                     }
                 }
             };
@@ -181,7 +195,7 @@ impl Poller {
                 () = cancel.cancelled() => {
                     return Err(SourceError::Cancelled { action: "waiting for the list of", url: key });
                 }
-                ended = self.flights.join(key.clone(), patience, waiter, list) => if !ended {
+                ended = self.flights.join(key.clone(), pace.patience(), waiter, list) => if !ended {
                     return entry.meanwhile(shown());
                 }
             }
@@ -219,10 +233,12 @@ impl Entry {
     async fn list(&self, source: &dyn Source, counts: &Counts, cancel: &CancellationToken) {
         self.polls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let at = Instant::now();
+        let _asked = Asked::of(&self.known);
         let result = tokio::time::timeout(LONGEST, source.list(cancel)).await;
         let result = result
             .unwrap_or_else(|_| Err(SourceError::TimedOut { action: "listing", url: source.key(), after: LONGEST }));
         let mut known = lock(&self.known);
+        let pace = Pace::of(at.elapsed(), result.is_err());
         match result {
             Ok(listing) => {
                 // The listing that is known already, if nothing changed: memory is shared.
@@ -230,22 +246,20 @@ impl Entry {
                     Some(good) if *good.listing == listing => Arc::clone(&good.listing),
                     _ => Arc::new(listing),
                 };
-                *known =
-                    Known { good: Some(Polled { listing, at, trace: traces::place().map(Arc::from) }), failed: None };
+                known.good = Some(Polled { listing, at, trace: traces::place().map(Arc::from) });
+                known.failed = None;
+                known.pace = pace;
                 counts.listed.inc();
             }
             // Called off by the one who asked: nothing is known by it.
             Err(SourceError::Cancelled { .. }) => {}
             Err(error) => {
                 Span::current().record("otel.status_code", "ERROR");
-                known.failed = Some(Failed::after(known.failed.as_ref(), error, at.elapsed()));
+                known.failed = Some(Failed::after(known.failed.as_ref(), error));
+                known.pace = pace;
                 counts.failed.inc();
             }
         }
-    }
-
-    fn was_silent(&self) -> bool {
-        lock(&self.known).failed.as_ref().is_some_and(|failed| failed.was_silent)
     }
 
     /// What is said while the source is listed.
@@ -254,7 +268,8 @@ impl Entry {
         match (&known.failed, &known.good) {
             (Some(failed), _) => Err(failed.error.clone()),
             (None, Some(good)) => Ok(good.clone()),
-            (None, None) => Err(SourceError::UnderWay { url }),
+            (None, None) if known.is_asked => Err(SourceError::UnderWay { url }),
+            (None, None) => Err(SourceError::InLine { url }),
         }
     }
 
@@ -289,6 +304,7 @@ mod tests {
 
     use async_trait::async_trait;
 
+    use super::super::flights::PATIENCE;
     use super::super::{Fetched, Tag, Wanted};
     use super::*;
 
@@ -486,9 +502,10 @@ mod tests {
         let start = Instant::now();
         let silent: Vec<_> = (0..40).map(|n| Arc::new(Silent("dead", n, false))).collect();
         let ask = || silent.iter().map(|source| poller.poll(source.clone(), AGE, None, &cancel));
-        for result in futures::future::join_all(ask()).await {
-            assert!(matches!(result, Err(SourceError::UnderWay { .. })), "{result:?}");
-        }
+        let results = futures::future::join_all(ask()).await;
+        // Who has no place yet is not said to be silent.
+        assert!(results[..4].iter().all(|result| matches!(result, Err(SourceError::UnderWay { .. }))), "{results:?}");
+        assert!(results[4..].iter().all(|result| matches!(result, Err(SourceError::InLine { .. }))), "{results:?}");
         assert_eq!(start.elapsed(), PATIENCE);
         poller.poll(good.clone(), AGE, None, &cancel).await.unwrap();
         assert_eq!(start.elapsed(), PATIENCE + Duration::from_secs(1));
@@ -523,6 +540,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn sources_that_answer_late_hold_up_their_like() {
+        let (poller, good, cancel) = (Poller::new(), Arc::new(Slow::default()), CancellationToken::new());
+        let slow: Vec<_> = ["a", "b", "c", "d", "e", "f", "g", "h"]
+            .into_iter()
+            .flat_map(|host| (0..4).map(move |n| Arc::new(Silent(host, n, true))))
+            .collect();
+        let ask =
+            || futures::future::join_all(slow.iter().map(|source| poller.poll(source.clone(), AGE, None, &cancel)));
+        // All that were never asked share the places; the first of them give theirs back.
+        ask().await;
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        assert_eq!(slow.iter().map(|source| poller.polls(source.as_ref())).sum::<u64>(), 32);
+        tokio::time::advance(AGE).await;
+        // Known as slow, they are not waited for, and what they said before stands.
+        let start = Instant::now();
+        assert!(ask().await.iter().all(Result::is_ok));
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        poller.poll(good.clone(), AGE, None, &cancel).await.unwrap();
+        assert_eq!(start.elapsed(), Duration::from_secs(1));
+        assert_eq!(slow.iter().map(|source| poller.polls(source.as_ref())).sum::<u64>(), 32 + 8);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn who_did_not_wait_is_told_and_has_what_was_known_until_then() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let tell = Arc::clone(&told);
@@ -541,7 +581,7 @@ mod tests {
         tokio::time::advance(AGE).await;
         let third = poller.poll(source.clone(), AGE, Some(&who), &cancel).await.unwrap();
         assert_eq!(third.at, second.at);
-        tokio::time::sleep(Duration::from_secs(20)).await;
+        tokio::time::sleep(Duration::from_secs(21)).await;
         assert_eq!(lock(&told).len(), 1);
         assert!(poller.poll(source, AGE, Some(&who), &cancel).await.unwrap().at > second.at);
     }

@@ -1,28 +1,67 @@
 //! Room for work on sources: how much of it runs at once, in all and per host.
 //!
-//! Guarantees: who waits gets in by turns. A host that never answers takes its own places and no others'; sources that
-//! were silent before have a few places of their own, so that many dead hosts don't take the places of those that answer.
+//! Guarantees: who waits gets in by turns. A host that never answers takes its own places and no others'. Work that takes
+//! longer than a pass waits gives its place back as soon as there is one for slow work, and sources that were slow or
+//! silent the last time begin there: they hold up each other, not those that answer.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::flights::PATIENCE;
 
 /// How much runs at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// In all, of sources that were not silent before.
-    pub all: usize,
-    /// In all, of sources that were.
+    /// In all, of sources that answer in time, as far as is known.
+    pub quick: usize,
+    /// In all, of those that are slow.
+    pub slow: usize,
+    /// In all, of those that failed without having answered in time.
     pub silent: usize,
     /// With one host.
     pub per_host: usize,
 }
 
+/// How a source answered the last time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pace {
+    /// While a pass waits ([`PATIENCE`]); also one that was never asked.
+    #[default]
+    Quick,
+    /// Later than that.
+    Slow,
+    /// Not at all: it failed later than that.
+    Silent,
+}
+
+impl Pace {
+    /// That of work which took this long.
+    pub fn of(took: Duration, failed: bool) -> Self {
+        match (took > PATIENCE, failed) {
+            (false, _) => Self::Quick,
+            (true, false) => Self::Slow,
+            (true, true) => Self::Silent,
+        }
+    }
+
+    /// For how long a pass waits for it: for nobody who let it wait the last time.
+    pub const fn patience(self) -> Duration {
+        match self {
+            Self::Quick => PATIENCE,
+            Self::Slow | Self::Silent => Duration::ZERO,
+        }
+    }
+}
+
 /// The room.
 #[derive(Debug)]
 pub struct Room {
-    all: Arc<Semaphore>,
+    quick: Arc<Semaphore>,
+    slow: Arc<Semaphore>,
     silent: Arc<Semaphore>,
     hosts: Mutex<HashMap<String, Arc<Semaphore>>>,
     per_host: usize,
@@ -31,26 +70,51 @@ pub struct Room {
 /// A place in the room, until it is dropped.
 #[derive(Debug)]
 pub struct Place {
-    _permits: [Option<OwnedSemaphorePermit>; 2],
+    in_all: Option<OwnedSemaphorePermit>,
+    _with_host: Option<OwnedSemaphorePermit>,
 }
 
 impl Room {
     /// An empty room.
     pub fn new(sizes: Sizes) -> Self {
+        let places = |size: usize| Arc::new(Semaphore::new(size.max(1)));
         Self {
-            all: Arc::new(Semaphore::new(sizes.all.max(1))),
-            silent: Arc::new(Semaphore::new(sizes.silent.max(1))),
+            quick: places(sizes.quick),
+            slow: places(sizes.slow),
+            silent: places(sizes.silent),
             hosts: Mutex::default(),
             per_host: sizes.per_host.max(1),
         }
     }
 
-    /// Waits for a place with `host`; `was_silent` tells that the source did not answer in time when it was last asked.
-    pub async fn enter(&self, host: &str, was_silent: bool) -> Place {
+    /// Does `work` with `host` when there is a place for it; one of the slow where it takes longer than a pass waits.
+    pub async fn run<T>(&self, host: &str, pace: Pace, work: impl Future<Output = T>) -> T {
+        let mut place = self.enter(host, pace).await;
+        let mut work = pin!(work);
+        if pace == Pace::Quick {
+            let slow = async {
+                tokio::time::sleep(PATIENCE).await;
+                Arc::clone(&self.slow).acquire_owned().await.ok()
+            };
+            tokio::select! {
+                biased;
+                result = &mut work => return result,
+                slow = slow => place.in_all = slow,
+            }
+        }
+        work.await
+    }
+
+    /// Waits for a place with `host`.
+    pub async fn enter(&self, host: &str, pace: Pace) -> Place {
+        let of_all = match pace {
+            Pace::Quick => &self.quick,
+            Pace::Slow => &self.slow,
+            Pace::Silent => &self.silent,
+        };
         // These semaphores are never closed: there is a permit in any case.
         let with_host = self.host(host).acquire_owned().await.ok();
-        let all = if was_silent { &self.silent } else { &self.all };
-        Place { _permits: [with_host, Arc::clone(all).acquire_owned().await.ok()] }
+        Place { in_all: Arc::clone(of_all).acquire_owned().await.ok(), _with_host: with_host }
     }
 
     fn host(&self, host: &str) -> Arc<Semaphore> {
@@ -63,33 +127,49 @@ impl Room {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use tokio::time::Instant;
 
     use super::*;
 
-    async fn gets_in(room: &Room, host: &str, was_silent: bool) -> Option<Place> {
-        tokio::time::timeout(Duration::from_secs(1), room.enter(host, was_silent)).await.ok()
+    const SIZES: Sizes = Sizes { quick: 3, slow: 1, silent: 1, per_host: 2 };
+
+    /// When work with these hosts that takes so many seconds ends, in seconds.
+    async fn ends(work: &[(&str, Pace, u64)]) -> Vec<u64> {
+        let (room, start) = (Room::new(SIZES), Instant::now());
+        let each = work.iter().map(async |(host, pace, seconds)| {
+            room.run(host, *pace, async { tokio::time::sleep(Duration::from_secs(*seconds)).await }).await;
+            start.elapsed().as_secs()
+        });
+        futures::future::join_all(each).await
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_host_takes_its_own_places_and_no_others() {
-        let room = Room::new(Sizes { all: 3, silent: 1, per_host: 2 });
-        let dead = [gets_in(&room, "dead", false).await, gets_in(&room, "dead", false).await];
-        assert!(dead.iter().all(Option::is_some));
-        assert!(gets_in(&room, "dead", false).await.is_none());
-        let good = gets_in(&room, "good", false).await;
-        assert!(good.is_some());
-        assert!(gets_in(&room, "third", false).await.is_none());
-        drop(dead);
-        assert!(gets_in(&room, "dead", false).await.is_some());
+    async fn who_is_slow_holds_up_its_like() {
+        use Pace::{Quick, Silent, Slow};
+        // A host takes its own places and no others.
+        let quick =
+            [("dead", Quick, 1), ("dead", Quick, 1), ("dead", Quick, 1), ("good", Quick, 1), ("third", Quick, 1)];
+        assert_eq!(ends(&quick).await, [1, 1, 2, 1, 2]);
+        // Who was slow or silent has places apart.
+        let apart = [("a", Silent, 9), ("b", Silent, 9), ("c", Slow, 9), ("d", Slow, 9), ("good", Quick, 1)];
+        assert_eq!(ends(&apart).await, [9, 18, 9, 18, 1]);
+        // Who turns out to be slow goes over to them, one after the other.
+        let becoming = [("a", Quick, 60), ("b", Quick, 90), ("c", Quick, 90), ("d", Quick, 1), ("e", Quick, 1)];
+        assert_eq!(ends(&becoming).await, [60, 90, 90, 3, 4]);
+        let behind = [("a", Quick, 60), ("b", Quick, 90), ("c", Quick, 90), ("d", Slow, 1), ("e", Slow, 1)];
+        assert_eq!(ends(&behind).await, [60, 90, 90, 1, 2]);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn who_was_silent_has_places_apart() {
-        let room = Room::new(Sizes { all: 1, silent: 2, per_host: 2 });
-        let dead = [gets_in(&room, "a", true).await, gets_in(&room, "b", true).await];
-        assert!(dead.iter().all(Option::is_some));
-        assert!(gets_in(&room, "c", true).await.is_none());
-        assert!(gets_in(&room, "good", false).await.is_some());
+    #[test]
+    fn a_pace_is_told_by_the_last_answer() {
+        let late = PATIENCE + Duration::from_millis(1);
+        for (took, failed, pace) in [
+            (PATIENCE, false, Pace::Quick),
+            (PATIENCE, true, Pace::Quick),
+            (late, false, Pace::Slow),
+            (late, true, Pace::Silent),
+        ] {
+            assert_eq!(Pace::of(took, failed), pace);
+        }
     }
 }

@@ -31,7 +31,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::http::Http;
-use super::room::{Room, Sizes};
+use super::room::{Pace, Room, Sizes};
 use super::{Access, Fetched, Listing, Source, SourceError, Wanted};
 use crate::core::digest::hex;
 use crate::core::limits::Limits;
@@ -74,15 +74,15 @@ pub struct GitSource {
 }
 
 impl Git {
-    /// Sources from Git that use `concurrency` threads at once, and `scratch` on the disk.
-    pub fn new(allow: AllowList, scratch: PathBuf, concurrency: usize) -> Self {
+    /// Sources from Git that use so many threads at once, and `scratch` on the disk.
+    pub fn new(allow: AllowList, scratch: PathBuf, threads: usize) -> Self {
         Self {
             allow,
             scratch,
             limits: Limits::default(),
             list_timeout: Duration::from_mins(1),
             fetch_timeout: Duration::from_mins(5),
-            room: Arc::new(Room::new(Sizes { all: concurrency, silent: 1, per_host: PER_HOST })),
+            room: Arc::new(Room::new(Sizes { quick: threads, slow: 1, silent: 1, per_host: PER_HOST })),
         }
     }
 
@@ -119,7 +119,7 @@ impl GitSource {
         };
         let failed = |problem: String| SourceError::Local { action, url: url.clone(), problem };
         let thread = async {
-            let place = self.git.room.enter(&self.host(), false).await;
+            let place = self.git.room.enter(&self.host(), Pace::Quick).await;
             let task = tokio::task::spawn_blocking(move || {
                 let _place = place;
                 work(&session)
