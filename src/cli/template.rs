@@ -1,13 +1,14 @@
 //! `clusterstack template`: a chart's documents, as `helm template` prints them; templates in Tera too.
 
 mod chart;
+mod output_dir;
 mod pattern;
 mod strvals;
 mod values;
 
 pub use values::ValuesArgs;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -27,7 +28,8 @@ Examples:
   clusterstack template docker-demo-1-34 ./stacks/docker/demo/cluster-class
   clusterstack template cilium cilium-1.19.6.tgz -n kube-system --set k8sServiceHost=10.0.0.1 --set-string a.b=1
   clusterstack template web ./chart -f base.yaml -f - --show-only templates/deployment.yaml < more.yaml
-  clusterstack template web ./chart --include-crds -o json | jq '.items[].kind'";
+  clusterstack template web ./chart --include-crds -o json | jq '.items[].kind'
+  clusterstack template web ./chart --output-dir ./rendered";
 
 /// Flags of `clusterstack template`.
 #[derive(Args, Clone, Debug)]
@@ -88,6 +90,14 @@ pub struct TemplateArgs {
     /// Form of the output: texts as rendered, or one JSON List of the objects
     #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
     output: Format,
+
+    /// Write what each template renders to a file of its own in this directory, `DIRECTORY/CHART/templates/…`, instead
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "output")]
+    output_dir: Option<PathBuf>,
+
+    /// Write to `DIRECTORY/NAME/CHART/templates/…`; files in crds/ as without it
+    #[arg(long, requires = "output_dir")]
+    release_name: bool,
 }
 
 fn release_name(text: &str) -> Result<String, String> {
@@ -125,6 +135,7 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
         rendered.documents.into_iter().filter(|document| is_wanted(document, args)).collect();
     let documents = shown(documents, &args.show_only)?;
     let printed = match args.output {
+        _ if args.output_dir.is_some() => written(&documents, args),
         Format::Yaml => output::print_raw(text(&documents, !args.show_only.is_empty()).as_bytes()),
         Format::Json => {
             let items: Vec<&Value> = documents.iter().map(|d| &d.object).filter(|object| !object.is_null()).collect();
@@ -134,6 +145,12 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
     // The process ends now: giving back each small piece of memory would only take time.
     std::mem::forget((chart, documents));
     printed
+}
+
+fn written(documents: &[Document], args: &TemplateArgs) -> Result<()> {
+    let directory = args.output_dir.as_deref().unwrap_or_else(|| Path::new("."));
+    let of_release = if args.release_name { directory.join(&args.name) } else { directory.to_owned() };
+    output_dir::write(documents, |document| if document.is_crd { directory } else { &of_release })
 }
 
 fn seed(args: &TemplateArgs) -> Seed {

@@ -67,6 +67,8 @@ pub enum Values<'a> {
     Text,
     /// `--set-json`: JSON.
     Json,
+    /// `--set-literal`: one assignment, whose value is all that is left. A backslash is a backslash, in names too.
+    Literal,
     /// `--set-file`: names of files, read by this function.
     File(&'a dyn Fn(&str) -> Result<String, String>),
 }
@@ -110,7 +112,7 @@ impl Parser<'_, '_> {
                 return (text, Some(c));
             }
             // A backslash at the very end is nothing.
-            match if c == '\\' { self.take() } else { Some(c) } {
+            match if c == '\\' && !self.is_literal() { self.take() } else { Some(c) } {
                 Some(literal) => text.push(literal),
                 None => break,
             }
@@ -118,8 +120,13 @@ impl Parser<'_, '_> {
         (text, None)
     }
 
+    fn is_literal(&self) -> bool {
+        matches!(self.values, Values::Literal)
+    }
+
     fn assignment(&mut self, map: &mut Map<String, Value>, depth: usize) -> Result<Next, StrvalsError> {
-        let (key, stop) = self.until(&['=', '[', ',', '.']);
+        let stops = if self.is_literal() { ['=', '[', '.'].as_slice() } else { &['=', '[', '.', ','] };
+        let (key, stop) = self.until(stops);
         match stop {
             None if key.is_empty() => Ok(Next::End),
             None => Err(StrvalsError::NoValue(key)),
@@ -233,6 +240,9 @@ impl Parser<'_, '_> {
         if matches!(self.values, Values::Json) {
             return self.json();
         }
+        if self.is_literal() {
+            return Ok((Value::String(std::mem::take(&mut self.rest).to_owned()), Next::More));
+        }
         if self.rest.is_empty() {
             return Ok((Value::String(String::new()), Next::End));
         }
@@ -287,7 +297,7 @@ impl Parser<'_, '_> {
     fn read(&self, text: String) -> Result<Value, StrvalsError> {
         Ok(match self.values {
             Values::Typed => typed(text),
-            Values::Text | Values::Json => Value::String(text),
+            Values::Text | Values::Json | Values::Literal => Value::String(text),
             Values::File(read) => Value::String(read(&text).map_err(StrvalsError::File)?),
         })
     }
@@ -437,6 +447,27 @@ mod tests {
         );
         assert!(parsed(r#"a={"b":1}]"#, &Values::Json, json!({})).is_err());
         assert!(parsed("a=nonsense", &Values::Json, json!({})).is_err());
+    }
+
+    #[test]
+    fn a_literal_is_all_that_is_left() {
+        for (text, expected) in [
+            ("", json!({})),
+            ("a=one,b=2", json!({"a": "one,b=2"})),
+            ("a=", json!({"a": ""})),
+            ("a=true", json!({"a": "true"})),
+            (r"a=x\y\", json!({"a": r"x\y\"})),
+            (r"a\.b={c,d}", json!({"a\\": {"b": "{c,d}"}})),
+            ("a,b.c[1]=x.y[0]", json!({"a,b": {"c": [null, "x.y[0]"]}})),
+            ("a[0].b=", json!({"a": [{"b": ""}]})),
+            ("a[0][1]=x", json!({"a": [[null, "x"]]})),
+            ("=a", json!({})),
+        ] {
+            assert_eq!(parsed(text, &Values::Literal, json!({})), Ok(expected), "{text}");
+        }
+        assert_eq!(parsed("a,b", &Values::Literal, json!({})), Err(StrvalsError::NoValue("a,b".into())));
+        let kept = parsed("o.a=x", &Values::Literal, json!({"o": {"b": 1}}));
+        assert_eq!(kept, Ok(json!({"o": {"a": "x", "b": 1}})));
     }
 
     #[test]

@@ -10,12 +10,12 @@ use super::strvals::{self, Values};
 use crate::cli::report::Hinted;
 use crate::core::yaml;
 
-/// Flags that give values. They win in this order: files, `--set-json`, `--set`, `--set-string`, `--set-file`; of one
-/// kind, the later one.
+/// Flags that give values. They win in this order: files, `--set-json`, `--set`, `--set-string`, `--set-file`,
+/// `--set-literal`; of one kind, the later one.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ValuesArgs {
-    /// File with values, `-` for standard input; later ones win
-    #[arg(short = 'f', long = "values", value_name = "FILE")]
+    /// Files with values, `-` for standard input; later ones win
+    #[arg(short = 'f', long = "values", value_name = "FILES", value_delimiter = ',')]
     pub files: Vec<String>,
 
     /// Values: `a.b=1,list[0]=x,set={a,b}`, with `\` before a literal comma or dot; null removes a default
@@ -33,6 +33,10 @@ pub struct ValuesArgs {
     /// As --set, every value the name of a file with the text
     #[arg(long, value_name = "ASSIGNMENTS")]
     pub set_file: Vec<String>,
+
+    /// One value as it is written, commas, braces and backslashes too: `args=--a=1,--b={2}`
+    #[arg(long, value_name = "ASSIGNMENT")]
+    pub set_literal: Vec<String>,
 }
 
 impl ValuesArgs {
@@ -75,6 +79,7 @@ impl ValuesArgs {
             ("--set", &self.set, Values::Typed),
             ("--set-string", &self.set_string, Values::Text),
             ("--set-file", &self.set_file, Values::File(&from_file)),
+            ("--set-literal", &self.set_literal, Values::Literal),
         ] {
             for text in texts {
                 assign(flag, text, &values, &mut all)?;
@@ -181,10 +186,12 @@ mod tests {
             set_json: strings(&[r#"{"image": {"digest": "d"}, "x": 0}"#, "list=[9]"]),
             set: strings(&["image.tag=v3,x=1", "port=81"]),
             set_string: strings(&["x=2"]),
-            set_file: strings(&["text=empty.yaml"]),
+            set_file: strings(&["text=empty.yaml", "raw=empty.yaml"]),
+            set_literal: strings(&["raw=a,b={c}"]),
         };
         let expected = json!({
             "image": {"tag": "v3", "pull": "Always", "digest": "d"}, "list": [9], "port": 81, "x": "2", "text": "# nothing\n",
+            "raw": "a,b={c}",
         });
         assert_eq!(merged(&args).unwrap(), expected);
     }
