@@ -285,6 +285,19 @@ async fn what_is_received_is_bounded() {
 }
 
 #[tokio::test]
+async fn a_pack_that_claims_too_much_is_refused_for_good() {
+    let world = World::new();
+    let server = world.server().await;
+    let source = world.source(&server, world.access());
+    for count in [500_001, 100_000_000, u32::MAX] {
+        server.answers(Mode::Claims(count));
+        let error = fetch(&source, &world.tag(), &CancellationToken::new()).await.unwrap_err();
+        let told = "the number of objects is over the limit of 500000";
+        assert!(matches!(error, SourceError::TooLarge { .. }) && error.to_string().contains(told), "{count}: {error}");
+    }
+}
+
+#[tokio::test]
 async fn what_a_pack_unpacks_to_is_bounded() {
     let mut world = World::new();
     let repository = Repository { path: world.repositories().join("r") };

@@ -46,6 +46,8 @@ pub enum Mode {
     Stalls,
     /// The pack is preceded by words without end.
     Endless,
+    /// The pack says that it holds so many objects.
+    Claims(u32),
     /// With this text to whatever is asked.
     Text(Vec<u8>),
 }
@@ -147,7 +149,7 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
             let location = format!("{place}{}", parts.uri);
             return (StatusCode::FOUND, [(header::LOCATION, location)]).into_response();
         }
-        Mode::Half(_) | Mode::Stalls | Mode::Endless if parts.method == Method::GET => {}
+        Mode::Half(_) | Mode::Stalls | Mode::Endless | Mode::Claims(_) if parts.method == Method::GET => {}
         Mode::Half(in_order) => {
             let whole = backend(&shared.root, parts.method.as_ref(), &parts.uri, &parts.headers, &body).await;
             return half(whole, Some(in_order)).await;
@@ -155,6 +157,15 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
         Mode::Stalls => {
             let whole = backend(&shared.root, parts.method.as_ref(), &parts.uri, &parts.headers, &body).await;
             return half(whole, None).await;
+        }
+        Mode::Claims(count) => {
+            let whole = backend(&shared.root, parts.method.as_ref(), &parts.uri, &parts.headers, &body).await;
+            let (parts, body) = whole.into_parts();
+            let mut body = to_bytes(body, 1 << 24).await.unwrap().to_vec();
+            if let Some(at) = body.windows(8).position(|bytes| bytes == b"PACK\0\0\0\x02") {
+                body[at + 8..at + 12].copy_from_slice(&count.to_be_bytes());
+            }
+            return Response::from_parts(parts, Body::from(body));
         }
         Mode::Endless => {
             let words = format!("{:04x}\x02{}", 1005, "x".repeat(1000)).into_bytes();

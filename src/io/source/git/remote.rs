@@ -344,6 +344,11 @@ fn explain(session: &Session, seen: &Seen, problem: &str, error: &Error) -> Sour
         }
         None => {}
     }
+    if error.class() == ErrorClass::NoMemory {
+        // libgit2 makes room for as many objects as a pack says that it holds before it asks anybody; nothing else of it is that large.
+        let limit = TooLarge { what: "the number of objects".to_owned(), limit: MAX_OBJECTS as u64 };
+        return SourceError::TooLarge { of: url, limit };
+    }
     let problem = problem.to_owned();
     let says = |text: &str| problem.contains(text);
     match error.code() {
