@@ -10,7 +10,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
 use super::report::Hinted;
-use crate::io::client::{AGENT, heed_no_proxy};
+use crate::io::client::{self, AGENT, heed_no_proxy};
 
 /// How long the API server may take.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -45,7 +45,7 @@ impl ConnectionArgs {
         let mut config = self.config().await?;
         config.headers.push((USER_AGENT, AGENT));
         let (server, namespace) = (config.cluster_url.clone(), config.default_namespace.clone());
-        let client = Client::try_from(config).context("the kubeconfig gives no client")?;
+        let client = client::plain(config).context("the kubeconfig gives no client")?;
         Ok(Connection { client, namespace, server })
     }
 

@@ -2,6 +2,7 @@
 
 pub(super) mod again;
 pub(super) mod ours;
+pub mod shallow;
 mod whole;
 
 use std::collections::HashMap;
@@ -21,6 +22,7 @@ use tower::{BoxError, Layer, Service};
 
 use self::again::TriesAgain;
 use self::ours::StillOurs;
+use self::shallow::ShallowAnswers;
 use self::whole::WholeAnswers;
 use crate::io::fence;
 
@@ -96,7 +98,7 @@ impl Clients {
         config.headers.push((USER_AGENT, agent));
         let mut watching = config.clone();
         watching.read_timeout = None;
-        let watching = Client::try_from(watching).map_err(ClientError::Build)?;
+        let watching = plain(watching).map_err(ClientError::Build)?;
         config.read_timeout = Some(ANSWER);
         config.reset_reader_on_write = true;
         config.connect_timeout = Some(Duration::from_secs(10));
@@ -142,18 +144,28 @@ impl Clients {
     }
 }
 
+/// A client that reads all objects of a kind, though one of them may be nested too deep.
+///
+/// # Errors
+/// The configuration gives no client.
+pub fn plain(config: Config) -> Result<Client, kube::Error> {
+    Ok(ClientBuilder::try_from(config)?.with_layer(&ShallowAnswers).build())
+}
+
 /// `burst` requests may go at once; they come back at `qps`.
 fn limited(config: Config, bucket: &TokenBucket) -> Result<Client, ClientError> {
     let builder = ClientBuilder::try_from(config).map_err(ClientError::Build)?;
     let builder = builder.with_layer(&BufferLayer::new(QUEUE)).with_layer(&StillOurs).with_layer(bucket);
-    Ok(builder.with_layer(&WholeAnswers).with_layer(&RetryLayer::new(TriesAgain::of_reads())).build())
+    let builder = builder.with_layer(&WholeAnswers).with_layer(&RetryLayer::new(TriesAgain::of_reads()));
+    Ok(builder.with_layer(&ShallowAnswers).build())
 }
 
 /// A client that reads again what fails in passing.
 fn steady(config: Config) -> Result<Client, ClientError> {
     let builder = ClientBuilder::try_from(config).map_err(ClientError::Build)?;
     let builder = builder.with_layer(&BufferLayer::new(QUEUE)).with_layer(&StillOurs);
-    Ok(builder.with_layer(&WholeAnswers).with_layer(&RetryLayer::new(TriesAgain::of_reads())).build())
+    let builder = builder.with_layer(&WholeAnswers).with_layer(&RetryLayer::new(TriesAgain::of_reads()));
+    Ok(builder.with_layer(&ShallowAnswers).build())
 }
 
 /// A token bucket, as client-go limits its requests: a full one lets `burst` requests go at once, and it fills again

@@ -16,6 +16,7 @@ use crate::core::chart::{
     render,
 };
 use crate::core::files::FileTree;
+use crate::io::client::shallow::{LEVELS, is_cut};
 
 /// Why a chart gives no documents.
 #[derive(Debug, Error)]
@@ -26,6 +27,9 @@ pub enum ChartFailure {
     /// It does not render.
     #[error(transparent)]
     Render(#[from] RenderError),
+    /// What it is rendered with could not be read whole.
+    #[error("its values, or an object that it looks up, are nested deeper than {LEVELS} levels")]
+    TooDeep,
 }
 
 impl ChartFailure {
@@ -47,7 +51,7 @@ impl ChartFailure {
     /// What was asked for in vain: with it the chart may render.
     pub fn lacks(&self) -> Needs {
         match self {
-            Self::Load(_) => Needs::default(),
+            Self::Load(_) | Self::TooDeep => Needs::default(),
             Self::Render(error) => error.lacks(),
         }
     }
@@ -118,6 +122,9 @@ pub struct RenderedChart {
 /// # Errors
 /// The chart does not load or render.
 pub fn chart(files: &FileTree, subject: &Subject) -> Result<RenderedChart, ChartFailure> {
+    if is_cut(&subject.values) || subject.answers.values().any(is_cut) {
+        return Err(ChartFailure::TooDeep);
+    }
     let chart = loaded(files)?;
     let release = Release::new(&subject.release, &subject.namespace);
     let input = RenderInput {

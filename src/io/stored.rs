@@ -19,10 +19,12 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::task::TaskTracker;
 
 use crate::api::condition::Reason;
+use crate::io::client::shallow::{LEVELS, is_cut};
 use crate::io::events::Events;
 
 /// Objects of which it is remembered that they can't be read; more are skipped all the same.
@@ -98,7 +100,7 @@ impl Unreadable {
 }
 
 /// What serde says of an object, without the values that it quotes: they may be anybody's secrets.
-fn without_values(error: &str) -> String {
+pub(crate) fn without_values(error: &str) -> String {
     let Some((found, expected)) = error.split_once(", expected ") else { return error.to_owned() };
     let kept = match found.split_once(": ") {
         Some((what @ ("invalid type" | "invalid value"), found)) => {
@@ -120,6 +122,7 @@ pub fn watch<K>(
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + DeserializeOwned
+        + Serialize
         + Clone
         + Debug
         + Send
@@ -147,7 +150,7 @@ pub async fn list<K>(
     params: &ListParams,
 ) -> Result<(Vec<K>, Vec<String>), kube::Error>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug,
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Serialize + Clone + Debug,
 {
     let api: Api<DeserializeGuard<K>> = match namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
@@ -162,19 +165,29 @@ where
 /// What the API server said.
 pub async fn list_cluster_wide<K>(client: &Client, params: &ListParams) -> Result<(Vec<K>, Vec<String>), kube::Error>
 where
-    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + DeserializeOwned + Clone + Debug,
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + DeserializeOwned + Serialize + Clone + Debug,
 {
     let api: Api<DeserializeGuard<K>> = Api::all(client.clone());
     Ok(sorted_out(api.list(params).await?.items))
 }
 
-fn sorted_out<K: Resource<DynamicType = ()>>(items: Vec<DeserializeGuard<K>>) -> (Vec<K>, Vec<String>) {
+/// An object that was read whole.
+fn whole<K: Resource<DynamicType = ()> + Serialize>(object: DeserializeGuard<K>) -> Result<K, Box<InvalidObject>> {
+    let object = object.0.map_err(Box::new)?;
+    if !is_cut(&object) {
+        return Ok(object);
+    }
+    let error = format!("it is nested deeper than {LEVELS} levels");
+    Err(Box::new(InvalidObject { error, metadata: object.meta().clone() }))
+}
+
+fn sorted_out<K: Resource<DynamicType = ()> + Serialize>(items: Vec<DeserializeGuard<K>>) -> (Vec<K>, Vec<String>) {
     let (mut objects, mut left_out) = (Vec::new(), Vec::new());
     for object in items {
-        match object.0 {
+        match whole(object) {
             Ok(object) => objects.push(object),
             Err(invalid) => {
-                let InvalidObject { metadata, error } = invalid;
+                let InvalidObject { metadata, error } = *invalid;
                 let namespace = metadata.namespace.map(|namespace| format!("{namespace}/")).unwrap_or_default();
                 let name = metadata.name.unwrap_or_default();
                 let kind = K::kind(&());
@@ -197,7 +210,7 @@ fn lighten(metadata: &mut ObjectMeta) {
 /// The same event, if its object can be read; with the object as it was last read where it must not seem to be gone.
 fn readable<K>(event: Event<DeserializeGuard<K>>, known: &Store<K>, unreadable: &Unreadable) -> Option<Event<K>>
 where
-    K: Resource<DynamicType = ()> + Clone + 'static,
+    K: Resource<DynamicType = ()> + Serialize + Clone + 'static,
 {
     let place = |object: &DeserializeGuard<K>| {
         let meta = object.meta();
@@ -206,7 +219,7 @@ where
     };
     let read = |object: DeserializeGuard<K>| {
         let place = place(&object);
-        match object.0 {
+        match whole(object) {
             Ok(mut object) => {
                 unreadable.forget(&place.erase());
                 lighten(object.meta_mut());
