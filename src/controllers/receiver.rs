@@ -32,6 +32,7 @@ use crate::core::share::view::Role;
 use crate::core::source::hook::{MAX_BODY, is_proof};
 use crate::io::members::Word;
 use crate::io::source::open::secret_data;
+use crate::io::tls_server::in_time;
 
 pub(super) use tokens::Tokens;
 
@@ -85,6 +86,7 @@ pub(super) fn routes(hooks: Arc<Hooks>) -> Router {
         .route("/hook/{namespace}/{name}", post(receive))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn_with_state(MAX_BODY, not_too_large))
+        .layer(middleware::from_fn(in_time))
         .with_state(hooks)
 }
 

@@ -19,6 +19,7 @@ pub mod kinds;
 pub mod lookup;
 pub mod members;
 pub mod observe;
+mod opening;
 pub mod pack;
 pub mod place;
 pub mod plain_server;

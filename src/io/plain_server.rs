@@ -18,6 +18,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::Layer;
 
+use super::opening::InTime;
+
 /// Connections of each address at once.
 const CONNECTIONS: usize = 512;
 /// How long a request's head is waited for, also that of the next one on a connection.
@@ -30,13 +32,17 @@ const ANSWERING: Duration = Duration::from_secs(1);
 /// # Errors
 /// The address can't be bound.
 pub fn serve(address: SocketAddr, routes: Router, cancel: CancellationToken) -> io::Result<SocketAddr> {
+    serve_for(address, routes, cancel, HEAD)
+}
+
+fn serve_for(address: SocketAddr, routes: Router, cancel: CancellationToken, head: Duration) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     let bound = listener.local_addr()?;
     let handle = Handle::new();
-    let places = Places(Arc::new(Semaphore::new(CONNECTIONS)));
-    let mut server = axum_server::from_tcp(listener)?.handle(handle.clone()).acceptor(places);
-    server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
+    let mut server =
+        axum_server::from_tcp(listener)?.handle(handle.clone()).acceptor(InTime { inner: Places::new(), within: head });
+    server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(head);
     tokio::spawn(async move {
         cancel.cancelled().await;
         handle.graceful_shutdown(Some(ANSWERING));
@@ -51,11 +57,18 @@ pub fn serve(address: SocketAddr, routes: Router, cancel: CancellationToken) -> 
 
 /// Places for connections.
 #[derive(Clone, Debug)]
-struct Places(Arc<Semaphore>);
+pub(super) struct Places(Arc<Semaphore>);
+
+impl Places {
+    /// As many as there are for an address.
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Semaphore::new(CONNECTIONS)))
+    }
+}
 
 /// A place, which is given back with the last part of its connection.
 #[derive(Clone, Debug)]
-struct Place {
+pub(super) struct Place {
     _held: Arc<OwnedSemaphorePermit>,
 }
 
@@ -84,6 +97,22 @@ mod tests {
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer).await;
         answer
+    }
+
+    #[tokio::test]
+    async fn who_sends_nothing_is_not_waited_for() {
+        let end = CancellationToken::new();
+        let routes = Router::new().route("/", get(|| async { "here" }));
+        let address =
+            serve_for("127.0.0.1:0".parse().unwrap(), routes, end.clone(), Duration::from_millis(200)).unwrap();
+        for sent in ["", "P", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "GET / HT"] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(sent.as_bytes()).await.unwrap();
+            let mut rest = Vec::new();
+            let ended = tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut rest)).await;
+            assert!(ended.is_ok(), "{sent:?} is waited for");
+        }
+        end.cancel();
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! A TLS server whose certificate comes from [`super::hook_certificate`] and changes while it runs.
 //!
 //! Guarantees: the socket is bound before anything is served; a certificate that can't be served leaves the one before in
-//! place; connections are not broken by a new certificate.
+//! place; connections are not broken by a new certificate, and are bounded as those without TLS are.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -13,13 +13,15 @@ use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum_server::Handle;
-use axum_server::tls_rustls::RustlsConfig;
+use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use hyper_util::rt::TokioTimer;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_util::task::TaskTracker;
 
+use super::opening::InTime;
+use super::plain_server::Places;
 use crate::io::hook_certificate::Identity;
 
 /// Longest time for a request with its body.
@@ -101,8 +103,11 @@ async fn listen(
     routes: Router,
 ) {
     let bound = listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
-    let mut server = match axum_server::from_tcp_rustls(listener, config) {
-        Ok(server) => server.handle(handle),
+    let mut server = match axum_server::from_tcp(listener) {
+        Ok(server) => {
+            let inner = RustlsAcceptor::new(config).acceptor(Places::new());
+            server.handle(handle).acceptor(InTime { inner, within: REQUEST })
+        }
         Err(error) => return tracing::error!(%error, bound, "{what} can't be served"),
     };
     server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(REQUEST);

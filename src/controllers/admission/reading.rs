@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::Server;
 use crate::api::cluster_stack_release::Resource as Row;
-use crate::api::condition::{self, ConditionType};
+use crate::api::condition::{self, ConditionType, cut};
 use crate::api::source::SourceReference;
 use crate::api::{
     ALLOW_CLASS_CHANGE, ClusterStack, ClusterStackRelease, ClusterStackSource, DELETE_FOR_MOVE, DELETION_POLICY, GROUP,
@@ -35,6 +35,7 @@ use crate::core::selection::Wish;
 use crate::core::source::offer::{Admission, admits};
 use crate::io::apply::refusal;
 use crate::io::observe;
+use crate::io::stored::without_values;
 use crate::io::usage::{self, CLUSTER_API};
 
 type Request = AdmissionRequest<DynamicObject>;
@@ -74,7 +75,8 @@ pub(super) fn classes_of_other_names(releases: &SeenReleases) -> Vec<String> {
 fn typed<K: DeserializeOwned>(object: Option<&DynamicObject>) -> Result<Option<K>, String> {
     let Some(object) = object else { return Ok(None) };
     let read = serde_json::to_value(object).and_then(serde_json::from_value);
-    read.map(Some).map_err(|error| format!("the object can't be read: {error}"))
+    read.map(Some)
+        .map_err(|error| format!("the object can't be read: {}", cut(&without_values(&error.to_string()), 500)))
 }
 
 fn present<K>(object: Option<K>) -> Result<K, String> {
@@ -214,8 +216,19 @@ async fn release_deletion(server: &Server, request: &Request) -> Result<Verdict,
     if deletion.is_free() {
         return Ok(Verdict::allow());
     }
-    let release: ClusterStackRelease = present(typed(request.old_object.as_ref())?)?;
-    let users = users(server, &[release]).await?.into_values().flatten().collect();
+    if !server.releases.is_read() {
+        return Err("the releases are being read".to_owned());
+    }
+    let uid = present(request.old_object.as_ref())?.metadata.uid.as_deref();
+    // As we know it: nobody knows who asks, and what a release applied says how much is looked up. One that came a moment ago is used by
+    // nobody.
+    let all = server.releases.store.state();
+    let known: Vec<_> = all
+        .iter()
+        .filter(|release| release.metadata.uid.as_deref() == uid)
+        .map(|release| (**release).clone())
+        .collect();
+    let users = users(server, &known).await?.into_values().flatten().collect();
     judged(server, request, deletion, |deletion| delete::release(deletion, &users)).await
 }
 

@@ -56,7 +56,9 @@ pub fn answer(hook: RuntimeHook, to: &str, seen: &Seen) -> Answer {
         }
         RuntimeHook::BeforeClusterUpgrade if cluster.kubernetes_version != to => {
             let asks = &cluster.kubernetes_version;
-            let wait = format!("the Cluster asks for Kubernetes {asks} by now, no longer for {to}");
+            // Nobody knows who asks: an event says nothing in their words.
+            let wait =
+                format!("the Cluster asks for Kubernetes {asks} by now, no longer for the version of this question");
             Answer { wait: Some(wait), ..Answer::default() }
         }
         RuntimeHook::BeforeClusterUpgrade => {
