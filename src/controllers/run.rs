@@ -115,9 +115,17 @@ pub(super) async fn run(settings: Settings, ongoing: Ongoing, stop: Cancellation
     let (members, membership) = join(&settings, &clients, &instance, reached);
     runtime_hooks::start(&settings, &clients, (&members, instance.clone()), &servers, &answering)?;
     admission::start(&settings, &clients, &members, &servers, &answering)?;
-    readiness.set(true);
     let work = stop.child_token();
     let tasks = TaskTracker::new();
+    tasks.spawn({
+        let (members, readiness, end) = (members.clone(), readiness.clone(), work.clone());
+        // A roll-out must not replace all replicas by some that never come to work.
+        async move {
+            if end.run_until_cancelled(members.joined()).await.is_some() {
+                readiness.set(true);
+            }
+        }
+    });
     let (notices, noticed) = unbounded_channel();
     let answered = notices.clone();
     // The channel ends with the controllers.

@@ -3,6 +3,7 @@
 //! What is decided from them is in [`crate::core::share::view`]. Leases are read by lists, which are as fresh as the API
 //! server's own knowledge; a watch says when to look at once.
 
+mod clock;
 mod keeper;
 mod lease;
 mod patience;
@@ -18,11 +19,11 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use self::clock::Clock;
 use self::keeper::Keeper;
 use crate::core::share::view::{Role, Share};
 use crate::core::share::{Member, Reach, Root};
@@ -38,7 +39,7 @@ pub fn identity() -> String {
 pub struct Members(Arc<Shared>);
 
 struct Shared {
-    origin: Instant,
+    clock: Clock,
     state: Mutex<State>,
     changes: watch::Sender<Turn>,
     /// Up to which change those who work have stopped what they lost.
@@ -100,7 +101,7 @@ impl Members {
         let state = State { share, valid_until: None, number: 0, writes, before: Vec::new() };
         let namespace = namespace.to_owned();
         Self(Arc::new(Shared {
-            origin: Instant::now(),
+            clock: Clock::new(),
             state: Mutex::new(state),
             changes,
             heeded,
@@ -138,11 +139,20 @@ impl Members {
     }
 
     fn now(&self) -> Duration {
-        self.0.origin.elapsed()
+        self.0.clock.now()
     }
 
     fn is_valid(&self, state: &State) -> bool {
         self.0.alone || state.valid_until.is_some_and(|until| self.now() < until)
+    }
+
+    /// Waits until this replica may act for the first time.
+    pub async fn joined(&self) {
+        let mut changes = self.changes();
+        while !self.is_valid(&self.lock()) {
+            // A term may begin without a change of what is ours.
+            let _ = tokio::time::timeout(Duration::from_secs(1), changes.changed()).await;
+        }
     }
 
     /// What may be done with a root now.
