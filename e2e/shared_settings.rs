@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::Command;
 
 use clusterstack::api::operator_shard::ShardSettings;
-use clusterstack::api::{API_VERSION, OperatorShard, SHARD_CLASS};
+use clusterstack::api::{API_VERSION, ConditionType, OperatorShard, SHARD_CLASS};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::harness::{Operator, SETTINGS, World, check, wait_for};
+use crate::harness::{CLASS, CLUSTER_API, Operator, SETTINGS, World, check, cluster, wait_for};
 
 const NAME: &str = "clusterstack-settings";
 
@@ -161,4 +161,64 @@ async fn an_object_that_cannot_be_read_is_left_alone_and_all_others_go_on() {
     stacks.patch_status("x", &PatchParams::default(), &Patch::Merge(&mended)).await.unwrap();
     t.ready("x", "v2").await;
     drop(operator);
+}
+
+/// Text of JSON so deep that a usual parser refuses it.
+fn deep() -> String {
+    format!("{}1{}", r#"{"a":"#.repeat(200), "}".repeat(200))
+}
+
+/// Sends a text as it is: no client of ours reads what it gets back.
+async fn send(t: &World, method: &str, path: &str, text: String) {
+    let request = http::Request::builder().method(method).uri(path).header("content-type", "application/json");
+    t.client.request_text(request.body(text.into_bytes()).unwrap()).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_object_that_is_nested_too_deep_is_left_alone_and_all_others_go_on() {
+    let t = World::new("deep").await;
+    let repo = t.repo();
+    repo.release("docker-x-1-34-v1", &format!("{CLASS}{SETTINGS}"));
+    t.create_stack("signed", &repo.url(), json!({"kubernetesVersion": "1.0", "suspend": true})).await;
+    let of = |group: &str, kind: &str| format!("/apis/{group}/namespaces/{}/{kind}", t.namespace);
+
+    // Who writes may say which fields are whose, and nest a value as deep as they like.
+    let stacks = of(API_VERSION, "clusterstacks");
+    let request = http::Request::get(format!("{stacks}/signed")).body(Vec::new()).unwrap();
+    let mut stack: Value = serde_json::from_str(&t.client.request_text(request).await.unwrap()).unwrap();
+    stack["metadata"]["managedFields"] = json!([{
+        "manager": "x", "operation": "Update", "apiVersion": API_VERSION, "time": "2026-01-01T00:00:00Z",
+        "fieldsType": "FieldsV1", "fieldsV1": "DEEP",
+    }]);
+    send(&t, "PUT", &format!("{stacks}/signed"), stack.to_string().replace("\"DEEP\"", &deep())).await;
+    let mut user = cluster("shop", "docker-x-1-34-v1");
+    user["metadata"]["namespace"] = json!(t.namespace);
+    user["spec"]["topology"]["variables"] = json!([{"name": "v", "value": "DEEP"}]);
+    let clusters = of(CLUSTER_API, "clusters");
+    send(&t, "POST", &clusters, user.to_string().replace("\"DEEP\"", &deep())).await;
+    let addon = json!({
+        "apiVersion": API_VERSION, "kind": "ClusterAddon", "metadata": {"name": "far", "namespace": t.namespace},
+        "spec": {"clusterRef": {"name": "far"}, "clusterStack": "docker-x-1-34-v9", "values": "DEEP"},
+    });
+    let addons = of(API_VERSION, "clusteraddons");
+    send(&t, "POST", &addons, addon.to_string().replace("\"DEEP\"", &deep())).await;
+
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    t.event("Unreadable", "it is nested deeper than 100 levels").await;
+    t.delete_stack("x").await;
+    let message = t.stack_says("x", ConditionType::Ready, "False", "InUse").await;
+    assert!(message.contains(&format!("Cluster {}/shop", t.namespace)), "{message}");
+    wait_for("the one of deep fields to be worked on", || async {
+        let request = http::Request::get(format!("{stacks}/signed")).body(Vec::new()).unwrap();
+        let text = t.client.request_text(request).await.map_err(|error| error.to_string())?;
+        check(text.contains("\"type\":\"Ready\""), text)
+    })
+    .await;
+
+    for path in [format!("{clusters}/shop"), format!("{addons}/far")] {
+        send(&t, "DELETE", &path, String::new()).await;
+    }
+    t.stack_gone("x").await;
 }

@@ -215,7 +215,8 @@ pub struct JobTemplate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub active_deadline_seconds: Option<i64>,
-    /// How long a Job that ended is kept, in seconds; an hour without it.
+    /// How long a Job that ended is kept for its log when its build was given up, in seconds; an hour without it. One that made its
+    /// image goes as soon as that was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub ttl_seconds_after_finished: Option<i32>,

@@ -29,6 +29,7 @@ use crate::core::image::build::{Build, Command, Event, Phase, SILENCE};
 use crate::core::image::garbage::GRACE;
 use crate::core::image::grant::Grant;
 use crate::core::image::pipeline::{Format, Pipeline};
+use crate::core::image::record::build_of;
 use crate::core::image::turn::{self, Begin, Seen};
 use crate::core::image::{adoption, job, recipe};
 use crate::core::retry::{self, ErrorClass};
@@ -71,6 +72,7 @@ pub async fn reconcile(seen: Arc<Image>, ctx: Arc<NodeImages>) -> Result<Action,
         Ok(order) => order,
         Err(trouble) => return refused(&image, trouble, &ctx).await,
     };
+    end_jobs(&image, &order, &ctx).await?;
     let Some(change) = look(&image, &order, &ctx).await? else { return Ok(Action::await_change()) };
     obey(&change, &ctx).await;
     let Some(change) = tidy(change, &order, &ctx).await? else { return Ok(Action::await_change()) };
@@ -140,6 +142,8 @@ impl NodeImages {
         };
         let pipeline = match &template.spec.build.format {
             None => pipeline,
+            // What goes is built no more.
+            Some(format) if image.metadata.deletion_timestamp.is_some() && Format::named(format).is_none() => pipeline,
             Some(format) => pipeline.in_format(Format::named(format).ok_or_else(|| {
                 let message = format!(
                     "spec.build.format of ProviderClusterStackReleaseTemplate {namespace}/{name} is {format:?}: write qcow2, raw, vmdk or vhdx"
@@ -211,6 +215,18 @@ async fn refused(image: &Image, trouble: Trouble, ctx: &NodeImages) -> Result<Ac
     Ok(Action::requeue(retry::delay(class, 0, rand::random())))
 }
 
+/// Ends the Job of a build that is carried out by a task from now on: both would bring an image by this name.
+async fn end_jobs(image: &Image, order: &Order, ctx: &NodeImages) -> Result<(), Error> {
+    let status = image.status.clone().unwrap_or_default();
+    let was_of_job = build_of(&status).is_of_job() && status.attempt > status.discarded_attempt;
+    if !was_of_job || order.template.build.executor == ExecutorKind::Job {
+        return Ok(());
+    }
+    ctx.running.stop(&image.uid().unwrap_or_default()).await;
+    let ended = ctx.workshop.end_jobs(order).await;
+    ended.map_err(|error| Error::Tidying { object: named(image), error })
+}
+
 /// Tells the build what its object and the world say.
 async fn look(image: &Image, order: &Order, ctx: &NodeImages) -> Result<Option<Change>, Error> {
     let uid = image.uid().unwrap_or_default();
@@ -269,9 +285,9 @@ async fn tidy(change: Change, order: &Order, ctx: &NodeImages) -> Result<Option<
     if !is_at_end || done >= build.attempt || ctx.running.attempt(&image.uid().unwrap_or_default()).is_some() {
         return Ok(Some(Change { image, build, commands }));
     }
-    let image = remember(image, &build, ctx).await?;
     let mut order = order.clone();
     order.claim.attempt = build.attempt;
+    let image = note_unread(remember(image, &build, ctx).await?, &order, ctx).await?;
     if let Err(error) = ctx.discard(&order).await {
         tracing::warn!(image = named(&image), %error, "what a build left can't be removed; it is tried again");
         return Err(Error::Tidying { object: named(&image), error });
@@ -288,8 +304,26 @@ async fn tidy(change: Change, order: &Order, ctx: &NodeImages) -> Result<Option<
 /// Notes beside the status which image is at the destination: a status may be lost, and then nobody else knows.
 async fn remember(image: Image, build: &Build, ctx: &NodeImages) -> Result<Image, Error> {
     let Some(last) = build.finished.last().filter(|_| build.phase == Phase::Succeeded) else { return Ok(image) };
-    let digest = adoption::written(&last.digest, &build.recipe.inputs);
-    if image.annotations().get(IMAGE_DIGEST) == Some(&digest) {
+    note(image, &adoption::written(&last.digest, &build.recipe.inputs), ctx).await
+}
+
+/// Notes what a Job made whose result nobody had read: that goes with the Job, and the image would stay for ever.
+async fn note_unread(image: Image, order: &Order, ctx: &NodeImages) -> Result<Image, Error> {
+    let status = image.status.clone().unwrap_or_default();
+    let is_of_job = order.template.build.executor == ExecutorKind::Job && status.attempt > status.discarded_attempt;
+    if !is_of_job || !status.digest.is_empty() {
+        return Ok(image);
+    }
+    let Ok(steps) = ctx.workshop.steps(order).await else { return Ok(image) };
+    match steps.made().await {
+        Ok(None) => Ok(image),
+        Ok(Some(digest)) => note(image, &adoption::written(&digest, &order.recipe.inputs), ctx).await,
+        Err(error) => Err(Error::Tidying { object: named(&image), error }),
+    }
+}
+
+async fn note(image: Image, digest: &str, ctx: &NodeImages) -> Result<Image, Error> {
+    if image.annotations().get(IMAGE_DIGEST).is_some_and(|noted| noted == digest) {
         return Ok(image);
     }
     let patch = json!({"metadata": {"uid": image.uid(), "annotations": {IMAGE_DIGEST: digest}}});
@@ -360,7 +394,7 @@ async fn start(change: Change, mut order: Order, ctx: &Arc<NodeImages>) -> Resul
     if let Some(wait) = ctx.head_start(&image, &build) {
         return Ok(Some(wait));
     }
-    if !ctx.queue_for(&me, &order, build.step()) {
+    if !ctx.queue_for(&me, &order, build.further()) {
         return Ok(Some(spread(WAITING)));
     }
     let (identity, log) = (ctx.identity.clone(), log_of(&image, &order, ctx));

@@ -382,7 +382,7 @@ pub const RIGHTS: &[Right] = &[
         "the settings of all replicas (`--settings`), and which were good last",
     ),
     // Jobs of node images.
-    right(Role::ImageJobs, "batch", &["jobs"], &["get", "list", "create", "delete"], "one for each build"),
+    right(Role::ImageJobs, "batch", &["jobs"], &["get", "list", "create", "patch", "delete"], "one for each build"),
     right(Role::ImageJobs, "", &["pods"], &["list", "delete"], "how far it is"),
     right(Role::ImageJobs, "", &["pods/log"], &["get"], "what it says"),
     right(Role::ImageJobs, "", &["configmaps"], &["list", "create", "delete"], "what it has to do"),

@@ -11,7 +11,7 @@ use crate::api::image_release::ProviderNodeImageRelease as Image;
 use crate::controllers::{Doing, Error, spread};
 use crate::core::duration::go_duration;
 use crate::core::image::build::{Build, Event, Phase};
-use crate::core::image::presence::{AGAIN, INTERVAL, Presence, left, presence};
+use crate::core::image::presence::{AGAIN, INTERVAL, Presence, SHORTEST, left, presence};
 use crate::core::status::NodeImageFacts;
 use crate::io::image::destination::DestinationError;
 use crate::io::image::executor::Order;
@@ -29,6 +29,7 @@ enum Look {
 pub(super) async fn look(change: Change, order: &Order, ctx: &NodeImages) -> Result<Option<(Change, Duration)>, Error> {
     let Change { image, build, commands } = change;
     let every = order.template.image_check_interval.as_deref().and_then(go_duration).unwrap_or(INTERVAL);
+    let every = every.max(SHORTEST);
     let status = image.status.clone().unwrap_or_default();
     let looked = status.looked_at.as_ref().map(|at| at.0);
     let is_settled = build.phase == Phase::Succeeded && !image.spec.suspend;

@@ -11,11 +11,13 @@ use super::running::{NodeImages, template_place};
 use super::{elapsed, named, was_granted};
 use crate::api::ProviderClusterStackRelease as Release;
 use crate::api::condition::Reason;
-use crate::api::image_release::ProviderNodeImageRelease as Image;
-use crate::api::{FIELD_MANAGER, NODE_IMAGE_FINALIZER, is_moved};
+use crate::api::image_release::{ProviderNodeImageRelease as Image, ProviderNodeImageReleaseStatus};
+use crate::api::image_template::ImageDeletionPolicy;
+use crate::api::{FIELD_MANAGER, IMAGE_DIGEST, NODE_IMAGE_FINALIZER, is_moved};
 use crate::controllers::deletion::has_finalizer;
 use crate::controllers::{Doing, Error};
 use crate::core::duration::{go_duration, spoken};
+use crate::core::image::adoption;
 use crate::core::image::build::{Hope, Phase};
 use crate::core::image::garbage::{self, Case, Fate, GRACE, Held};
 use crate::core::image::record::build_of;
@@ -48,6 +50,7 @@ pub(super) async fn end(image: &Image, ctx: &NodeImages) -> Result<Action, Error
             return release(image, ctx).await;
         }
     };
+    let image = &super::note_unread(image.clone(), &order, ctx).await?;
     if let Some(later) = discard(image, &order, ctx).await {
         return Ok(Action::requeue(later));
     }
@@ -111,8 +114,9 @@ async fn discard(image: &Image, order: &Order, ctx: &NodeImages) -> Option<Durat
     let error = ctx.discard(order).await.err()?;
     let note = format!("what the build left half-made can't be removed: {error}");
     ctx.books.events.say(image, Reason::ImageRemovalFailed, &note).await;
-    // What can't ever be removed does not hold the object.
-    (error.hope != Hope::None).then(|| pause(image, &error, ctx))
+    // What can't ever be removed does not hold the object, nor what is to be left.
+    let is_left = error.hope == Hope::None || order.template.image_deletion_policy == ImageDeletionPolicy::Retain;
+    (!is_left).then(|| pause(image, &error, ctx))
 }
 
 fn pause(image: &Image, error: &StepError, ctx: &NodeImages) -> Duration {
@@ -175,15 +179,24 @@ async fn release(image: &Image, ctx: &NodeImages) -> Result<Action, Error> {
 /// What an object holds at its destination: the image that it published, or may have without having written it down.
 fn held(image: &Image, order: &Order) -> Held {
     let status = image.status.clone().unwrap_or_default();
-    let build = build_of(&status);
-    let may_be_there = build.phase == Phase::Succeeded || build.finished.len() + 1 >= build.recipe.steps.len();
-    let digest = build.finished.last().filter(|_| may_be_there).map(|output| output.digest.clone());
+    let noted = image.annotations().get(IMAGE_DIGEST);
+    let noted = noted.and_then(|annotation| adoption::known(annotation, &order.recipe.inputs));
     Held {
         object: format!("{}/{}", image.namespace().unwrap_or_default(), image.name_any()),
         place: garbage::place(&order.template.destination),
         image: image.spec.image.name.clone(),
-        digest: digest.unwrap_or(status.digest),
+        // What a Job made whose result nobody had read is noted beside the status.
+        digest: Some(digest_of(&status)).filter(|digest| !digest.is_empty()).or(noted).unwrap_or_default(),
+        location: status.location,
     }
+}
+
+/// Digest of the image that is at the destination, or may be there soon; empty where that is not known.
+fn digest_of(status: &ProviderNodeImageReleaseStatus) -> String {
+    let build = build_of(status);
+    let may_be_there = build.phase == Phase::Succeeded || build.finished.len() + 1 >= build.recipe.steps.len();
+    let digest = build.finished.last().filter(|_| may_be_there).map(|output| output.digest.clone());
+    digest.unwrap_or_else(|| status.digest.clone())
 }
 
 /// Whether an object may have an image at the destination of its template.
@@ -235,19 +248,25 @@ impl NodeImages {
             |image: &&std::sync::Arc<Image>| image.metadata.deletion_timestamp.is_none() || self.is_wanted(image);
         let held = |image: &std::sync::Arc<Image>| {
             let template = template_place(image);
+            let status = image.status.clone().unwrap_or_default();
+            let digest = digest_of(&status);
             let place = match self.templates.get(&template) {
                 // One that is not allowed to use the template holds nothing of it.
                 _ if !may_hold(image) => return None,
                 Some(template) => garbage::place(&template.spec.destination),
                 // Templates of other namespaces may not be watched.
                 None if template == template_place(of) => place.to_owned(),
-                None => return None,
+                // It built nothing, and without its template it never will.
+                None if digest.is_empty() => return None,
+                // Nobody knows any more where it brought its image: it may have been here.
+                None => place.to_owned(),
             };
             Some(Held {
                 object: format!("{}/{}", image.namespace().unwrap_or_default(), image.name_any()),
                 place,
                 image: image.spec.image.name.clone(),
-                digest: image.status.as_ref().map(|status| status.digest.clone()).unwrap_or_default(),
+                digest,
+                location: status.location,
             })
         };
         images.iter().filter(stays).filter_map(held).collect()

@@ -149,9 +149,9 @@ impl NodeImages {
             others.filter(|other| template_place(other) == place && !queue.holds(&ObjectRef::from_obj(&**other)));
         let finished = others.filter_map(|other| {
             let other = build_of(other.status.as_ref()?);
-            (other.phase == Phase::Running || other.is_due(now)).then(|| other.step())
+            (other.phase == Phase::Running || other.is_due(now)).then(|| other.further())
         });
-        head_start(began, build.step(), finished)
+        head_start(began, build.further(), finished)
     }
 
     /// Asks for a place to build, with so many steps that are finished.

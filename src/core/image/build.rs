@@ -17,6 +17,8 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::job;
+
 pub use crate::api::image_release::ImagePhase as Phase;
 
 /// How long a holder may be silent before another one may take the build over.
@@ -252,6 +254,16 @@ impl Build {
     /// Number of the step whose turn it is; the number of steps when all are done.
     pub fn step(&self) -> usize {
         self.finished.len()
+    }
+
+    /// How far it is, for who builds next: a Job that was begun goes on meanwhile, with or without a place.
+    pub fn further(&self) -> usize {
+        self.step() + usize::from(self.is_of_job() && self.attempt > 0)
+    }
+
+    /// Whether it was to be carried out by a Job when it was last looked at.
+    pub fn is_of_job(&self) -> bool {
+        matches!(self.recipe.steps.as_slice(), [step] if *step == job::STEP)
     }
 
     /// Whether it may be claimed at `now`.

@@ -1,8 +1,10 @@
 //! What becomes of an image at its destination when its object goes.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use url::Url;
 
 use crate::api::image_destination::Destination;
 use crate::api::image_template::ImageDeletionPolicy;
@@ -21,6 +23,8 @@ pub struct Held {
     pub image: String,
     /// Digest of its file; empty while it is not there yet.
     pub digest: String,
+    /// Where it is, as its destination called the place; empty where that is not known.
+    pub location: String,
 }
 
 /// An object that goes.
@@ -75,8 +79,9 @@ pub fn fate<'h>(case: &Case<'_>, others: impl IntoIterator<Item = &'h Held>) -> 
 
 /// Whether both are the same image at the same place. One that is not there yet may become it.
 fn is_same(one: &Held, other: &Held) -> bool {
+    let is_there = !one.location.is_empty() && one.location == other.location;
     one.object != other.object
-        && one.place == other.place
+        && (is_there || one.place == other.place)
         && one.image == other.image
         && (other.digest.is_empty() || one.digest == other.digest)
 }
@@ -84,13 +89,19 @@ fn is_same(one: &Held, other: &Held) -> bool {
 /// What makes two destinations the same. Two clouds can't be told apart by what a template says of them: all are taken for
 /// one, so that nothing is removed that somebody has.
 pub fn place(destination: &Destination) -> String {
-    let plain = |url: &str| url.trim_end_matches('/').to_lowercase();
+    // A port that goes without saying is none.
+    let plain = |url: &str| {
+        let known = Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.to_string());
+        known.trim_end_matches('/').to_lowercase()
+    };
+    let registry = |repository: &str| plain(&format!("https://{}", repository.trim_start_matches("oci://")));
+    let path = |path: &str| Path::new(path).components().collect::<PathBuf>().display().to_string();
     let Destination { directory, http, s3, oci, glance } = destination;
     let places = [
-        directory.as_ref().map(|directory| format!("directory {}", directory.path.trim_end_matches('/'))),
+        directory.as_ref().map(|directory| format!("directory {}", path(&directory.path))),
         http.as_ref().map(|http| format!("http {}", plain(&http.url))),
         s3.as_ref().map(|s3| format!("s3 {} {} {}", plain(&s3.endpoint), s3.bucket, s3.prefix)),
-        oci.as_ref().map(|oci| format!("oci {}", plain(oci.repository.trim_start_matches("oci://")))),
+        oci.as_ref().map(|oci| format!("oci {}", registry(&oci.repository))),
         glance.as_ref().map(|_| "glance".to_owned()),
     ];
     places.into_iter().flatten().next().unwrap_or_default()
@@ -99,10 +110,17 @@ pub fn place(destination: &Destination) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::image_destination::{DirectoryDestination, OciDestination};
+    use crate::api::image_destination::{DirectoryDestination, HttpDestination, OciDestination};
 
     fn held(object: &str, digest: &str) -> Held {
-        Held { object: object.into(), place: "directory /i".into(), image: "ubuntu".into(), digest: digest.into() }
+        let text = ToOwned::to_owned;
+        Held {
+            object: text(object),
+            place: text("directory /i"),
+            image: text("ubuntu"),
+            digest: text(digest),
+            location: String::new(),
+        }
     }
 
     #[test]
@@ -118,11 +136,15 @@ mod tests {
             now: at(1100),
         };
         let stays = |why: &str| Fate::Stays(why.to_owned());
+        let located = Held { location: "/i/ubuntu".into(), ..mine.clone() };
+        let linked = Held { place: "directory /link".into(), location: "/i/ubuntu".into(), ..held("b/y", "sha256:1") };
         let elsewhere = |place: &str| Held { place: place.into(), ..held("b/y", "sha256:1") };
         for (case, others, expected) in [
             (case.clone(), vec![], Fate::Removed),
             (case.clone(), vec![mine.clone()], Fate::Removed),
             (case.clone(), vec![held("b/y", "sha256:2"), elsewhere("directory /j")], Fate::Removed),
+            (Case { held: &located, ..case.clone() }, vec![linked.clone()], stays("b/y has it too")),
+            (case.clone(), vec![linked], Fate::Removed),
             (case.clone(), vec![held("b/y", "sha256:1")], stays("b/y has it too")),
             // It may become this one.
             (case.clone(), vec![held("b/y", "")], stays("b/y has it too")),
@@ -149,7 +171,17 @@ mod tests {
             oci: Some(OciDestination { repository: repository.into(), ..OciDestination::default() }),
             ..Destination::default()
         };
-        assert_eq!(place(&directory("/i/")), place(&directory("/i")));
+        let http = |url: &str| Destination {
+            http: Some(HttpDestination { url: url.into(), ..HttpDestination::default() }),
+            ..Destination::default()
+        };
+        for same in ["/i/", "//i", "/./i/./"] {
+            assert_eq!(place(&directory(same)), place(&directory("/i")), "{same}");
+        }
+        assert_eq!(place(&http("https://H.example.org:443/x/")), place(&http("https://h.example.org/x")));
+        assert_ne!(place(&http("https://h.example.org:8443/x")), place(&http("https://h.example.org/x")));
+        assert_eq!(place(&oci("oci://r.example.org:443/i")), place(&oci("r.example.org/i")));
+        assert_eq!(place(&oci("registry:5000/i/")), place(&oci("oci://registry:5000/i")));
         assert_ne!(place(&directory("/i")), place(&directory("/j")));
         assert_eq!(place(&oci("oci://R.example.org/i")), place(&oci("r.example.org/i")));
     }

@@ -36,8 +36,8 @@ pub const FILE: &str = "recipe.json";
 pub const SETTINGS_FILE: &str = "settings.json";
 /// How long a Job may take where the template says nothing.
 const DEADLINE: i64 = 24 * 60 * 60;
-/// How long a Job that ended is kept where the template says nothing.
-const KEPT: i32 = 60 * 60;
+/// How long a Job that ended is kept where the template says nothing, in seconds.
+pub const KEPT: i32 = 60 * 60;
 /// Longest name: the Job controller writes it into a label of the pod.
 const LONGEST_NAME: usize = 63;
 
@@ -162,7 +162,6 @@ impl JobRequest {
                 "parallelism": 1,
                 "podReplacementPolicy": "Failed",
                 "activeDeadlineSeconds": self.active_deadline_seconds.unwrap_or(DEADLINE),
-                "ttlSecondsAfterFinished": self.ttl_seconds_after_finished.unwrap_or(KEPT),
                 "template": pod,
             },
         });

@@ -2,6 +2,12 @@
 
 use std::fmt;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::Value;
+
+use crate::core::yaml;
+
 pub mod kept;
 
 /// Bytes of a line that are kept.
@@ -27,15 +33,25 @@ impl fmt::Debug for Redactor {
 }
 
 impl Redactor {
-    /// Of the values of all Secrets that the build was given. Of one with several lines (a key) each line is one.
+    /// Of the values of all Secrets that the build was given. Of one with several lines (a key) each line is one; of one that is a
+    /// file of settings (`clouds.yaml`, `.dockerconfigjson`) what its passwords and tokens are. Each also as Base64 and in URLs.
     pub fn new<'s>(values: impl IntoIterator<Item = &'s str>) -> Self {
-        let mut secrets: Vec<String> = values
-            .into_iter()
-            .flat_map(|value| std::iter::once(value).chain(value.lines()))
-            .map(str::trim)
-            .filter(|text| text.len() >= SHORTEST_SECRET && !text.starts_with("-----"))
-            .map(ToOwned::to_owned)
-            .collect();
+        let is_long = |text: &&str| text.len() >= SHORTEST_SECRET && !text.starts_with("-----");
+        let mut secrets: Vec<String> = Vec::new();
+        for value in values {
+            let mut parts = vec![value.to_owned()];
+            within(value, &mut parts);
+            for part in &parts {
+                secrets
+                    .extend(part.lines().chain([part.as_str()]).map(str::trim).filter(is_long).map(ToOwned::to_owned));
+            }
+        }
+        let forms = |secret: &String| {
+            let in_url: String = url::form_urlencoded::byte_serialize(secret.as_bytes()).collect();
+            [BASE64_STANDARD.encode(secret), in_url]
+        };
+        let others: Vec<String> = secrets.iter().flat_map(forms).collect();
+        secrets.extend(others);
         secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         secrets.dedup();
         Self { secrets }
@@ -64,6 +80,34 @@ impl Redactor {
         line.truncate(line.trim_end().len());
         line
     }
+}
+
+/// The secrets within a file of settings, in YAML or JSON: what stands by a name that tells of one, decoded where it is
+/// `user:password` as Docker writes it.
+fn within(text: &str, secrets: &mut Vec<String>) {
+    let Ok(file) = yaml::parse(text) else { return };
+    let mut todo = vec![(false, &file)];
+    while let Some((is_secret, value)) = todo.pop() {
+        match value {
+            Value::Object(map) => todo.extend(map.iter().map(|(name, value)| (tells_of_secret(name), value))),
+            Value::Array(items) => todo.extend(items.iter().map(|item| (is_secret, item))),
+            Value::String(text) if is_secret => {
+                let decoded = BASE64_STANDARD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+                secrets.extend(decoded.iter().filter_map(|login| Some(login.split_once(':')?.1.to_owned())));
+                secrets.extend(decoded);
+                secrets.push(text.clone());
+            }
+            Value::Number(number) if is_secret => secrets.push(number.to_string()),
+            _ => {}
+        }
+    }
+}
+
+fn tells_of_secret(name: &str) -> bool {
+    let name = name.to_lowercase();
+    ["pass", "secret", "token", "credential", "private"].iter().any(|part| name.contains(part))
+        || name == "auth"
+        || name.ends_with("key")
 }
 
 /// Splits a stream into lines; a carriage return ends one too, as bars of progress write it.

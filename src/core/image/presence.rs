@@ -6,6 +6,8 @@ use jiff::Timestamp;
 
 /// How often is looked, unless the template says.
 pub const INTERVAL: Duration = Duration::from_hours(6);
+/// How often at most, whatever the template says.
+pub const SHORTEST: Duration = Duration::from_secs(1);
 /// How soon is looked again where the destination did not answer.
 pub const AGAIN: Duration = Duration::from_mins(10);
 

@@ -75,6 +75,14 @@ pub trait Workshop: Send + Sync {
     /// # Errors
     /// A Secret is missing, or the template can't be followed.
     async fn destination(&self, order: &Order) -> Result<Arc<dyn Destination>, StepError>;
+
+    /// Ends the Jobs of an object.
+    ///
+    /// # Errors
+    /// They can't be deleted, or do not go.
+    async fn end_jobs(&self, _order: &Order) -> Result<(), StepError> {
+        Ok(())
+    }
 }
 
 /// Why a build is to stop in this process.

@@ -11,14 +11,16 @@ use async_trait::async_trait;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod};
-use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, LogParams, PostParams, Preconditions};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams, PostParams, Preconditions,
+};
 use kube::{Api, Client, Resource, ResourceExt};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::destination::{Claim, Destination, DestinationError, Image, Published};
+use super::destination::{Claim, Destination, DestinationError, Image};
 use super::task::{Report, StepError, Steps};
 use crate::api::{FIELD_MANAGER, IMAGE_ATTEMPT_LABEL, IMAGE_INPUTS};
 use crate::core::image::build::{Hope, Output, Place, Progress};
@@ -36,6 +38,8 @@ const SLOW: Duration = Duration::from_secs(5);
 const LINES: i64 = 200;
 /// Bytes of a log that are read at a look.
 const LOG: i64 = 64 * 1024;
+/// How long Jobs and their pods are waited for that were deleted: longer than a pod may take to end by default.
+const GOING: Duration = Duration::from_secs(45);
 /// How long a failed reading of the cluster is tried again before the attempt is given up.
 const BLIND: Duration = Duration::from_mins(10);
 
@@ -137,26 +141,46 @@ impl Jobs {
     }
 
     /// Deletes the Jobs of an object that have not ended: a pod of theirs may come, or go on, when nobody waits for it any
-    /// more. What has ended stays for its log.
+    /// more. What has ended stays for its log, for `ttl` seconds: until now its result was needed.
     ///
     /// # Errors
     /// What the API server said.
-    pub async fn give_up(&self, namespace: &str, uid: &str) -> Result<(), kube::Error> {
+    pub async fn give_up(&self, namespace: &str, uid: &str, ttl: i32) -> Result<(), kube::Error> {
         let jobs: Api<Job> = Api::namespaced(fence::guarded(&self.client), namespace);
         for job in self.of(namespace, uid).await? {
-            if !self.see(namespace, &job.name_any()).await?.has_ended() {
+            let name = job.name_any();
+            if !self.see(namespace, &name).await?.has_ended() {
                 delete(&jobs, &job, &DeleteParams::background()).await?;
+                continue;
+            }
+            let patch = json!({"metadata": {"uid": job.uid()}, "spec": {"ttlSecondsAfterFinished": ttl}});
+            let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+            if let Err(error) = jobs.patch(&name, &params, &Patch::Merge(patch)).await {
+                let error = refusal(&error).message;
+                tracing::warn!(namespace, job = name, error, "a Job that ended stays until its image's object goes");
             }
         }
         Ok(())
     }
 
-    /// Deletes the Jobs of an object but the one to `keep`, and waits until their pods are gone, too, however long that
-    /// takes.
+    /// Deletes a Job that is of no use any more; its pod may take a while to go.
+    pub async fn end(&self, namespace: &str, name: &str) {
+        let jobs: Api<Job> = Api::namespaced(fence::guarded(&self.client), namespace);
+        match jobs.delete(name, &DeleteParams::background()).await {
+            Err(error) if !matches!(&error, kube::Error::Api(status) if status.code == 404) => {
+                tracing::warn!(namespace, job = name, error = refusal(&error).message, "a Job can't be deleted");
+            }
+            _ => {}
+        }
+    }
+
+    /// Deletes the Jobs of an object but the one to `keep`, and waits until their pods are gone, too, but for [`GOING`] only; names
+    /// those that are there still.
     ///
     /// # Errors
     /// What the API server said.
-    pub async fn stop(&self, namespace: &str, uid: &str, keep: Option<&str>) -> Result<(), kube::Error> {
+    pub async fn stop(&self, namespace: &str, uid: &str, keep: Option<&str>) -> Result<Vec<String>, kube::Error> {
+        let began = Instant::now();
         let jobs: Api<Job> = Api::namespaced(fence::guarded(&self.client), namespace);
         let pods: Api<Pod> = Api::namespaced(fence::guarded(&self.client), namespace);
         let of_object = ListParams::default().labels(&job::selector(uid));
@@ -184,6 +208,10 @@ impl Jobs {
             if names.is_empty() && left.is_empty() {
                 break;
             }
+            if began.elapsed() > GOING {
+                let jobs = names.iter().map(|name| format!("Job {name}"));
+                return Ok(left.iter().map(|pod| format!("Pod {}", pod.name_any())).chain(jobs).collect());
+            }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(SLOW);
         }
@@ -193,7 +221,7 @@ impl Jobs {
                 delete(&maps, &map, &DeleteParams::default()).await?;
             }
         }
-        Ok(())
+        Ok(Vec::new())
     }
 }
 
@@ -268,17 +296,31 @@ impl Steps for JobSteps {
     async fn discard(&self, cancel: &CancellationToken) -> Result<(), StepError> {
         let stopped = tokio::select! {
             () = cancel.cancelled() => return Err(again("cancelled".to_owned())),
-            stopped = self.jobs.stop(&self.request.namespace, &self.request.object.uid, None) => stopped,
+            stopped = self.stopped("deleting the Jobs of", None) => stopped,
         };
-        stopped.map_err(|error| self.refused("deleting the Jobs of", &error))?;
+        stopped?;
         self.abandon(cancel).await
     }
 
     async fn abandon(&self, cancel: &CancellationToken) -> Result<(), StepError> {
-        let given_up = self.jobs.give_up(&self.request.namespace, &self.request.object.uid).await;
+        let ttl = self.request.ttl_seconds_after_finished.unwrap_or(job::KEPT);
+        let given_up = self.jobs.give_up(&self.request.namespace, &self.request.object.uid, ttl).await;
         given_up.map_err(|error| self.refused("deleting the Jobs of", &error))?;
         let abandoned = self.destination.abandon(&self.request.image, &self.claim(), cancel).await;
         abandoned.map_err(|error| of_destination(&error))
+    }
+
+    async fn made(&self) -> Result<Option<String>, StepError> {
+        let (namespace, uid) = (&self.request.namespace, &self.request.object.uid);
+        let there = self.jobs.of(namespace, uid).await.map_err(|error| self.refused("listing the Jobs of", &error))?;
+        for job in there {
+            let seen = self.jobs.see(namespace, &job.name_any()).await;
+            let seen = seen.map_err(|error| self.refused("looking at a Job of", &error))?;
+            if let Sight::Succeeded(result) = seen.judge() {
+                return Ok(Some(result.digest));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -298,6 +340,24 @@ impl JobSteps {
         Watch::new(self, report, name).run().await
     }
 
+    /// Deletes the Jobs of the object but the one to `keep`, with their pods.
+    async fn stopped(&self, doing: &str, keep: Option<&str>) -> Result<(), StepError> {
+        let left = self.jobs.stop(&self.request.namespace, &self.request.object.uid, keep).await;
+        let left = left.map_err(|error| self.refused(doing, &error))?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "{doing} {} {}: {} of namespace {} did not go in {} s. What ran before may go on as long as they are there: look at their node and their finalizers, or delete them by force",
+            self.request.object.kind,
+            self.request.object.name,
+            left.join(", "),
+            self.request.namespace,
+            GOING.as_secs(),
+        );
+        Err(StepError { hope: Hope::Later, message })
+    }
+
     /// Name of the Job: of one that is there and makes the same, else of a new one. Others are stopped first.
     async fn ensure(&self) -> Result<String, StepError> {
         let (namespace, uid) = (&self.request.namespace, &self.request.object.uid);
@@ -308,12 +368,20 @@ impl JobSteps {
             // Its pod may have failed before the Job says so.
             let seen = self.jobs.see(namespace, earlier).await;
             let seen = seen.map_err(|error| self.refused("looking at an earlier Job of", &error))?;
-            found = found.filter(|_| !matches!(seen.judge(), Sight::Failed { .. } | Sight::Gone));
+            let is_of_use = match seen.judge() {
+                Sight::Failed { .. } | Sight::Gone => false,
+                // The next attempt looks again: what was brought may take a while to be seen. Those behind it begin anew.
+                Sight::Succeeded(result) if attempt_of(&there, earlier) + 1 < self.request.attempt => {
+                    let there = self.destination.find(&self.request.image, &CancellationToken::new()).await;
+                    there.map_err(|error| of_destination(&error))?.is_some_and(|image| image.digest == result.digest)
+                }
+                _ => true,
+            };
+            found = found.filter(|_| is_of_use);
         }
         let name = found.unwrap_or(&own).to_owned();
         // A Job of other inputs, or a failed one, would write where this one does.
-        let stopped = self.jobs.stop(namespace, uid, Some(&name)).await;
-        stopped.map_err(|error| self.refused("deleting earlier Jobs of", &error))?;
+        self.stopped("deleting earlier Jobs of", Some(&name)).await?;
         if found.is_some() {
             return Ok(name);
         }
@@ -325,7 +393,7 @@ impl JobSteps {
     }
 
     /// That the destination has what the Job says it made; our id is added to it.
-    async fn published(&self, result: &JobResult, cancel: &CancellationToken) -> Result<Published, StepError> {
+    async fn published(&self, result: &JobResult, cancel: &CancellationToken) -> Result<(), StepError> {
         let name = &self.request.image;
         let place = self.destination.name();
         let found = self.destination.find(name, cancel).await.map_err(|error| of_destination(&error))?;
@@ -342,7 +410,7 @@ impl JobSteps {
             )));
         }
         if found.users.contains(&self.request.cluster) {
-            return Ok(found);
+            return Ok(());
         }
         let image = Image {
             name: name.clone(),
@@ -352,12 +420,15 @@ impl JobSteps {
             properties: self.properties.clone(),
             origins: Vec::new(),
         };
-        self.destination.register(&image, &self.claim(), cancel).await.map_err(|error| of_destination(&error))
+        let registered = self.destination.register(&image, &self.claim(), cancel).await;
+        registered.map(drop).map_err(|error| of_destination(&error))
     }
 
     /// What the API server refused; quota and rights may come, a pod that is none stays none.
     fn refused(&self, doing: &str, error: &kube::Error) -> StepError {
         let is_invalid = matches!(error, kube::Error::Api(status) if matches!(status.code, 400 | 422));
+        // Room comes when other Jobs go.
+        let is_full = matches!(error, kube::Error::Api(status) if status.code == 403 && status.message.contains("exceeded quota"));
         let object = &self.request.object;
         let message = format!(
             "{doing} {} {} in namespace {}: {}",
@@ -366,8 +437,21 @@ impl JobSteps {
             self.request.namespace,
             (self.mask)(&refusal(error).message)
         );
-        StepError { hope: if is_invalid { Hope::None } else { Hope::Retry }, message }
+        let hope = if is_invalid {
+            Hope::None
+        } else if is_full {
+            Hope::Later
+        } else {
+            Hope::Retry
+        };
+        StepError { hope, message }
     }
+}
+
+/// The attempt that a Job was made for.
+fn attempt_of(there: &[Job], name: &str) -> u32 {
+    let attempt = |job: &Job| job.labels().get(IMAGE_ATTEMPT_LABEL).and_then(|n| n.parse().ok());
+    there.iter().find(|job| job.name_any() == name).and_then(attempt).unwrap_or_default()
 }
 
 /// The Job to take over: the one of this attempt, or the last one that makes the same and has not failed.
@@ -462,15 +546,17 @@ impl<'a> Watch<'a> {
                 if may_come {
                     self.sign = Instant::now();
                 }
-                self.check_signs(|| format!("has no pod: {}; correct what it says", (self.steps.mask)(&what)))?;
+                self.check_signs(|| format!("has no pod: {}; correct what it says", (self.steps.mask)(&what))).await?;
                 Ok(None)
             }
             Sight::Running(progress) => {
+                if self.told.starts_with(WAITING) {
+                    self.tell("the container runs");
+                }
                 self.follow(pod.as_deref()).await;
                 self.progressed(progress);
-                self.check_signs(|| {
-                    "showed no progress: neither by its annotation nor by a line of its log".to_owned()
-                })?;
+                let silent = || "showed no progress: neither by its annotation nor by a line of its log".to_owned();
+                self.check_signs(silent).await?;
                 Ok(None)
             }
             Sight::Succeeded(result) => {
@@ -515,13 +601,14 @@ impl<'a> Watch<'a> {
         self.progress = now;
     }
 
-    /// Gives up where nothing showed for too long; `what` is said then.
-    fn check_signs(&self, what: impl FnOnce() -> String) -> Result<(), StepError> {
+    /// Gives up where nothing showed for too long; `what` is said then. The next attempt would take the Job over, and wait for it again.
+    async fn check_signs(&self, what: impl FnOnce() -> String) -> Result<(), StepError> {
         let silent = self.sign.elapsed();
         if silent < self.steps.no_progress {
             return Ok(());
         }
         let (namespace, name) = (&self.steps.request.namespace, &self.name);
+        self.steps.jobs.end(namespace, name).await;
         Err(again(format!("since {} s Job {namespace}/{name} {}", silent.as_secs(), what())))
     }
 

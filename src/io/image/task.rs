@@ -93,6 +93,14 @@ pub trait Steps: Send + Sync {
     async fn recover(&self, _finished: &[Output], _cancel: &CancellationToken) -> Result<Vec<Output>, StepError> {
         Ok(Vec::new())
     }
+
+    /// Digest of what was brought to the destination by somebody who goes on without us, and whose result is there to be read.
+    ///
+    /// # Errors
+    /// It can't be read.
+    async fn made(&self) -> Result<Option<String>, StepError> {
+        Ok(None)
+    }
 }
 
 /// What is built, by whom, where.

@@ -25,6 +25,7 @@ use crate::core::retry::ErrorClass;
 use crate::core::source::AllowList;
 use crate::core::status::Trouble;
 use crate::core::verification::Keys;
+use crate::io::apply::refusal;
 use crate::io::source::access::{Proxy, Tls};
 use crate::io::source::open::secret_data;
 use crate::io::source::{Access, Credentials};
@@ -311,6 +312,24 @@ impl Workshop for Local {
     async fn destination(&self, order: &Order) -> Result<Arc<dyn Destination>, StepError> {
         let mut secrets = self.bench.secrets(&order.template_namespace);
         self.bench.open(&order.template.destination, &mut secrets).await
+    }
+
+    async fn end_jobs(&self, order: &Order) -> Result<(), StepError> {
+        let uid = order.object.uid.as_deref().unwrap_or_default();
+        let left = self.jobs.stop(&order.template_namespace, uid, None).await;
+        let failed = |error| {
+            StepError::transient(format!(
+                "the Job of a build that is a task by now can't be deleted: {}",
+                refusal(&error).message
+            ))
+        };
+        match left.map_err(failed)?.as_slice() {
+            [] => Ok(()),
+            left => Err(StepError::transient(format!(
+                "the Job of a build that is a task by now does not go: {}",
+                left.join(", ")
+            ))),
+        }
     }
 }
 

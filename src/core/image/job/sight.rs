@@ -127,7 +127,7 @@ impl Seen {
         if condition(job, "Suspended").is_some() {
             return waiting("Suspended", "the Job is suspended");
         }
-        match self.warning() {
+        match self.warning(None) {
             // The level of the namespace does not change by itself.
             Some(Sight::Waiting { reason, message })
                 if reason == NOT_MADE && message.contains("violates PodSecurity") =>
@@ -159,12 +159,15 @@ impl Seen {
         if let Some((name, reason, message)) = states.next() {
             return waiting(reason, &format!("container {name}: {}", told(message)));
         }
-        self.warning().unwrap_or_else(|| waiting("Pending", "the pod's containers are being started"))
+        // What was said of the Job before it had this pod is over.
+        let uid = text(pod, "/metadata/uid");
+        self.warning(Some(uid)).unwrap_or_else(|| waiting("Pending", "the pod's containers are being started"))
     }
 
-    /// The last warning.
-    fn warning(&self) -> Option<Sight> {
-        let warnings = self.events.iter().filter(|event| event["type"] == "Warning");
+    /// The last warning, of all or about the object of this UID.
+    fn warning(&self, about: Option<&str>) -> Option<Sight> {
+        let is_about = |event: &&Value| about.is_none_or(|uid| text(event, "/involvedObject/uid") == uid);
+        let warnings = self.events.iter().filter(|event| event["type"] == "Warning").filter(is_about);
         let last = warnings.max_by_key(|event| {
             let times = ["/series/lastObservedTime", "/lastTimestamp", "/eventTime", "/metadata/creationTimestamp"];
             let time = times.iter().map(|pointer| text(event, pointer)).find(|time| !time.is_empty());

@@ -114,8 +114,9 @@ fn the_pod_is_the_templates_with_what_is_ours() {
             },
         })
     );
+    // Until its result was read a Job must not go.
     let of_job = ["backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "podReplacementPolicy"];
-    assert_eq!(of_job.map(|field| &spec[field]), [&json!(0), &json!(600), &json!(3600), &json!("Failed")]);
+    assert_eq!(of_job.map(|field| &spec[field]), [&json!(0), &json!(600), &Value::Null, &json!("Failed")]);
     assert_eq!(objects.job.pointer("/metadata/ownerReferences/0/uid"), Some(&json!("0b7c2f6e-uid")));
     assert_eq!(objects.recipe["metadata"]["name"], objects.job["metadata"]["name"]);
     let recipe: Value = serde_json::from_str(objects.recipe["data"]["recipe.json"].as_str().unwrap()).unwrap();

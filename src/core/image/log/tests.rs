@@ -11,6 +11,29 @@ fn secrets_are_taken_out_whole_and_line_by_line() {
 }
 
 #[test]
+fn passwords_within_files_of_settings_are_taken_out() {
+    let clouds = "clouds:\n  openstack:\n    auth: {auth_url: https://keystone.example.com, username: builder, password: hunter2 x}\n    \
+                  region_name: RegionOne\n    token: 12345678\n";
+    let docker = r#"{"auths": {"r.example.com": {"username": "builder", "password": "docker-pw", "auth": "YnVpbGRlcjpkb2NrZXItcHc="}}}"#;
+    let only_auth = r#"{"auths": {"q.example.com": {"auth": "dTpvdGhlci1wdw=="}}}"#;
+    let redactor = Redactor::new([clouds, docker, only_auth]);
+    for (text, shown) in [
+        (
+            "--os-password hunter2 x at https://keystone.example.com",
+            "--os-password *** at https://keystone.example.com",
+        ),
+        ("curl -u builder:docker-pw r.example.com", "curl -u *** r.example.com"),
+        ("Basic YnVpbGRlcjpkb2NrZXItcHc=", "Basic ***"),
+        ("other-pw", "***"),
+        ("?password=hunter2+x", "?password=***"),
+        ("aHVudGVyMiB4", "***"),
+        ("12345678 of RegionOne by builder", "*** of RegionOne by builder"),
+    ] {
+        assert_eq!(redactor.line(text.as_bytes()), shown, "{text}");
+    }
+}
+
+#[test]
 fn a_secret_is_not_cut_in_two_by_the_bound_of_a_line() {
     let redactor = Redactor::new(["hunter2hunter2"]);
     let mut long = vec![b'x'; LINE - 4];
