@@ -213,7 +213,7 @@ async fn tests_of_charts_run_when_somebody_asks() {
     let Some(w) = Workload::new().await else { return };
     let weight = ", helm.sh/hook-weight: '5'";
     let hooks = [hook(&w, "Pod", "first", "test", ""), hook(&w, "Pod", "second", "test-success", weight)];
-    let (t, _, operator) = released(&w, "helmtest", &hooks.concat()).await;
+    let (t, repo, operator) = released(&w, "helmtest", &hooks.concat()).await;
     ready(&t, "c", "docker-x-1-34-v1").await;
     assert_eq!(addons(&t).get("cluster-addon-c").await.unwrap().status.unwrap().tests, None);
     assert!(api(&w, "v1", "Pod").get_opt(&format!("{}-first", w.prefix)).await.unwrap().is_none());
@@ -250,6 +250,14 @@ async fn tests_of_charts_run_when_somebody_asks() {
     look_again(&t, "c").await;
     let runs: Vec<_> = runs(&t, "c").await.into_iter().map(|run| (run.event, run.phase)).collect();
     assert_eq!(runs, vec![("test".to_owned(), HelmHookPhase::Succeeded); 2]);
+
+    // Its tests are all that is recorded of the chart, which is installed all the same.
+    w.chart(&repo, "cni", &["cni"], "{version: two}");
+    let hooks = [hook(&w, "ConfigMap", "new", "pre-install", ""), hook(&w, "ConfigMap", "old", "pre-upgrade", "")];
+    write(&repo, "hooks", &hooks.concat());
+    upgrades(&t, &repo).await;
+    ready(&t, "c", "docker-x-1-34-v2").await;
+    assert!(w.map("old").await.is_some() && w.map("new").await.is_none());
 }
 
 #[tokio::test]

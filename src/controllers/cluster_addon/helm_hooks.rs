@@ -61,11 +61,14 @@ pub(super) fn begin(
         let is_there = facts.resources.iter().any(|row| row.stage == chart.name && was_applied(row))
             || objects.iter().any(|key| live.objects.get(key).is_some_and(is_ours));
         let recorded = facts.charts.iter().find(|known| known.name == chart.name);
+        let is_unknown = !recorded.is_some_and(decide::is_telling);
         let is_as_wanted = |step: &&crate::core::plan::Step| matches!(step.action, Act::Unchanged { .. });
         let of_chart = plan.steps.iter().filter(|step| objects.contains(&&step.manifest.key));
         // The record was lost, or never made, and nothing is to be done: that is no upgrade.
-        if recorded.is_none() && is_there && of_chart.clone().all(|step| is_as_wanted(&step)) {
+        if is_unknown && is_there && of_chart.clone().all(|step| is_as_wanted(&step)) {
             complete(chart, facts);
+            // Those of a removal that was given up are of no use.
+            chart_of(chart, facts).hooks.retain(|run| run.event == TEST);
             continue;
         }
         let Some(change) = decide::change(recorded, &chart.rendering, is_there) else { continue };

@@ -118,15 +118,20 @@ impl Change {
 }
 
 /// What the rendering of a chart changes, seen from what is recorded; `None` where its hooks are done. `is_there` says
-/// whether objects of the chart are in the cluster, as ours: for records that were lost or never made.
+/// whether objects of the chart are in the cluster, as ours: for records that were lost, never made, or say nothing.
 pub fn change(recorded: Option<&ChartStatus>, rendering: &str, is_there: bool) -> Option<Change> {
-    let upgrade = Change::Upgrade.as_str();
-    match recorded {
+    match recorded.filter(|chart| is_telling(chart)) {
         Some(chart) if chart.digest == rendering => None,
-        Some(chart) if chart.digest.is_empty() && chart.running != upgrade => Some(Change::Install),
+        Some(chart) if chart.running == Change::Install.as_str() => Some(Change::Install),
         None if !is_there => Some(Change::Install),
         Some(_) | None => Some(Change::Upgrade),
     }
+}
+
+/// Whether a record tells what is installed of its chart. One of tests or of a removal alone does not.
+pub fn is_telling(chart: &ChartStatus) -> bool {
+    let comes = [Change::Install, Change::Upgrade].map(Change::as_str);
+    !chart.digest.is_empty() || comes.contains(&chart.running.as_str())
 }
 
 /// Digest of all that a chart rendered to.
