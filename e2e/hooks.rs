@@ -385,6 +385,50 @@ async fn a_deletion_waits_for_what_is_marked_for_it_and_never_for_long() {
     }
 }
 
+/// As `kubectl delete --cascade=foreground` of the Cluster does it: what the Cluster owns is deleted first.
+#[tokio::test]
+async fn a_cluster_addon_that_is_deleted_first_stays_for_its_stages_and_never_for_long() {
+    let Some(plane) = workload().await else { return };
+    let (far, prefix) = (plane.client().await, unique("first"));
+    let t = World::new("first").await;
+    let repo = t.repo();
+    write_ending(&repo, &prefix);
+    repo.release(V1, CLASS);
+    let free = free_address();
+    let extension = Extension::start_with(&t, &format!("https://{free}"), &["--hook-deletion-deadline", "30s"]).await;
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    let config = std::fs::read_to_string(&plane.kubeconfig).unwrap();
+    for name in ["c", "unasked"] {
+        crate::addon::kubeconfig(&t, name, &config).await;
+        let mut held = cluster(name, V1);
+        held["metadata"]["finalizers"] = json!(["example.com/held"]);
+        t.apply(&held).await;
+    }
+    for name in ["c", "unasked"] {
+        crate::addon::ready(&t, name, V1).await;
+        t.delete(CLUSTER, "Cluster", name).await;
+        t.delete(API_VERSION, "ClusterAddon", &format!("cluster-addon-{name}")).await;
+    }
+    let ask = async || extension.call("BeforeClusterDelete", "before-cluster-delete", &named(&t, "c"), "").await;
+    let first = ask().await;
+    assert_eq!(first["retryAfterSeconds"], 2, "{first}");
+    wait_for("the deletion to be free", || async {
+        let answer = ask().await;
+        check(answer["retryAfterSeconds"] == 0, &answer)
+    })
+    .await;
+    for (name, expected) in [("net", false), ("ingress", false), ("other", true)] {
+        assert_eq!(is_there(&far, &format!("{prefix}-{name}-c")).await, expected, "{name}");
+    }
+    // Neither waits for its Cluster; the other one deleted nothing, for nobody asked.
+    for name in ["c", "unasked"] {
+        t.gone(API_VERSION, "ClusterAddon", &format!("cluster-addon-{name}")).await;
+        t.change("user", (CLUSTER, "Cluster", name), json!({"metadata": {"finalizers": null}})).await;
+    }
+    assert!(is_there(&far, &format!("{prefix}-ingress-unasked")).await);
+}
+
 #[tokio::test]
 async fn an_upgrade_plan_goes_through_what_the_class_has_images_of() {
     let t = World::new("plan").await;

@@ -78,10 +78,12 @@ pub async fn reconcile(seen: Arc<ClusterAddon>, ctx: Arc<Context>) -> Result<Act
     let read = api.get_opt(&name).await.doing(|| format!("reading ClusterAddon {name}"))?;
     let Some(addon) = read else { return Ok(Action::await_change()) };
     let cluster = cluster_of(&namespace, addon.spec.cluster_ref.name.as_deref().unwrap_or_default(), &ctx).await?;
-    if addon.metadata.deletion_timestamp.is_some() {
+    let is_going = addon.metadata.deletion_timestamp.is_some();
+    if is_going && !stays(&addon, cluster.as_ref(), &ctx).await {
         return delete(&addon, cluster.map(|(cluster, _)| cluster), &ctx).await;
     }
     if let Some((cluster, _)) = &cluster
+        && !is_going
         && is_of_another_class(&addon, cluster, &api).await?
     {
         return Ok(Action::await_change());
@@ -258,6 +260,12 @@ pub(super) fn seed_of_cluster(namespace: &str, name: &str) -> Owner {
 /// Whose the objects of a ClusterAddon are.
 pub(super) fn owner_named(namespace: &str, name: &str) -> Owner {
     Owner { kind: "ClusterAddon".to_owned(), namespace: namespace.to_owned(), name: name.to_owned() }
+}
+
+/// Whether a ClusterAddon that goes stays for what is to be done before its Cluster goes, which is there yet.
+async fn stays(addon: &ClusterAddon, cluster: Option<&(Cluster, Value)>, ctx: &Context) -> bool {
+    let Some((cluster, object)) = cluster else { return false };
+    Pass { addon, cluster, object, ctx }.stays().await
 }
 
 /// A ClusterAddon that goes. The workload cluster is not asked: it may be gone, and nothing may wait for it. Where its
@@ -445,8 +453,10 @@ fn next(facts: &AddonFacts, addon: &ClusterAddon, ctx: &Context) -> Action {
     let trouble = steps.into_iter().find_map(StepState::trouble);
     let rows = facts.resources.iter().filter(|row| row.status == ResourceStatus::NotSynced).map(row_class).min();
     if facts.held.is_some() {
-        let is_under_way =
-            addon.spec.hook == Hook::BeforeClusterDelete.as_str() && stages::current(&facts.stages).is_some();
+        let has_turn = stages::current(&facts.stages).is_some();
+        // One that stays for its stages goes when they are done, or their time is over.
+        let is_under_way = addon.metadata.deletion_timestamp.is_some()
+            || addon.spec.hook == Hook::BeforeClusterDelete.as_str() && has_turn;
         return Action::requeue(spread(if is_under_way { STAGE } else { retry::WAITING }));
     }
     let is_tested = facts.tests.as_ref().is_some_and(|tests| tests.phase == TestsPhase::Running);

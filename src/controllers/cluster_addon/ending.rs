@@ -6,16 +6,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use kube::ResourceExt;
 
 use super::super::Error;
-use super::Pass;
+use super::super::deletion::has_finalizer;
 use super::deliver::Delivered;
 use super::work::{Turn, Work};
+use super::{Pass, is_of_its_cluster, release_of};
+use crate::api::CLUSTER_ADDON_FINALIZER;
 use crate::api::cluster_addon::StageOutcome;
 use crate::api::condition::Reason;
 use crate::core::addon::essential;
+use crate::core::addon::hooks::{self, Seen};
 use crate::core::addon::stages::{self, current, enter, leave, start, title};
-use crate::core::addon_config::Hook;
+use crate::core::addon_config::{AddonConfig, Hook};
 use crate::core::manifest::ObjectKey;
 use crate::core::plan::{self, key_of};
 use crate::core::status::{AddonFacts, StepState};
@@ -25,6 +29,28 @@ impl Pass<'_> {
     pub(super) fn is_before_deletion(&self) -> bool {
         let is_asked = self.addon.spec.hook == Hook::BeforeClusterDelete.as_str();
         self.cluster.deleting && is_asked && !self.cluster.paused && !self.addon.spec.suspend
+    }
+
+    /// Whether the object, which is being deleted, stays for the stages of BeforeClusterDelete. Cluster API asks for them
+    /// where the hooks are served alone.
+    pub(super) async fn stays(&self) -> bool {
+        let Some(served) = &self.ctx.settings.hooks else { return false };
+        let is_held =
+            has_finalizer(self.addon, CLUSTER_ADDON_FINALIZER) && is_of_its_cluster(self.addon, &self.cluster.name);
+        let release = self.cluster.class.as_ref().and_then(|class| release_of(class, self.ctx));
+        let seen = Seen {
+            cluster: Some(self.cluster.clone()),
+            release: release.map(|release| release.name_any()),
+            addon: Some(self.addon.clone()),
+        };
+        let stays =
+            |config: Option<&AddonConfig>| hooks::stays(&seen, config, served.deletion_deadline, Timestamp::now());
+        // Nothing is fetched for one that goes in any case.
+        if !is_held || !stays(None) {
+            return false;
+        }
+        let config = self.release().await.ok().map(|release| stages::of_charts(release.bundle.addon.as_ref()));
+        stays(config.as_ref())
     }
 
     /// Runs the stages of BeforeClusterDelete as far as they come.

@@ -13,7 +13,7 @@ use crate::api::runtime_hooks::RuntimeHook;
 use crate::api::{ClusterAddon, ClusterAddonStatus};
 use crate::core::addon::cluster::{Cluster, addon_name};
 use crate::core::addon::stages::{self, title};
-use crate::core::addon_config::Hook;
+use crate::core::addon_config::{AddonConfig, Hook};
 use crate::core::duration::spoken;
 
 /// What is known when a hook is called.
@@ -76,7 +76,8 @@ pub fn before_deletion(seen: &Seen, limit: Duration, now: Timestamp) -> Answer {
     };
     let Some(since) = cluster.deleting_since else { return Answer::default() };
     let status = addon.status.clone().unwrap_or_default();
-    if is_going(addon) || addon.spec.suspend || cluster.paused || status.resources.is_empty() {
+    // One that is going stays for its stages: what deletes a Cluster with all that it owns deletes the ClusterAddon first.
+    if addon.spec.suspend || cluster.paused || status.resources.is_empty() {
         return Answer::default();
     }
     let hook = Hook::BeforeClusterDelete.as_str();
@@ -98,6 +99,13 @@ pub fn before_deletion(seen: &Seen, limit: Duration, now: Timestamp) -> Answer {
     }
     let gave_up = format!("the deletion goes on after {} although not all was done: {message}", spoken(limit));
     Answer { gave_up: Some(cut(&gave_up, MAX_MESSAGE)), ..Answer::default() }
+}
+
+/// Whether a ClusterAddon that is being deleted stays until the stages of BeforeClusterDelete are done, as long as the
+/// deletion of its Cluster waits for them. `config` is the release's; `None` where it can't be read yet.
+pub fn stays(seen: &Seen, config: Option<&AddonConfig>, limit: Duration, now: Timestamp) -> bool {
+    let has_stages = config.is_none_or(|config| !config.of(Hook::BeforeClusterDelete).is_empty());
+    has_stages && before_deletion(seen, limit, now).wait.is_some()
 }
 
 /// The answer before a Cluster is deleted when `why` kept the rest from being read: stages may be to run, and what they

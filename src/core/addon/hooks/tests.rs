@@ -240,6 +240,11 @@ fn a_deletion_waits_for_its_own_stages_and_for_nothing_else() {
             deleting(vec![stage(Hook::BeforeClusterUpgrade, "cni", StagePhase::Done, "")]),
             Some(unknown),
         ),
+        (
+            "deleted before its Cluster",
+            with(open(), |seen| addon(seen).metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH))),
+            Some(waits),
+        ),
         ("paused", with(open(), |seen| seen.cluster.as_mut().unwrap().paused = true), None),
         ("suspended", with(open(), |seen| addon(seen).spec.suspend = true), None),
         ("nothing applied", with(open(), |seen| status(seen).resources.clear()), None),
@@ -261,6 +266,33 @@ fn a_deletion_waits_for_its_own_stages_and_for_nothing_else() {
     }
     let told = before_deletion(&open(), limit, at(600)).gave_up.unwrap();
     assert_eq!(told, format!("the deletion goes on after 10m although not all was done: {waits}"));
+}
+
+#[test]
+fn a_cluster_addon_that_is_deleted_stays_while_its_cluster_waits_for_stages() {
+    let open = || deleting(ingress(StagePhase::ApplyingOrDeleting));
+    let staged =
+        AddonConfig::parse("addonStages:\n  BeforeClusterDelete: [{name: ingress, action: delete}]\n").unwrap();
+    let bare = AddonConfig::parse("addonStages:\n  BeforeClusterUpgrade: [{name: ingress, action: apply}]\n").unwrap();
+    let limit = Duration::from_mins(10);
+    for (name, seen, config, second, expected) in [
+        ("a stage is open", open(), Some(&staged), 599, true),
+        ("Cluster API did not ask yet", with(open(), |seen| addon(seen).spec.hook.clear()), Some(&staged), 599, true),
+        ("the release can't be read", open(), None, 599, true),
+        ("their time is over", open(), Some(&staged), 600, false),
+        ("all are done", deleting(ingress(StagePhase::Done)), Some(&staged), 599, false),
+        ("the release has none", with(open(), |seen| addon(seen).spec.hook.clear()), Some(&bare), 599, false),
+        (
+            "deleted by hand",
+            with(open(), |seen| seen.cluster.as_mut().unwrap().deleting_since = None),
+            Some(&staged),
+            599,
+            false,
+        ),
+        ("the Cluster is gone", with(open(), |seen| seen.cluster = None), Some(&staged), 599, false),
+    ] {
+        assert_eq!(stays(&seen, config, limit, Timestamp::from_second(second).unwrap()), expected, "{name}");
+    }
 }
 
 #[test]
