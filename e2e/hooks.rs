@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use clusterstack::api::{API_VERSION, ClusterAddon};
+use clusterstack::api::{ADDON_VALUES, API_VERSION, ClusterAddon};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
@@ -227,7 +227,7 @@ async fn is_there(client: &Client, name: &str) -> bool {
 fn write_ending(repo: &Repo, prefix: &str) {
     let applied = "[{name: net, action: apply}, {name: ingress, action: apply}, {name: other, action: apply}]";
     let stages = format!(
-        "addonStages:\n  AfterControlPlaneInitialized: {applied}\n  BeforeClusterUpgrade: {applied}\n  \
+        "allowValues: true\naddonStages:\n  AfterControlPlaneInitialized: {applied}\n  BeforeClusterUpgrade: {applied}\n  \
          BeforeClusterDelete: [{{name: net, action: delete}}, {{name: ingress, action: delete}}]\n"
     );
     repo.write("stacks/docker/x/clusteraddon.yaml", &stages);
@@ -383,6 +383,44 @@ async fn a_deletion_waits_for_what_is_marked_for_it_and_never_for_long() {
         t.change("user", (CLUSTER, "Cluster", name), json!({"metadata": {"finalizers": null}})).await;
         t.gone(API_VERSION, "ClusterAddon", &format!("cluster-addon-{name}")).await;
     }
+}
+
+#[tokio::test]
+async fn values_that_are_deleted_with_a_cluster_hold_nothing_that_goes_before_it() {
+    let Some(plane) = workload().await else { return };
+    let (far, prefix) = (plane.client().await, unique("values"));
+    let t = World::new("values").await;
+    let repo = t.repo();
+    write_ending(&repo, &prefix);
+    let hook = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {prefix}-hook, annotations: {{helm.sh/hook: pre-delete}}}}\n"
+    );
+    repo.write("stacks/docker/x/cluster-addon/ingress/templates/hook.yaml", &hook);
+    repo.release(V1, CLASS);
+    let free = free_address();
+    let extension = Extension::start_with(&t, &format!("https://{free}"), &["--hook-deletion-deadline", "2m"]).await;
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    crate::addon::kubeconfig(&t, "c", &std::fs::read_to_string(&plane.kubeconfig).unwrap()).await;
+    let values = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine"}, "data": {"values.yaml": "net: {a: b}\n"}});
+    t.apply(&values).await;
+    let mut held = cluster("c", V1);
+    held["metadata"]["finalizers"] = json!(["example.com/held"]);
+    held["metadata"]["annotations"] = json!({ADDON_VALUES: "ConfigMap/mine"});
+    t.apply(&held).await;
+    crate::addon::ready(&t, "c", V1).await;
+    t.delete("v1", "ConfigMap", "mine").await;
+    t.delete(CLUSTER, "Cluster", "c").await;
+    wait_for("the deletion to be free", || async {
+        let answer = extension.call("BeforeClusterDelete", "before-cluster-delete", &named(&t, "c"), "").await;
+        check(answer["retryAfterSeconds"] == 0, &answer)
+    })
+    .await;
+    t.event("ValuesInvalid", "the chart of stage ingress: ConfigMap mine does not exist").await;
+    for (name, expected) in [("net-c", false), ("ingress-c", false), ("other-c", true), ("hook", false)] {
+        assert_eq!(is_there(&far, &format!("{prefix}-{name}")).await, expected, "{name}");
+    }
+    t.change("user", (CLUSTER, "Cluster", "c"), json!({"metadata": {"finalizers": null}})).await;
 }
 
 /// As `kubectl delete --cascade=foreground` of the Cluster does it: what the Cluster owns is deleted first.

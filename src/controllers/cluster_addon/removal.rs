@@ -4,17 +4,18 @@ use std::collections::BTreeSet;
 
 use super::super::Error;
 use super::super::delivery::{leftover, targets};
-use super::deliver::Delivered;
+use super::deliver::{Chart, Delivered};
 use super::helm_hooks::Ran;
-use super::work::{Holds, Work};
+use super::work::{Holds, Work, of_stage};
 use crate::api::cluster_addon::ChartStatus;
 use crate::api::cluster_stack_release::{Resource as Row, ResourceStatus};
 use crate::api::condition::Reason;
-use crate::core::addon::helm_hooks::{Change, is_going, is_hook};
+use crate::core::addon::helm_hooks::{Change, is_going, is_hook, may_have_hooks};
 use crate::core::addon::stages::{applied_by_some_hook, untouched, wanted};
 use crate::core::manifest::ObjectKey;
 use crate::core::plan::{self, key_of};
-use crate::core::status::{AddonFacts, StepState, row_name};
+use crate::core::retry::ErrorClass;
+use crate::core::status::{AddonFacts, StepState, Trouble, row_name};
 use crate::io::apply;
 use crate::io::observe::Live;
 
@@ -45,8 +46,8 @@ impl Work<'_> {
             facts.charts.retain(|chart| chart.name != stage);
             return Ok(Holds::Yes);
         }
-        let chart = match self.render(stage).await {
-            Ok(rendered) => rendered.chart(stage),
+        let chart = match self.chart_with_hooks(stage, facts).await {
+            Ok(chart) => chart,
             Err(trouble) => return Ok(Holds::NotYet(trouble.message)),
         };
         if !chart.hooks.is_empty() && !has_begun {
@@ -73,10 +74,32 @@ impl Work<'_> {
         Ok(Holds::Yes)
     }
 
+    /// The chart of a stage, for the hooks around its removal alone. Before its Cluster goes its objects go in any case: what
+    /// it is rendered from may have been deleted together with the Cluster.
+    async fn chart_with_hooks(&mut self, stage: &str, facts: &mut AddonFacts) -> Result<Chart, Trouble> {
+        let is_end = self.pass.cluster.deleting;
+        let without = Chart { name: stage.to_owned(), rendering: String::new(), hooks: Vec::new() };
+        if is_end && !may_have_hooks(facts.charts.iter().find(|chart| chart.name == stage)) {
+            return Ok(without);
+        }
+        match self.render(stage).await {
+            Ok(rendered) => Ok(rendered.chart(stage)),
+            Err(trouble) if is_end && trouble.class != ErrorClass::Transient => {
+                let Trouble { reason, message, .. } = of_stage(stage, trouble);
+                let note = format!("{message}; its objects are deleted before the Cluster without its Helm hooks");
+                self.pass.tell(reason, &note).await;
+                // Without a record it is not asked for again.
+                facts.charts.retain(|chart| chart.name != stage);
+                Ok(without)
+            }
+            Err(trouble) => Err(trouble),
+        }
+    }
+
     /// Runs the hooks of an event; what stands in the way.
     async fn run_for_removal(
         &mut self,
-        chart: &super::deliver::Chart,
+        chart: &Chart,
         event: &str,
         facts: &mut AddonFacts,
     ) -> Result<Option<Holds>, Error> {

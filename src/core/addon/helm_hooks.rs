@@ -134,6 +134,11 @@ pub fn is_telling(chart: &ChartStatus) -> bool {
     !chart.digest.is_empty() || comes.contains(&chart.running.as_str())
 }
 
+/// Whether a chart may have hooks beside its tests, by its record: one that has them is recorded before it is applied.
+pub fn may_have_hooks(recorded: Option<&ChartStatus>) -> bool {
+    recorded.is_some_and(|chart| !chart.digest.is_empty() || !chart.running.is_empty())
+}
+
 /// Digest of all that a chart rendered to.
 pub fn rendering(objects: &[Manifest], hooks: &[HelmHook]) -> String {
     let all = objects.iter().chain(hooks.iter().map(|hook| &hook.manifest));

@@ -84,6 +84,25 @@ fn what_changes_is_known_from_the_record() {
 }
 
 #[test]
+fn a_chart_that_goes_is_asked_for_hooks_where_its_record_tells_of_any() {
+    let chart = |digest: &str, running: &str| ChartStatus {
+        digest: digest.into(),
+        running: running.into(),
+        ..ChartStatus::default()
+    };
+    for (name, recorded, expected) in [
+        ("it has none", None, false),
+        ("it has tests alone", Some(chart("", "")), false),
+        ("applied", Some(chart("r1", "")), true),
+        ("in the middle of the install", Some(chart("", "install")), true),
+        ("in the middle of an upgrade", Some(chart("r1", "upgrade")), true),
+        ("in the middle of its removal", Some(chart("", "delete")), true),
+    ] {
+        assert_eq!(may_have_hooks(recorded.as_ref()), expected, "{name}");
+    }
+}
+
+#[test]
 fn delete_policies_are_helms() {
     for (policies, before, succeeded, failed) in [
         ("", true, false, false),
