@@ -10,8 +10,8 @@ use kube::core::GroupVersionKind;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::addon::{Workload, addons, look_again, ready, says};
-use crate::harness::{CLASS, Operator, Repo, World, check, cluster, wait_for};
+use crate::addon::{Workload, addons, kubeconfig, look_again, ready, says};
+use crate::harness::{CLASS, Operator, Proxy, Repo, Weather, World, check, cluster, wait_for};
 
 const STAGES: &str = "
 addonStages:
@@ -76,6 +76,13 @@ async fn runs(t: &World, cluster: &str) -> Vec<HelmHookStatus> {
 /// A stack of one chart with these hooks, of version v1, and the Cluster `c` that has it.
 async fn released(w: &Workload, name: &str, hooks: &str) -> (World, Repo, Operator) {
     let t = World::new(name).await;
+    w.kubeconfig(&t, "c").await;
+    let (repo, operator) = released_in(&t, w, hooks).await;
+    (t, repo, operator)
+}
+
+/// The same where the Secret of the workload cluster is there.
+async fn released_in(t: &World, w: &Workload, hooks: &str) -> (Repo, Operator) {
     let repo = t.repo();
     repo.write("stacks/docker/x/clusteraddon.yaml", STAGES);
     w.chart(&repo, "cni", &["cni"], "{version: one}");
@@ -84,9 +91,8 @@ async fn released(w: &Workload, name: &str, hooks: &str) -> (World, Repo, Operat
     let operator = t.operator(&[]);
     t.create_stack("x", &repo.url(), json!({})).await;
     t.ready("x", "v1").await;
-    w.kubeconfig(&t, "c").await;
     t.apply(&cluster("c", "docker-x-1-34-v1")).await;
-    (t, repo, operator)
+    (repo, operator)
 }
 
 /// Releases v2, and the Cluster moves to it.
@@ -190,6 +196,27 @@ async fn a_chart_that_goes_runs_its_hooks_too() {
     assert_eq!(status.charts, []);
     t.delete("cluster.x-k8s.io/v1beta1", "Cluster", "c").await;
     t.gone(API_VERSION, "ClusterAddon", "cluster-addon-c").await;
+}
+
+#[tokio::test]
+async fn a_chart_whose_objects_are_gone_when_the_operator_is_killed_runs_its_hooks_all_the_same() {
+    let Some(w) = Workload::new().await else { return };
+    let t = World::new("helmkill").await;
+    let proxy = Proxy::start(w.client.clone(), t.dir()).await;
+    kubeconfig(&t, "c", &std::fs::read_to_string(proxy.kubeconfig()).unwrap()).await;
+    let (repo, operator) = released_in(&t, &w, &hook(&w, "ConfigMap", "after", "post-delete", "")).await;
+    ready(&t, "c", "docker-x-1-34-v1").await;
+    proxy.set(Weather::Unanswered("configmaps"));
+    let stages = "addonStages:\n  BeforeClusterUpgrade: [{name: cni, action: delete}]\n";
+    repo.write("stacks/docker/x/clusteraddon.yaml", stages);
+    upgrades(&t, &repo).await;
+    w.gone("cni").await;
+    operator.kill();
+    proxy.set(Weather::Fair);
+    let _operator = t.operator(&[]);
+    w.has("after", "a", "b").await;
+    let status = ready(&t, "c", "docker-x-1-34-v2").await.status.unwrap();
+    assert_eq!(status.charts, []);
 }
 
 async fn pod_ends(w: &Workload, name: &str, phase: &str) {

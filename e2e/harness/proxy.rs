@@ -33,6 +33,8 @@ pub(crate) enum Weather {
     Without(&'static str),
     /// Objects of this resource can't be read.
     Unread(&'static str),
+    /// Objects of this resource are deleted, and the answer never comes.
+    Unanswered(&'static str),
     /// One thing goes wrong with one in six of the requests that it can happen to, and with every second watch.
     Faulty(Fault),
 }
@@ -176,8 +178,16 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         shared.spoiled.fetch_add(1, Ordering::Relaxed);
         return status(StatusCode::INTERNAL_SERVER_ERROR);
     }
+    if let Weather::Unanswered(resource) = weather
+        && parts.method == Method::DELETE
+        && parts.uri.path().split('/').any(|segment| segment == resource)
+    {
+        shared.spoiled.fetch_add(1, Ordering::Relaxed);
+        let _ = forward(&shared, parts, body).await;
+        return std::future::pending().await;
+    }
     let turn = match weather {
-        Weather::Fair | Weather::Without(_) | Weather::Unread(_) | Weather::Faulty(_) => 63,
+        Weather::Fair | Weather::Without(_) | Weather::Unread(_) | Weather::Unanswered(_) | Weather::Faulty(_) => 63,
         Weather::Storm => shared.dice.lock().unwrap().random_range(0..64),
         Weather::Down => 8,
     };

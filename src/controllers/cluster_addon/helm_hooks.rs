@@ -176,7 +176,7 @@ impl Work<'_> {
     }
 
     /// Writes how far the hooks are, if that was not written yet.
-    async fn keep(&mut self, facts: &AddonFacts, chart: &str, what: &str) -> Result<(), Error> {
+    pub(super) async fn keep(&mut self, facts: &AddonFacts, chart: &str, what: &str) -> Result<(), Error> {
         if self.kept != facts.charts {
             let mut intent = facts.clone();
             // Tests hold nothing up.

@@ -60,6 +60,10 @@ impl Work<'_> {
         }
         if !doomed.is_empty() {
             let rows: Vec<Row> = of_stage.into_iter().filter(|row| doomed.contains(&key_of(row))).collect();
+            if !chart.hooks.is_empty() {
+                // Once the objects are gone, the record alone tells that hooks are to run.
+                self.keep(facts, stage, &Change::Delete.after()).await?;
+            }
             let failed = self.delete(&rows, &delivered.live).await?;
             let names: Vec<String> = rows.iter().take(5).map(row_name).collect();
             return Ok(Holds::NotYet(match failed {
