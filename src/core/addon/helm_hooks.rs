@@ -121,7 +121,8 @@ impl Change {
 /// whether objects of the chart are in the cluster, as ours: for records that were lost, never made, or say nothing.
 pub fn change(recorded: Option<&ChartStatus>, rendering: &str, is_there: bool) -> Option<Change> {
     match recorded.filter(|chart| is_telling(chart)) {
-        Some(chart) if chart.digest == rendering => None,
+        // Of an upgrade that was left in its middle the record and hooks are still there: it is one to go back, too.
+        Some(chart) if chart.digest == rendering && chart.running != Change::Upgrade.as_str() => None,
         Some(chart) if chart.running == Change::Install.as_str() => Some(Change::Install),
         None if !is_there => Some(Change::Install),
         Some(_) | None => Some(Change::Upgrade),

@@ -77,7 +77,12 @@ fn what_changes_is_known_from_the_record() {
         ("applied", Some(chart("r2", "")), true, None),
         ("changed", Some(chart("r1", "")), true, Some(Change::Upgrade)),
         ("in the middle of an upgrade", Some(chart("r1", "upgrade")), false, Some(Change::Upgrade)),
-        ("back to what was applied", Some(chart("r2", "upgrade")), true, None),
+        (
+            "back to what was applied, from an upgrade's middle",
+            Some(chart("r2", "upgrade")),
+            true,
+            Some(Change::Upgrade),
+        ),
     ] {
         assert_eq!(change(recorded.as_ref(), "r2", is_there), expected, "{name}");
     }
