@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use clusterstack::api::ClusterAddon;
-use kube::api::{ApiResource, DynamicObject};
+use clusterstack::api::{API_VERSION, ClusterAddon, GROUP};
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -345,4 +345,62 @@ async fn an_upgrade_that_waits_for_approval_is_planned_for_kubectl() {
     t.change_stack("x", json!({"spec": {"versions": ["v1", "v2"]}})).await;
     t.ready("x", "v2, v1").await;
     t.gone(of.0, of.1, of.2).await;
+}
+
+/// As one in a namespace that is going would be refused.
+#[tokio::test]
+async fn a_plan_that_is_refused_keeps_no_other_one_from_being_made() {
+    let t = World::new("cuprefused").await;
+    let rule = json!({"apiGroups": [GROUP], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["clusterupgradeplans"]});
+    let here = json!({"matchLabels": {"kubernetes.io/metadata.name": t.namespace}});
+    refuse(
+        &t,
+        "ValidatingAdmissionPolicy",
+        &json!({
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": "!object.metadata.name.startsWith('a-')"}],
+        }),
+    )
+    .await;
+    refuse(
+        &t,
+        "ValidatingAdmissionPolicyBinding",
+        &json!({
+            "policyName": t.namespace, "validationActions": ["Deny"], "matchResources": {"namespaceSelector": here},
+        }),
+    )
+    .await;
+    let repo = t.repo();
+    stack(&repo, "cuprefused", &[("changes", "one"), ("key", "swordfish")]);
+    repo.release("docker-x-1-34-v1", &class("one", "same", "\"zone\""));
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({"approval": "manual", "versions": ["v1"]})).await;
+    t.ready("x", "v1").await;
+    for name in ["a", "b", "c"] {
+        let mut object = cluster(name, "docker-x-1-34-v1");
+        object["metadata"]["finalizers"] = json!(["example.com/held"]);
+        t.apply(&object).await;
+    }
+    t.delete("cluster.x-k8s.io/v1beta1", "Cluster", "b").await;
+    stack(&repo, "cuprefused", &[("changes", "two"), ("key", "tuna")]);
+    repo.release("docker-x-1-34-v2", &class("two", "same", "\"zone\""));
+    t.look_again("x").await;
+    t.there(API_VERSION, "ClusterUpgradePlan", "c-docker-x-1-34-v2").await;
+    for name in ["a", "b"] {
+        let plan = format!("{name}-docker-x-1-34-v2");
+        assert!(t.get(API_VERSION, "ClusterUpgradePlan", &plan).await.is_none(), "{plan}");
+    }
+    for name in ["a", "b", "c"] {
+        let free = json!({"metadata": {"finalizers": null}});
+        t.change("user", ("cluster.x-k8s.io/v1beta1", "Cluster", name), free).await;
+    }
+}
+
+/// Makes an object of admission that is called as the test's namespace.
+async fn refuse(t: &World, kind: &str, spec: &Value) {
+    let api_version = "admissionregistration.k8s.io/v1";
+    let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
+    let api: Api<DynamicObject> = Api::all_with(t.client.clone(), &ApiResource::from_gvk(&gvk));
+    let object = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": t.namespace}, "spec": spec});
+    api.patch(&t.namespace, &PatchParams::apply("e2e"), &Patch::Apply(&object)).await.expect(kind);
 }

@@ -21,6 +21,7 @@ use crate::api::source::Approval;
 use crate::api::{
     API_VERSION, ClusterStack, ClusterUpgradePlan, ClusterUpgradePlanSpec, ClusterUpgradePlanStatus, FIELD_MANAGER,
 };
+use crate::core::addon::helm_hooks::is_going;
 use crate::core::in_use::{self, ClusterUse};
 use crate::core::manifest::label_value;
 use crate::core::upgrade::summary;
@@ -113,24 +114,32 @@ async fn pass(ctx: &Context, had: bool, tried: &mut Tried) -> Result<bool, Error
             plan.namespace().as_deref() == Some(&one.namespace) && plan.name_any() == one.name()
         };
         let known = listed.iter().find(is_it);
+        // Whatever becomes of one, all others go on: its namespace may be going.
         match AssertUnwindSafe(ensure(ctx, one, known, tried)).catch_unwind().await {
-            Ok(ensured) => ensured?,
-            // All others go on.
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, plan = one.name(), namespace = one.namespace, "a plan of an upgrade");
+            }
             Err(_panic) => tracing::error!(plan = one.name(), namespace = one.namespace, "{}", Error::Panicked),
         }
     }
     let names: BTreeSet<(String, String)> = wanted.iter().map(|one| (one.namespace.clone(), one.name())).collect();
-    for plan in listed {
+    let mut is_left = false;
+    for plan in listed.iter().filter(|plan| plan.metadata.deletion_timestamp.is_none()) {
         let (namespace, name) = (plan.namespace().unwrap_or_default(), plan.name_any());
-        if ctx.is_ours(&plan) && !names.contains(&(namespace.clone(), name.clone())) {
+        if ctx.is_ours(plan) && !names.contains(&(namespace.clone(), name.clone())) {
             let plans: Api<ClusterUpgradePlan> = Api::namespaced(client.clone(), &namespace);
             match plans.delete(&name, &DeleteParams::default()).await {
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
-                other => drop(other.doing(|| format!("deleting ClusterUpgradePlan {name}"))?),
+                Err(error) => {
+                    tracing::warn!(%error, plan = name, namespace, "a plan of an upgrade that nobody needs");
+                    is_left = true;
+                }
+                Ok(_) => {}
             }
         }
     }
-    Ok(!wanted.is_empty())
+    Ok(is_left || !wanted.is_empty())
 }
 
 /// ClusterStacks of ours with the newest release that waits for approval.
@@ -150,8 +159,10 @@ fn waiting(ctx: &Context) -> Vec<(Arc<ClusterStack>, AvailableRelease)> {
 async fn wanted(ctx: &Context, waiting: &[(Arc<ClusterStack>, AvailableRelease)]) -> Result<Vec<Wanted>, Error> {
     let listed = usage::cluster_objects(&ctx.clients.own(), &ctx.kinds).await;
     let listed = listed.doing(|| "listing Clusters".to_owned())?;
+    // In the namespace of one that goes nothing may be made any more.
+    let stay = listed.into_iter().filter(|object| !is_going(object));
     let clusters: Vec<(ClusterUse, Value)> =
-        listed.into_iter().filter_map(|object| Some((in_use::cluster(&object)?, object))).collect();
+        stay.filter_map(|object| Some((in_use::cluster(&object)?, object))).collect();
     let releases = ctx.stack_releases.state();
     let mut wanted = Vec::new();
     for (stack, available) in waiting {
