@@ -10,7 +10,7 @@ use kube::core::GroupVersionKind;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::harness::{CLASS, ControlPlane, Repo, World, check, cluster, unique, wait_for, workload};
+use crate::harness::{CLASS, ControlPlane, Proxy, Repo, Weather, World, check, cluster, unique, wait_for, workload};
 
 const STAGES: &str = "
 apiVersion: clusteraddonconfig.x-k8s.io/v1alpha1
@@ -243,6 +243,44 @@ async fn stages_wait_for_their_turn_and_an_upgrade_leaves_nothing_behind() {
     kubeconfig(&t, "c", "broken").await;
     t.delete("cluster.x-k8s.io/v1beta1", "Cluster", "c").await;
     t.gone(API_VERSION, "ClusterAddon", "cluster-addon-c").await;
+}
+
+/// As where an APIService of the workload cluster is down.
+#[tokio::test]
+async fn an_upgrade_that_an_error_ends_is_not_told_to_be_ready() {
+    let Some(w) = Workload::new().await else { return };
+    let t = World::new("apiservice").await;
+    let proxy = Proxy::start(w.client.clone(), t.dir()).await;
+    kubeconfig(&t, "c", &std::fs::read_to_string(proxy.kubeconfig()).unwrap()).await;
+    let repo = t.repo();
+    let stages = "addonStages:\n  AfterControlPlaneInitialized: [{name: cni, action: apply}]\n  BeforeClusterUpgrade: [{name: cni, action: apply}]\n";
+    repo.write("stacks/docker/x/clusteraddon.yaml", stages);
+    w.chart(&repo, "cni", &["cni"], "{version: one}");
+    let file = "stacks/docker/x/cluster-addon/cni/templates/policy.yaml";
+    let policy = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nspec: {podSelector: {}}\n";
+    repo.write(file, &format!("{policy}metadata: {{name: {}-old}}\n", w.prefix));
+    repo.release("docker-x-1-34-v1", CLASS);
+    let operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    t.apply(&cluster("c", "docker-x-1-34-v1")).await;
+    ready(&t, "c", "docker-x-1-34-v1").await;
+    // What it knew of the group goes with it.
+    operator.kill();
+    proxy.set(Weather::Unread("networking.k8s.io"));
+    let _operator = t.operator(&[]);
+    w.chart(&repo, "cni", &["cni"], "{version: two}");
+    repo.write(file, "");
+    repo.release("docker-x-1-34-v2", CLASS);
+    t.look_again("x").await;
+    t.ready("x", "v2, v1").await;
+    let change = json!({"spec": {"topology": {"class": "docker-x-1-34-v2"}}});
+    t.change("user", ("cluster.x-k8s.io/v1beta1", "Cluster", "c"), change).await;
+    let message = says(&t, "c", ConditionType::Ready, "ApplyFailed").await;
+    assert!(message.contains("asking for kind NetworkPolicy of networking.k8s.io/v1"), "{message}");
+    proxy.set(Weather::Fair);
+    look_again(&t, "c").await;
+    ready(&t, "c", "docker-x-1-34-v2").await;
 }
 
 #[tokio::test]

@@ -44,7 +44,7 @@ use crate::core::in_use;
 use crate::core::ownership::Owner;
 use crate::core::retry::{self, ErrorClass};
 use crate::core::share::Root;
-use crate::core::status::{AddonFacts, StepState, Trouble, addon_status, row_class};
+use crate::core::status::{AddonFacts, StepState, Trouble, addon_status, row_class, tells_of_failure};
 use crate::io::inputs::{self, kubeconfig_name};
 use crate::io::kinds::Kinds;
 use crate::io::release::FetchedRelease;
@@ -106,8 +106,11 @@ pub async fn reconcile(seen: Arc<ClusterAddon>, ctx: Arc<Context>) -> Result<Act
             let pass = Pass { addon: &addon, cluster, object, ctx: &ctx };
             ctx.memory.begins_to_look(&addon.uid().unwrap_or_default());
             if let Err(error) = Box::pin(pass.run(&mut facts)).await {
-                // One that was ready is as good as it was; any other says why it does not go on.
-                if !addon.status.as_ref().is_some_and(|status| status.ready) {
+                if tells_of_failure(&addon.status.clone().unwrap_or_default(), &facts) {
+                    if let Some(turn) = stages::current(&facts.stages) {
+                        let phase = facts.stages[turn].phase;
+                        stages::enter(&mut facts.stages[turn], phase, &error.message(), Timestamp::now());
+                    }
                     let trouble = Trouble::new(ErrorClass::Transient, Reason::ApplyFailed, error.message());
                     facts.applied = StepState::Failed(trouble);
                     write_status(&addon, &ctx, facts).await?;

@@ -89,6 +89,14 @@ pub fn addon_status(previous: &ClusterAddonStatus, facts: AddonFacts, now: Times
     status
 }
 
+/// Whether a pass that ended in an error is told. One that was ready is as good as it was, unless another release or version
+/// is asked for by now, or its Cluster is being deleted: of that its status would tell nothing.
+pub fn tells_of_failure(previous: &ClusterAddonStatus, facts: &AddonFacts) -> bool {
+    let target = (&facts.release, &facts.kubernetes_version);
+    let is_last = matches!(facts.held, Some((Reason::Deleting, _)));
+    !previous.ready || is_last || target != (&previous.release, &previous.kubernetes_version)
+}
+
 fn stages_done(facts: &AddonFacts) -> Finding {
     let type_ = ConditionType::StagesDone;
     let Some(turn) = current(&facts.stages) else {
@@ -299,6 +307,23 @@ mod tests {
             let condition = condition::find(&status.conditions, ConditionType::Ready).unwrap();
             assert_eq!((status.ready, condition.reason.as_str()), (ready, reason), "{name}");
             assert!(condition.message.contains(message), "{name}: {}", condition.message);
+        }
+    }
+
+    #[test]
+    fn a_pass_that_failed_is_told_unless_all_that_is_wanted_was_ready() {
+        let ready = addon_status(&ClusterAddonStatus::default(), facts(), Timestamp::UNIX_EPOCH);
+        assert!(ready.ready);
+        let held = |reason| AddonFacts { held: Some((reason, "held".into())), ..facts() };
+        for (name, previous, facts, expected) in [
+            ("as good as it was", ready.clone(), facts(), false),
+            ("it was not ready", ClusterAddonStatus { ready: false, ..ready.clone() }, facts(), true),
+            ("another release", ready.clone(), AddonFacts { release: "docker-x-1-34-v3".into(), ..facts() }, true),
+            ("another version", ready.clone(), AddonFacts { kubernetes_version: "v1.34.9".into(), ..facts() }, true),
+            ("the Cluster goes", ready.clone(), held(Reason::Deleting), true),
+            ("it is new", ClusterAddonStatus::default(), facts(), true),
+        ] {
+            assert_eq!(tells_of_failure(&previous, &facts), expected, "{name}");
         }
     }
 
