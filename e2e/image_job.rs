@@ -117,6 +117,7 @@ struct Build<'a> {
     object: ImageObject,
     shelf: Arc<Shelf>,
     told: Arc<Told>,
+    no_progress: Duration,
 }
 
 impl<'a> Build<'a> {
@@ -132,7 +133,8 @@ impl<'a> Build<'a> {
             name: name.into(),
             uid: owner["metadata"]["uid"].as_str().unwrap().into(),
         };
-        Self { t, client: t.client.clone(), object, shelf: Arc::default(), told: Arc::default() }
+        let no_progress = Duration::from_mins(1);
+        Self { t, client: t.client.clone(), object, shelf: Arc::default(), told: Arc::default(), no_progress }
     }
 
     fn steps(&self, attempt: u32, account: &str) -> JobSteps {
@@ -159,7 +161,7 @@ impl<'a> Build<'a> {
             destination: self.shelf.clone(),
             format: "qcow2".into(),
             properties: serde_json::Map::new(),
-            no_progress: Duration::from_secs(60),
+            no_progress: self.no_progress,
             mask: Arc::new(|line: &str| line.replace("s3cret", "***")),
         }
     }
@@ -284,6 +286,42 @@ async fn what_becomes_of_a_job_is_told_and_the_next_attempt_makes_another() {
     // Those before it are gone with their pods.
     let left = build.names("v1", "Pod").await;
     assert_eq!((build.names("batch/v1", "Job").await.len(), left.len()), (1, 1), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_job_that_is_of_no_use_is_not_taken_over_and_what_one_made_is_known() {
+    let t = World::new("imgjobhung").await;
+    let mut build = Build::new(&t).await;
+    build.no_progress = Duration::from_secs(3);
+    let (_, hung) = build.begin(1);
+    build.pod_says(1, containers("Running", json!({"running": {}}))).await;
+    let error = hung.await.unwrap().unwrap_err();
+    assert!(error.hope == Hope::Retry && error.message.contains("showed no progress"), "{error:?}");
+
+    // The next attempt has a Job of its own, which says that it made what is not there.
+    build.no_progress = Duration::from_mins(1);
+    let result = format!(r#"{{"digest": "{DIGEST}", "size": 5}}"#);
+    let (_, lied) = build.begin(2);
+    build.pod_says(2, containers("Running", ended(0, &result))).await;
+    let is_missing = |error: StepError| {
+        assert!(error.hope == Hope::Retry && error.message.contains("the shelf has no such image"), "{error:?}");
+    };
+    is_missing(lied.await.unwrap().unwrap_err());
+    assert_eq!(build.steps(2, "builder").made().await.unwrap().as_deref(), Some(DIGEST));
+    is_missing(build.begin(3).1.await.unwrap().unwrap_err());
+    let (_, anew) = build.begin(4);
+    build.pod_says(4, containers("Running", json!({"running": {}}))).await;
+    build.shelf.put(DIGEST);
+    build.pod_says(4, containers("Running", ended(0, &result))).await;
+    anew.await.unwrap().unwrap();
+
+    // Until somebody gave it up nothing made it go before its result was read.
+    let jobs = build.names("batch/v1", "Job").await;
+    assert_eq!(jobs.len(), 1, "{jobs:?}");
+    let ttl = async || t.get("batch/v1", "Job", &jobs[0]).await.unwrap()["spec"]["ttlSecondsAfterFinished"].clone();
+    assert_eq!(ttl().await, Value::Null);
+    build.steps(4, "builder").abandon(&CancellationToken::new()).await.unwrap();
+    assert_eq!(ttl().await, json!(3600));
 }
 
 #[tokio::test]
