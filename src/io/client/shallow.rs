@@ -20,6 +20,8 @@ use kube::client::Body;
 use serde::Serialize;
 use tower::{BoxError, Layer, Service};
 
+use super::whole::is_stream;
+
 /// Levels of an answer that are kept, those of the list or of the event included.
 pub const LEVELS: usize = 100;
 /// What stands where something was cut out.
@@ -141,8 +143,7 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let query = request.uri().query().unwrap_or_default();
-        let is_watch = query.split('&').any(|part| matches!(part, "watch=true" | "watch=1"));
+        let is_watch = is_stream(request.uri().query());
         let answer = self.0.call(request);
         Box::pin(async move {
             let (head, body) = answer.await?.into_parts();

@@ -64,13 +64,16 @@ where
     }
 }
 
+/// Whether what is asked for comes bit by bit, for as long as somebody listens.
+pub(super) fn is_stream(query: Option<&str>) -> bool {
+    query.unwrap_or_default().split('&').any(|part| matches!(part, "watch=true" | "watch=1" | "follow=true"))
+}
+
 /// Whether an object or a list is asked for: no watch, and no text of a log or a probe.
 fn is_object(method: &Method, path: &str, query: Option<&str>) -> bool {
-    let is_stream =
-        query.unwrap_or_default().split('&').any(|part| matches!(part, "watch=true" | "watch=1" | "follow=true"));
     let is_text =
         path.ends_with("/log") || path.contains("/proxy") || !(path.starts_with("/api/") || path.starts_with("/apis/"));
-    *method == Method::GET && !is_stream && !is_text
+    *method == Method::GET && !is_stream(query) && !is_text
 }
 
 /// Objects end as they begin, whatever encoding the API server chose for others.

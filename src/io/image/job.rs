@@ -3,6 +3,8 @@
 //! Guarantees: a Job is created once per object and attempt, whoever asks and how often; one of an earlier attempt that
 //! makes the same is taken over; what ended well counts only if the destination has it.
 
+mod watch;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +22,15 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use self::watch::new_lines;
+
+use self::watch::Watch;
 use super::destination::{Claim, Destination, DestinationError, Image};
 use super::task::{Report, StepError, Steps};
 use crate::api::{FIELD_MANAGER, IMAGE_ATTEMPT_LABEL, IMAGE_INPUTS};
-use crate::core::image::build::{Hope, Output, Place, Progress};
-use crate::core::image::job::sight::{JobResult, PodProgress, Seen, Sight, progress_in};
+use crate::core::image::build::{Hope, Output, Place};
+use crate::core::image::job::sight::{JobResult, Seen, Sight};
 use crate::core::image::job::{self, JobError, JobObjects, JobRequest};
-use crate::core::status::WAITING;
 use crate::io::apply::refusal;
 use crate::io::fence;
 
@@ -40,8 +44,6 @@ const LINES: i64 = 200;
 const LOG: i64 = 64 * 1024;
 /// How long Jobs and their pods are waited for that were deleted: longer than a pod may take to end by default.
 const GOING: Duration = Duration::from_secs(45);
-/// How long a failed reading of the cluster is tried again before the attempt is given up.
-const BLIND: Duration = Duration::from_mins(10);
 
 /// The operator's rights over Jobs of builds.
 #[derive(Clone)]
@@ -487,169 +489,11 @@ fn of_destination(error: &DestinationError) -> StepError {
     StepError { hope, message: error.to_string() }
 }
 
-/// One waiting for a Job.
-struct Watch<'a> {
-    steps: &'a JobSteps,
-    report: &'a dyn Report,
-    name: String,
-    /// What was told last of what it waits for, or of its step.
-    told: String,
-    progress: Option<PodProgress>,
-    /// The log as it was last read.
-    log: String,
-    /// When it last showed a sign.
-    sign: Instant,
-    /// Since when the cluster can't be read.
-    blind: Option<Instant>,
-}
-
-impl<'a> Watch<'a> {
-    fn new(steps: &'a JobSteps, report: &'a dyn Report, name: String) -> Self {
-        let (told, log) = (String::new(), String::new());
-        Self { steps, report, name, told, progress: None, log, sign: Instant::now(), blind: None }
-    }
-
-    async fn run(mut self) -> Result<JobResult, StepError> {
-        let mut pause = QUICK;
-        loop {
-            if let Some(ended) = self.look().await? {
-                return Ok(ended);
-            }
-            tokio::time::sleep(pause).await;
-            pause = pause.mul_f64(1.5).min(SLOW);
-        }
-    }
-
-    /// One look: what was made, if it has ended.
-    async fn look(&mut self) -> Result<Option<JobResult>, StepError> {
-        let namespace = &self.steps.request.namespace;
-        let seen = match self.steps.jobs.see(namespace, &self.name).await {
-            Ok(seen) => seen,
-            // It goes on without us.
-            Err(error) if self.blind.get_or_insert_with(Instant::now).elapsed() < BLIND => {
-                tracing::warn!(namespace, job = self.name, error = refusal(&error).message, "a Job can't be looked at");
-                return Ok(None);
-            }
-            Err(error) => return Err(self.steps.refused("looking at the Job of", &error)),
-        };
-        self.blind = None;
-        let pod =
-            seen.pod().and_then(|pod| pod.pointer("/metadata/name")).and_then(Value::as_str).map(ToOwned::to_owned);
-        let sight = seen.judge();
-        let may_come = sight.may_come();
-        match sight {
-            Sight::Gone => Err(again(format!("Job {namespace}/{} was deleted by somebody else", self.name))),
-            Sight::Waiting { reason, message } => {
-                let colon = if message.is_empty() { "" } else { ": " };
-                let what = format!("{reason}{colon}{message}");
-                self.tell(&format!("{WAITING}{what}"));
-                if may_come {
-                    self.sign = Instant::now();
-                }
-                self.check_signs(|| format!("has no pod: {}; correct what it says", (self.steps.mask)(&what))).await?;
-                Ok(None)
-            }
-            Sight::Running(progress) => {
-                if self.told.starts_with(WAITING) {
-                    self.tell("the container runs");
-                }
-                self.follow(pod.as_deref()).await;
-                self.progressed(progress);
-                let silent = || "showed no progress: neither by its annotation nor by a line of its log".to_owned();
-                self.check_signs(silent).await?;
-                Ok(None)
-            }
-            Sight::Succeeded(result) => {
-                self.follow(pod.as_deref()).await;
-                Ok(Some(result))
-            }
-            Sight::Failed { hope, message } => {
-                self.follow(pod.as_deref()).await;
-                Err(StepError { hope, message: (self.steps.mask)(&message) })
-            }
-        }
-    }
-
-    /// Hands on the lines of the log that are new.
-    async fn follow(&mut self, pod: Option<&str>) {
-        let Some(pod) = pod else { return };
-        let log = self.steps.jobs.log(&self.steps.request.namespace, pod).await;
-        for line in new_lines(&self.log, &log) {
-            self.sign = Instant::now();
-            self.report.line(&(self.steps.mask)(line));
-        }
-        if !log.is_empty() {
-            self.log = log;
-        }
-    }
-
-    /// By the pod's annotation, or by its log where it can't annotate itself.
-    fn progressed(&mut self, annotated: Option<PodProgress>) {
-        let now = annotated.or_else(|| progress_in(&self.log));
-        if now == self.progress {
-            return;
-        }
-        self.sign = Instant::now();
-        if let Some(PodProgress { progress, step }) = &now {
-            if !step.is_empty() {
-                self.tell(&format!("step {step}"));
-            }
-            self.report.progress(*progress);
-        } else {
-            self.report.progress(Progress::default());
-        }
-        self.progress = now;
-    }
-
-    /// Gives up where nothing showed for too long; `what` is said then. The next attempt would take the Job over, and wait for it again.
-    async fn check_signs(&self, what: impl FnOnce() -> String) -> Result<(), StepError> {
-        let silent = self.sign.elapsed();
-        if silent < self.steps.no_progress {
-            return Ok(());
-        }
-        let (namespace, name) = (&self.steps.request.namespace, &self.name);
-        self.steps.jobs.end(namespace, name).await;
-        Err(again(format!("since {} s Job {namespace}/{name} {}", silent.as_secs(), what())))
-    }
-
-    /// Says something once.
-    fn tell(&mut self, what: &str) {
-        if self.told != what {
-            self.report.line(&(self.steps.mask)(what));
-            what.clone_into(&mut self.told);
-        }
-    }
-}
-
-/// The lines of `now` behind those of `before`, of which the first may have left the window that is read.
-pub fn new_lines<'a>(before: &str, now: &'a str) -> Vec<&'a str> {
-    let (before, now): (Vec<&str>, Vec<&str>) = (before.lines().collect(), now.lines().collect());
-    // The longest end of what was read that what is read now begins with.
-    let longest = before.len().min(now.len());
-    let common = (0..=longest).rev().find(|n| before[before.len() - n..] == now[..*n]).unwrap_or_default();
-    now[common..].to_vec()
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn lines_are_handed_on_once() {
-        for (before, now, expected) in [
-            ("", "a\nb\n", vec!["a", "b"]),
-            ("a\nb\n", "a\nb\n", vec![]),
-            ("a\nb\n", "a\nb\nc\n", vec!["c"]),
-            ("a\nb\nc\n", "b\nc\nd\ne\n", vec!["d", "e"]),
-            ("a\nb\n", "x\ny\n", vec!["x", "y"]),
-            ("a\na\n", "a\na\na\n", vec!["a"]),
-            ("a\n", "", vec![]),
-        ] {
-            assert_eq!(new_lines(before, now), expected, "{before:?} {now:?}");
-        }
-    }
 
     #[test]
     fn the_job_that_makes_the_same_is_taken_over() {
