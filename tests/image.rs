@@ -77,6 +77,7 @@ impl Site {
         let claim = Claim { object: "uid-1".into(), attempt: self.attempt, cluster: "cluster".into() };
         let assignment = Assignment {
             root: self.root.path().to_owned(),
+            namespace: "shop".into(),
             claim,
             inputs: pipeline.inputs(&serde_json::Value::Null),
             pipeline: pipeline.clone(),
@@ -106,7 +107,7 @@ impl Site {
     }
 
     pub fn log(&self, pipeline: &Pipeline) -> PathBuf {
-        log_path(self.root.path(), &pipeline.inputs(&serde_json::Value::Null))
+        log_path(self.root.path(), "shop", &pipeline.inputs(&serde_json::Value::Null))
     }
 
     /// A build by a script that lies beside the work directory: what it holds is no argument.

@@ -178,7 +178,7 @@ impl Scene {
 }
 
 fn write(root: &Path, text: &str) {
-    let path = log_path(root, INPUTS);
+    let path = log_path(root, "shop", INPUTS);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     OpenOptions::new().create(true).append(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();
 }
@@ -213,7 +213,7 @@ async fn each_line_of_a_log_comes_once_over_restart_move_and_end() {
     // The pod is gone; another one goes on, with the volume. The log is put aside meanwhile.
     scene.world.lock().unwrap().pods.clear();
     write(&root, "4\n");
-    let path = log_path(&root, INPUTS);
+    let path = log_path(&root, "shop", INPUTS);
     fs::rename(&path, path.with_extension("log.1")).unwrap();
     write(&root, "5\n");
     scene.holder("op-1", &root);

@@ -165,7 +165,7 @@ impl<'t> Images<'t> {
     /// How often each step of an image began, by its log.
     pub(crate) fn begun(&self, image: &Image, step: &str) -> usize {
         let inputs = &image.status.as_ref().expect("no status").inputs;
-        let log = log_path(&self.work(), inputs);
+        let log = log_path(&self.work(), &image.namespace().unwrap_or_default(), inputs);
         let text = std::fs::read_to_string(&log).unwrap_or_else(|error| panic!("{}: {error}", log.display()));
         text.lines().filter(|line| line.starts_with(&format!("step {step} begins"))).count()
     }

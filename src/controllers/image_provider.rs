@@ -221,8 +221,10 @@ async fn sweep(images: Arc<NodeImages>, root: PathBuf, intake: CancellationToken
     };
     while images.has_read_all().await {
         let running = images.images.state();
-        let running = running.iter().filter_map(|image| image.status.as_ref());
-        let running = running.filter(|status| status.phase == ImagePhase::Running).map(|status| status.inputs.clone());
+        let running = running.iter().filter_map(|image| {
+            let status = image.status.as_ref().filter(|status| status.phase == ImagePhase::Running)?;
+            Some((image.namespace().unwrap_or_default(), status.inputs.clone()))
+        });
         let (running, logs) = (running.collect(), Arc::clone(&images.logs));
         let _ = tokio::task::spawn_blocking(move || logs.sweep(&running)).await;
         task::sweep(&root, &goes, &intake).await;

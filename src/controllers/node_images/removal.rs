@@ -231,13 +231,15 @@ impl NodeImages {
         Ok(false)
     }
 
-    /// Removes the log of its builds, if no other object has the same.
+    /// Removes the log of its builds, if no other object of its namespace has the same.
     fn forget_log(&self, image: &Image) {
         let inputs = |image: &Image| image.status.as_ref().map(|status| status.inputs.clone()).unwrap_or_default();
         let own = inputs(image);
-        let is_shared = |other: &std::sync::Arc<Image>| other.uid() != image.uid() && inputs(other) == own;
+        let is_shared = |other: &std::sync::Arc<Image>| {
+            other.uid() != image.uid() && other.namespace() == image.namespace() && inputs(other) == own
+        };
         if !own.is_empty() && !self.images.state().iter().any(is_shared) {
-            self.logs.forget(&own);
+            self.logs.forget(&image.namespace().unwrap_or_default(), &own);
         }
     }
 

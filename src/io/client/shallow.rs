@@ -4,6 +4,7 @@
 //! levels, where the API server ends at 10,000): of nobody, and no watch of it begins. What lies too deep is cut out of the
 //! text before anybody reads it, so that the one object is the only one that suffers.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
@@ -84,6 +85,17 @@ fn cut(bytes: Bytes) -> Bytes {
     shallow(&bytes).map_or(bytes, Bytes::from)
 }
 
+/// The same for events of a watch, one in each line. As a rule nothing is cut, and nothing copied.
+fn cut_lines(events: Bytes) -> Bytes {
+    let lines = || events.split_inclusive(|byte| *byte == b'\n');
+    let cut: Vec<_> = lines().map(shallow).collect();
+    if cut.iter().all(Option::is_none) {
+        return events;
+    }
+    let whole = lines().zip(cut).map(|(line, cut)| cut.map_or(Cow::Borrowed(line), Cow::Owned));
+    Bytes::from(whole.collect::<Vec<_>>().concat())
+}
+
 /// The lines of a watch, one event each.
 fn lines<B>(body: B) -> impl Stream<Item = Result<Bytes, BoxError>> + Send
 where
@@ -97,11 +109,13 @@ where
                 Some(Ok(bytes)) => match memchr::memrchr(b'\n', &bytes) {
                     None => open.extend_from_slice(&bytes),
                     Some(end) => {
-                        open.extend_from_slice(&bytes[..=end]);
-                        let whole = open.split_inclusive(|byte| *byte == b'\n');
-                        let whole: Vec<u8> =
-                            whole.flat_map(|line| shallow(line).unwrap_or_else(|| line.to_vec())).collect();
-                        return Some((Ok(Bytes::from(whole)), (data, bytes[end + 1..].to_vec())));
+                        let whole = if open.is_empty() {
+                            bytes.slice(..=end)
+                        } else {
+                            open.extend_from_slice(&bytes[..=end]);
+                            Bytes::from(open)
+                        };
+                        return Some((Ok(cut_lines(whole)), (data, bytes[end + 1..].to_vec())));
                     }
                 },
                 Some(Err(error)) => return Some((Err(error.into()), (data, Vec::new()))),

@@ -60,7 +60,14 @@ pub async fn build(
     };
     let bench = Bench::new(SecretSource::Mounted(mounts.secrets.clone()), place);
     let template = Template { destination: settings.destination, build: settings.build, ..Template::default() };
-    let assignment = Assignment { root: mounts.work.clone(), claim, inputs, pipeline: pipeline.clone() };
+    let assignment = Assignment {
+        root: mounts.work.clone(),
+        // The volume is the pod's own.
+        namespace: String::new(),
+        claim,
+        inputs,
+        pipeline: pipeline.clone(),
+    };
     let task = bench.task(&template, "", assignment).await?;
     let mut finished: Vec<Output> = task.recover(&[], cancel).await?;
     for (number, step) in pipeline.steps.iter().enumerate().skip(finished.len()) {

@@ -20,7 +20,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 
-use super::task::log_path;
+use super::task::{self, log_path};
 use crate::api::image_release::LogRecord;
 use crate::core::image::log::kept;
 
@@ -86,19 +86,20 @@ impl Logs {
         Some(LogRecord { namespace: pod.namespace, pod: pod.name, port: Some(port), path })
     }
 
-    /// Removes the log of a build.
-    pub fn forget(&self, inputs: &str) {
-        let log = log_path(&self.root, inputs);
+    /// Removes the log of a build, by its namespace and inputs.
+    pub fn forget(&self, namespace: &str, inputs: &str) {
+        let log = log_path(&self.root, namespace, inputs);
         for file in [log.with_extension("log.1"), log] {
             remove(&file);
         }
     }
 
-    /// Removes logs that are too old, or too many: see [`kept::doomed`]. Those of `running` builds stay.
-    pub fn sweep(&self, running: &HashSet<String>) {
-        let directory = log_path(&self.root, "x").parent().map(Path::to_owned).unwrap_or_default();
-        let Ok(entries) = fs::read_dir(&directory) else { return };
-        let running: HashSet<PathBuf> = running.iter().map(|inputs| log_path(&self.root, inputs)).collect();
+    /// Removes logs that are too old, or too many: see [`kept::doomed`]. Those of `running` builds stay,
+    /// which are named by namespace and inputs.
+    pub fn sweep(&self, running: &HashSet<(String, String)>) {
+        let Ok(entries) = fs::read_dir(task::logs(&self.root)) else { return };
+        let path = |(namespace, inputs): &(String, String)| log_path(&self.root, namespace, inputs);
+        let running: HashSet<PathBuf> = running.iter().map(path).collect();
         let found = entries.flatten().filter_map(|entry| {
             let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?;
             let age = metadata.modified().ok()?.elapsed().unwrap_or_default();
@@ -176,7 +177,7 @@ async fn answer(
         let text = "this is no path of this process: read it from status.log of the ProviderNodeImageRelease\n";
         return refused(StatusCode::GONE, text);
     }
-    let path = log_path(&logs.root, &asked.inputs);
+    let path = log_path(&logs.root, &namespace, &asked.inputs);
     match tokio::task::spawn_blocking(move || part(&path, &asked.file, asked.offset)).await {
         Ok(Ok(part)) => (StatusCode::OK, part.headers(), part.bytes),
         Ok(Err(error)) => {

@@ -108,6 +108,8 @@ pub trait Steps: Send + Sync {
 pub struct Assignment {
     /// Where work directories and logs lie.
     pub root: PathBuf,
+    /// Namespace of the object.
+    pub namespace: String,
     /// Object and attempt.
     pub claim: Claim,
     /// Digest over all that the build depends on: what was made of others is not used.
@@ -163,9 +165,15 @@ impl Settings {
 }
 
 /// The log of a build of these inputs, below the root of the work directories; an older part lies beside it, as `.log.1`.
-pub fn log_path(root: &Path, inputs: &str) -> PathBuf {
-    let name: String = inputs.trim_start_matches("sha256:").chars().filter(char::is_ascii_alphanumeric).collect();
-    root.join("logs").join(format!("{name}.log"))
+/// Each namespace has its own: who may read its objects may read it.
+pub fn log_path(root: &Path, namespace: &str, inputs: &str) -> PathBuf {
+    let kept = |text: &str| -> String { text.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').collect() };
+    logs(root).join(format!("{}.{}.log", kept(namespace), kept(inputs.trim_start_matches("sha256:"))))
+}
+
+/// The directory of all logs.
+pub(super) fn logs(root: &Path) -> PathBuf {
+    root.join("logs")
 }
 
 /// Removes work directories below `root` that nobody needs: `goes` is asked with an object's UID and the time since
@@ -470,7 +478,7 @@ impl Steps for Task {
     ) -> Result<Output, StepError> {
         self.check(number, finished)?;
         let mut directory = self.open(cancel).await?;
-        let log = log_path(&self.assignment.root, &self.assignment.inputs);
+        let log = log_path(&self.assignment.root, &self.assignment.namespace, &self.assignment.inputs);
         let watch = Watch::new(report, &self.settings.redactor, log);
         let pipeline = &self.assignment.pipeline;
         let step = &pipeline.steps[number];

@@ -299,6 +299,7 @@ impl Workshop for Local {
             ExecutorKind::Task => {
                 let assignment = Assignment {
                     root: self.bench.place.root.clone(),
+                    namespace: order.object.namespace.clone().unwrap_or_default(),
                     claim: order.claim.clone(),
                     inputs: order.recipe.inputs.clone(),
                     pipeline: order.pipeline.clone(),

@@ -90,6 +90,16 @@ impl Seen {
         self.pods.iter().max_by_key(made)
     }
 
+    /// The same without secrets in what is told of it. That is done before a long message is cut, which would leave a part of
+    /// one. What a container wrote that ended well is a result and no message.
+    #[must_use]
+    pub fn masked(mut self, mask: &dyn Fn(&str) -> String) -> Self {
+        for object in self.job.iter_mut().chain(&mut self.pods).chain(&mut self.events) {
+            mask_messages(object, mask);
+        }
+        self
+    }
+
     /// Whether it has come to an end by itself: the Job says so, its pod does, or container `build` has ended.
     pub fn has_ended(&self) -> bool {
         let of_job =
@@ -282,6 +292,23 @@ fn told(text: &str) -> String {
     let from = text.len().saturating_sub(TOLD);
     let from = (from..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or_default();
     text[from..].chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+}
+
+/// Masks the messages of an object, however deep.
+fn mask_messages(value: &mut Value, mask: &dyn Fn(&str) -> String) {
+    match value {
+        Value::Object(fields) if fields.get("exitCode").is_some_and(|code| code == 0) => {}
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                match field {
+                    Value::String(text) if key == "message" => *text = mask(text),
+                    field => mask_messages(field, mask),
+                }
+            }
+        }
+        Value::Array(fields) => fields.iter_mut().for_each(|field| mask_messages(field, mask)),
+        _ => {}
+    }
 }
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {

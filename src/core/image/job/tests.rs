@@ -5,6 +5,7 @@
 use serde_json::{Value, json};
 
 use super::super::build::{Hope, Progress};
+use super::super::log::Redactor;
 use super::sight::{PodProgress, Seen, Sight, progress_in};
 use super::*;
 use crate::api::IMAGE_PROGRESS;
@@ -449,6 +450,29 @@ fn what_ended_is_judged_by_container_build() {
     ] {
         assert_eq!(said(job, pods, vec![]), expected);
     }
+}
+
+#[test]
+fn no_part_of_a_secret_is_told_where_a_message_is_cut() {
+    let secret = "correct-horse-battery-staple";
+    // It lies where the message is cut.
+    let message = "x".repeat(3000) + secret + &"y".repeat(1024 - 10);
+    let mask = |text: &str| Redactor::new([secret]).redacted(text);
+    let seen = |code, message: &str| Seen {
+        job: Some(job(json!([{"type": "Failed", "status": "True", "reason": "Odd", "message": message}]))),
+        pods: vec![pod("Failed", ended(code, "Error", message))],
+        events: vec![json!({"type": "Warning", "reason": "Odd", "message": message})],
+    };
+    let without_pods = |seen: Seen| Seen { pods: vec![], ..seen };
+    let without_ends = |seen: Seen| Seen { job: Some(job(json!([]))), pods: vec![], ..seen };
+    for seen in [seen(1, &message), without_pods(seen(1, &message)), without_ends(seen(1, &message))] {
+        let told = format!("{:?}", seen.masked(&mask).judge());
+        assert!(told.contains("yyyy") && !told.contains("staple"), "{told}");
+    }
+    // A result is read as it is.
+    let made = format!(r#"{{"digest": "{DIGEST}", "size": 1, "message": "{secret}"}}"#);
+    assert_eq!(seen(0, &made).masked(&mask), Seen { pods: seen(0, &made).pods, ..seen(0, &made).masked(&mask) });
+    assert!(matches!(seen(0, &made).masked(&mask).judge(), Sight::Succeeded(_)));
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl<'a> Watch<'a> {
     async fn look(&mut self) -> Result<Option<JobResult>, StepError> {
         let namespace = &self.steps.request.namespace;
         let seen = match self.steps.jobs.see(namespace, &self.name).await {
-            Ok(seen) => seen,
+            Ok(seen) => seen.masked(&*self.steps.mask),
             // It goes on without us.
             Err(error) if self.blind.get_or_insert_with(Instant::now).elapsed() < BLIND => {
                 tracing::warn!(namespace, job = self.name, error = refusal(&error).message, "a Job can't be looked at");

@@ -23,7 +23,7 @@ fn read(path: &Path, cursor: &mut (String, u64)) -> (String, bool) {
 #[test]
 fn lines_come_once_and_whole_also_over_a_log_that_is_put_aside() {
     let dir = tempfile::tempdir().unwrap();
-    let path = log_path(dir.path(), INPUTS);
+    let path = log_path(dir.path(), "shop", INPUTS);
     let mut cursor = (String::new(), 0);
     assert_eq!(read(&path, &mut cursor), (String::new(), false));
     add(&path, "a\nb\nc");
@@ -44,7 +44,7 @@ fn lines_come_once_and_whole_also_over_a_log_that_is_put_aside() {
 #[test]
 fn a_log_that_is_another_one_begins_anew_and_says_so() {
     let dir = tempfile::tempdir().unwrap();
-    let path = log_path(dir.path(), INPUTS);
+    let path = log_path(dir.path(), "shop", INPUTS);
     add(&path, "a\n");
     let mut cursor = ("of another node".to_owned(), 17);
     assert_eq!(read(&path, &mut cursor), ("a\n".into(), true));
@@ -57,7 +57,7 @@ fn a_log_that_is_another_one_begins_anew_and_says_so() {
 #[test]
 fn much_comes_in_parts() {
     let dir = tempfile::tempdir().unwrap();
-    let path = log_path(dir.path(), INPUTS);
+    let path = log_path(dir.path(), "shop", INPUTS);
     let line = "x".repeat(999) + "\n";
     add(&path, &line.repeat(600));
     let (mut cursor, mut all, mut parts) = ((String::new(), 0), String::new(), 0);
@@ -87,7 +87,7 @@ async fn a_log_is_read_by_the_path_of_its_own_image_only() {
     let logs = Logs::new(dir.path().to_owned(), Some(pod));
     assert_eq!(logs.record("shop", "ubuntu", INPUTS), None, "nothing is served yet");
     logs.served_at(9440);
-    add(&log_path(dir.path(), INPUTS), "one\ntwo\n");
+    add(&log_path(dir.path(), "shop", INPUTS), "one\ntwo\n");
     let record = logs.record("shop", "ubuntu", INPUTS).unwrap();
     assert_eq!((record.namespace.as_str(), record.pod.as_str(), record.port), ("system", "operator-0", Some(9440)));
     let (status, text, headers) = ask(&logs, &format!("{}&offset=0", record.path)).await;
@@ -95,6 +95,13 @@ async fn a_log_is_read_by_the_path_of_its_own_image_only() {
     let file = headers[FILE].to_str().unwrap().to_owned();
     let (status, text, _) = ask(&logs, &format!("{}&file={file}&offset=4", record.path)).await;
     assert_eq!((status, text.as_str()), (StatusCode::OK, "two\n"));
+
+    // The same recipe in another namespace is another build.
+    let record = |namespace: &str| logs.record(namespace, "ubuntu", INPUTS).unwrap();
+    assert_eq!(ask(&logs, &record("team-a").path).await.1, "");
+    logs.forget("team-a", INPUTS);
+    let record = record("shop");
+    assert_eq!(ask(&logs, &record.path).await.1, "one\ntwo\n");
 
     let other = Logs::new(dir.path().to_owned(), None);
     for path in [

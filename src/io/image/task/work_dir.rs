@@ -6,7 +6,7 @@
 //!              journal     id of the directory, digest of the inputs, outputs of the steps
 //!              out/<n>-<step>/<file>   what a step made, under its name when it is whole
 //!              part/<n>-<step>/…       what a step is about to make
-//! <root>/logs/<inputs>.log and .log.1
+//! <root>/logs/<namespace>.<inputs>.log and .log.1
 //! ```
 
 use std::fs::{self, File, OpenOptions};
