@@ -119,6 +119,30 @@ async fn a_part_of_another_mirror_is_gone_on_with_and_a_wrong_one_taken_anew() {
 }
 
 #[tokio::test]
+async fn a_server_that_trickles_gives_way_to_a_mirror_and_is_waited_for_where_there_is_none() {
+    let (mut site, content) = (Site::new(), bytes(SIZE));
+    site.settings.bounds.trickle = std::time::Duration::from_secs(1);
+    let (slow, fast) = (Server::new(&content).await, Server::new(&content).await);
+    slow.set(|mode| mode.held = vec!["disk".into()]);
+    site.build(&image(&[slow.url("disk"), fast.url("disk")], &content)).await.unwrap();
+    let asked = fast.asked();
+    assert!(asked[0].contains("range: bytes="), "what came is gone on with: {asked:?}");
+    assert!(site.told.text().contains("bytes in 1 s: another mirror is asked"), "{}", site.told.text());
+
+    let mut alone = Site::new();
+    alone.settings.bounds = site.settings.bounds.clone();
+    let lonely = image(&[slow.url("disk")], &content);
+    let build = alone.build(&lonely);
+    let released = async {
+        tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+        slow.set(|mode| mode.held.clear());
+    };
+    let (built, ()) = tokio::join!(build, released);
+    built.unwrap();
+    assert_eq!(slow.asked().len(), 2, "{:?}", slow.asked());
+}
+
+#[tokio::test]
 async fn what_a_server_says_decides_about_another_try() {
     let (site, content) = (Site::new(), bytes(1000));
     let server = Server::new(&content).await;

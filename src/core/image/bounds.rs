@@ -14,6 +14,8 @@ pub const RETRIES: u32 = 5;
 pub const CONCURRENCY: u16 = 4;
 const STEP_TIMEOUT: Duration = Duration::from_hours(1);
 const NO_PROGRESS: Duration = Duration::from_mins(10);
+/// As long as curl waits by default for a transfer that is too slow (`--speed-time`).
+const TRICKLE: Duration = Duration::from_secs(30);
 const CPU_SECONDS: u64 = 6 * 60 * 60;
 const GIB: u64 = 1 << 30;
 const OPEN_FILES: u64 = 1024;
@@ -34,6 +36,8 @@ pub struct Bounds {
     pub step_timeout: Option<Duration>,
     /// How long a step may go without progress.
     pub no_progress: Duration,
+    /// A server that in this time sends less than a build can go on with gives way to the next mirror, where there is one.
+    pub trickle: Duration,
     /// Processor time in seconds, of each process of a tool.
     pub cpu_seconds: u64,
     /// Address space in bytes, of each process of a tool.
@@ -49,6 +53,7 @@ impl Default for Bounds {
         Self {
             step_timeout: None,
             no_progress: NO_PROGRESS,
+            trickle: TRICKLE,
             cpu_seconds: CPU_SECONDS,
             memory: 8 * GIB,
             disk: 64 * GIB,
@@ -79,6 +84,7 @@ impl Bounds {
         Ok(Self {
             step_timeout: time("stepTimeout", &build.step_timeout)?,
             no_progress: time("noProgressTimeout", &build.no_progress_timeout)?.unwrap_or(default.no_progress),
+            trickle: default.trickle,
             cpu_seconds: limits.cpu_seconds.unwrap_or(default.cpu_seconds),
             memory: size("limits.memory", limits.memory, default.memory)?,
             disk: size("limits.disk", limits.disk, default.disk)?,

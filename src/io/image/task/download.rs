@@ -11,6 +11,7 @@ use http::header::{ACCEPT_ENCODING, CONTENT_RANGE, ETAG, IF_RANGE, LAST_MODIFIED
 use http::{Method, StatusCode};
 use reqwest::{RequestBuilder, Response};
 use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
@@ -24,6 +25,10 @@ use crate::io::source::http::{Http, Redirects, redacted};
 const ACTION: &str = "downloading";
 /// Between two rounds over the mirrors, the last of which brought something.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Bytes that a server has to send in the time that [`Bounds::trickle`] says: with fewer, 100 MiB take longer than any step may.
+///
+/// [`Bounds::trickle`]: crate::core::image::bounds::Bounds::trickle
+const TRICKLE: u64 = 512 * 1024;
 
 /// What is known of the part that lies there.
 #[derive(Default, Serialize, Deserialize)]
@@ -43,6 +48,15 @@ struct Part {
     len: u64,
     /// It was not taken in one go from one server.
     is_stitched: bool,
+}
+
+/// Where it is tried.
+#[derive(Clone, Copy)]
+struct Server<'a> {
+    http: &'a Http,
+    url: &'a Url,
+    /// Whether there is another one to ask if this one is slow.
+    gives_way: bool,
 }
 
 /// Why one try failed.
@@ -96,11 +110,13 @@ pub(super) async fn run(site: &Site<'_>, download: &Download) -> Result<Made, St
     let http = client(site.settings)?;
     let mut part = Part::open(site, download.checksum.as_ref()).await?;
     let urls: Vec<&Url> = std::iter::once(&download.url).chain(&download.mirrors).collect();
+    let gives_way = urls.len() > 1;
     let mut most = part.len;
     loop {
         let mut failures: Vec<StepError> = Vec::new();
         for url in &urls {
-            match attempt(site, &http, url, download.checksum.as_ref(), &mut part).await {
+            let server = Server { http: &http, url, gives_way };
+            match attempt(site, server, download.checksum.as_ref(), &mut part).await {
                 Ok(()) => return part.done(),
                 Err(Failure::Ours(error)) => return Err(error),
                 Err(Failure::Server(error)) => {
@@ -130,11 +146,11 @@ fn summary(failures: Vec<StepError>) -> StepError {
 
 async fn attempt(
     site: &Site<'_>,
-    http: &Http,
-    url: &Url,
+    server: Server<'_>,
     checksum: Option<&Checksum>,
     part: &mut Part,
 ) -> Result<(), Failure> {
+    let Server { http, url, .. } = server;
     // A second time only from the beginning: what lay there was of another file, or the server can't go on.
     for _ in 0..2 {
         let validator = part.validator(url);
@@ -172,7 +188,7 @@ async fn attempt(
         }
         part.came_from(url, &response)?;
         if total.is_none_or(|total| total > part.len) {
-            body(site, http, url, response, total, part).await?;
+            body(site, server, response, total, part).await?;
         }
         let Some(checksum) = checksum else { return Ok(()) };
         let Some(found) = part.sums.differs(checksum) else { return Ok(()) };
@@ -237,8 +253,7 @@ pub(super) fn refused(url: &Url, status: StatusCode) -> StepError {
 /// Takes the body. What came is kept, however it ends.
 async fn body(
     site: &Site<'_>,
-    http: &Http,
-    url: &Url,
+    Server { http, url, gives_way }: Server<'_>,
     response: Response,
     total: Option<u64>,
     part: &mut Part,
@@ -255,9 +270,23 @@ async fn body(
     }
     let mut stream = response.bytes_stream();
     let mut buffer: Vec<u8> = Vec::with_capacity(CHUNK);
+    let window = site.settings.bounds.trickle;
+    let mut looks = tokio::time::interval_at(Instant::now() + window, window);
+    // Time in which our own disk was slow is nobody's fault.
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut looked_at = part.len;
     let failure = loop {
         let chunk = tokio::select! {
             () = site.cancel.cancelled() => break Some(StepError::cancelled().into()),
+            _ = looks.tick(), if gives_way => {
+                let now = part.len + buffer.len() as u64;
+                let came = now.saturating_sub(std::mem::replace(&mut looked_at, now));
+                if came >= TRICKLE {
+                    continue;
+                }
+                let message = format!("{} sent {came} bytes in {} s: another mirror is asked", redacted(url), window.as_secs());
+                break Some(Failure::Server(StepError::transient(message)));
+            }
             chunk = stream.next() => chunk,
         };
         let chunk = match chunk {
