@@ -189,6 +189,20 @@ fn a_chart_is_printed_as_helm_prints_it() {
 }
 
 #[test]
+fn a_schema_is_passed_over_where_it_is_asked_for() {
+    let chart = chart();
+    let elsewhere =
+        r#"{"properties": {"replicas": {"type": "integer"}, "more": {"$ref": "https://example.org/s.json"}}}"#;
+    for (schema, told) in [(r#"{"required": ["nowhere"]}"#, "nowhere"), (elsewhere, "refer to itself alone")] {
+        fs::write(chart.path().join("values.schema.json"), schema).unwrap();
+        let refused = template(chart.path(), &[]);
+        assert!(refused.err.contains(told), "{}", refused.err);
+        let rendered = template(chart.path(), &["--skip-schema-validation"]).succeeds();
+        assert!(rendered.contains("# Source: web/templates/config.yaml"), "{rendered}");
+    }
+}
+
+#[test]
 fn values_come_from_files_standard_input_and_assignments() {
     let chart = chart();
     let file = chart.path().join("more.yaml");

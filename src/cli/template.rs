@@ -78,6 +78,10 @@ pub struct TemplateArgs {
     #[arg(long)]
     skip_tests: bool,
 
+    /// Do not check the values against the chart's values.schema.json
+    #[arg(long)]
+    skip_schema_validation: bool,
+
     /// Render as for an upgrade: .Release.IsUpgrade instead of .Release.IsInstall
     #[arg(long)]
     is_upgrade: bool,
@@ -124,6 +128,7 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
         whole_numbers: WholeNumbers::Int64,
         helm: helm(args),
         seed: Some(seed(args)),
+        skip_schema_validation: args.skip_schema_validation,
         include_crds: args.include_crds,
         // Printed whole, they need not be understood.
         crds_as_text: args.output == Format::Yaml && args.show_only.is_empty(),

@@ -168,6 +168,8 @@ pub struct RenderInput<'a> {
     pub limits: Limits,
     /// Answers to `lookup`. A lookup without an answer gives an empty map and is reported.
     pub lookups: &'a BTreeMap<Lookup, Json>,
+    /// Whether values are taken that the chart's `values.schema.json` refuses, or where that can't be read.
+    pub skip_schema_validation: bool,
     /// Whether the files in `crds/` are among the documents.
     pub include_crds: bool,
     /// Whether those stay unread: their objects are null then. Helm prints them so, without a look inside.
@@ -197,6 +199,7 @@ impl<'a> RenderInput<'a> {
             clock: None,
             limits: Limits::default(),
             lookups: &NONE,
+            skip_schema_validation: false,
             include_crds: true,
             crds_as_text: false,
             include_comments: false,

@@ -151,7 +151,9 @@ fn resolve<'a>(chart: &'a Chart, input: &RenderInput<'_>) -> Result<Tree<'a>, Re
     let values = given()?;
     coalesce(&root, &values, false, input.helm)?;
     let tree = Tree { root, values };
-    schema::validate(&tree)?;
+    if !input.skip_schema_validation {
+        schema::validate(&tree)?;
+    }
     Ok(tree)
 }
 
