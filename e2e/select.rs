@@ -139,6 +139,29 @@ async fn releases_wait_for_a_human() {
 }
 
 #[tokio::test]
+async fn what_was_approved_and_moved_before_it_was_taken_has_to_be_approved_again() {
+    let t = World::new("swapped").await;
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({"approval": "manual", "bakeTime": "5s"})).await;
+    available(&t, "x", &[(V1, "WaitsForApproval")]).await;
+    assert!(clusterstack(&t, &["approve", "x", "v1"]).status.success());
+    available(&t, "x", &[(V1, "Baking")]).await;
+    repo.write("README.md", "another one");
+    repo.tag("later");
+    repo.tag_as(V1, "later");
+    t.look_again("x").await;
+    available(&t, "x", &[(V1, "WaitsForApproval")]).await;
+    // Its time comes, and nothing is taken.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    t.looked_again("x").await;
+    available(&t, "x", &[(V1, "WaitsForApproval")]).await;
+    assert!(clusterstack(&t, &["approve", "x", "v1"]).status.success());
+    t.ready("x", "v1").await;
+}
+
+#[tokio::test]
 async fn releases_bake_before_they_are_taken_the_first_one_too() {
     let t = World::new("bake").await;
     let repo = t.repo();

@@ -14,7 +14,7 @@ use crate::api::condition::Reason;
 use crate::api::source::Approval;
 use crate::api::{APPROVED, ClusterStack};
 use crate::core::name::{ReleaseName, ReleaseVersion};
-use crate::core::selection::{approved, approving};
+use crate::core::selection::Approvals;
 
 /// How often somebody else may change the ClusterStack first.
 const CONFLICTS: usize = 8;
@@ -25,7 +25,8 @@ Examples:
   clusterstack approve scs              # what waits for approval, and what it contains
   clusterstack approve scs v3 -n team-a # v3 may be taken
 
-The versions stand in the annotation clusterstack.x-k8s.io/approved of the ClusterStack.";
+The versions stand in the annotation clusterstack.x-k8s.io/approved of the ClusterStack, each with the revision that was on offer:
+a tag that moves to another one has to be approved again. Without a revision (v3) any is approved.";
 
 /// Flags of `clusterstack approve`.
 #[derive(Args, Clone, Debug)]
@@ -65,15 +66,15 @@ async fn approve(args: &ApproveArgs) -> Result<()> {
             return show(&stack);
         }
         check(&stack, &args.versions)?;
-        let before = stack.annotations().get(APPROVED).map_or("", String::as_str);
-        let after = approving(before, &args.versions);
-        if approved(before) == approved(&after) {
-            anstream::eprintln!("approved already: {after}");
+        let before = Approvals::read(stack.annotations().get(APPROVED).map_or("", String::as_str));
+        let after = with(before.clone(), &args.versions, &stack);
+        if before == after {
+            anstream::eprintln!("approved already: {}", listed(&after));
             return Ok(());
         }
         let patch = json!({"metadata": {
             "resourceVersion": stack.resource_version(),
-            "annotations": {APPROVED: after},
+            "annotations": {APPROVED: after.to_string()},
         }});
         let params = PatchParams { field_manager: Some("clusterstack-approve".to_owned()), ..PatchParams::default() };
         match connection.answer(api.patch(&args.name, &params, &Patch::Merge(patch))).await? {
@@ -81,7 +82,11 @@ async fn approve(args: &ApproveArgs) -> Result<()> {
                 if stack.spec.approval != Some(Approval::Manual) {
                     report::left_out([&NOT_MANUAL.to_owned()]);
                 }
-                return output::print(&format!("approved for ClusterStack {namespace}/{}: {after}\n", args.name));
+                return output::print(&format!(
+                    "approved for ClusterStack {namespace}/{}: {}\n",
+                    args.name,
+                    listed(&after)
+                ));
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             Err(error) => return Err(connection.refused("changed", "ClusterStacks", error).into()),
@@ -89,6 +94,20 @@ async fn approve(args: &ApproveArgs) -> Result<()> {
     }
     let hint = "try again, and find out who changes it";
     Err(Hinted::new(format!("ClusterStack {} was changed by others again and again", args.name), hint).into())
+}
+
+fn listed(approvals: &Approvals) -> String {
+    approvals.versions().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// More approvals, each of the revision that is on offer: another one would be another release.
+fn with(mut approvals: Approvals, versions: &[ReleaseVersion], stack: &ClusterStack) -> Approvals {
+    for version in versions {
+        let is_it = |release: &&AvailableRelease| version_of(stack, &release.name).as_ref() == Some(version);
+        let revision = available(stack).iter().find(is_it).map_or("", |release| release.revision.as_str());
+        approvals.approve(version.clone(), revision);
+    }
+    approvals
 }
 
 async fn read(connection: &Connection, api: &Api<ClusterStack>, name: &str, namespace: &str) -> Result<ClusterStack> {

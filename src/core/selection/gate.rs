@@ -1,6 +1,7 @@
 //! What is withheld although the source has it: releases that wait for a human, or that are too new.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -17,8 +18,8 @@ use crate::core::name::{ReleaseName, ReleaseVersion};
 pub struct Gate {
     /// A human decides.
     pub manual: bool,
-    /// Versions of which one did.
-    pub approved: BTreeSet<ReleaseVersion>,
+    /// What one decided.
+    pub approvals: Approvals,
     /// How long a release must have been on offer.
     pub bake: Option<Duration>,
 }
@@ -28,22 +29,59 @@ impl Gate {
     pub fn of(spec: &ClusterStackSpec, annotation: Option<&str>, bake: Option<Duration>) -> Self {
         Self {
             manual: spec.approval == Some(Approval::Manual),
-            approved: approved(annotation.unwrap_or_default()),
+            approvals: Approvals::read(annotation.unwrap_or_default()),
             bake: bake.filter(|time| !time.is_zero()),
         }
     }
 }
 
-/// The versions that an annotation approves. What is no version approves nothing.
-pub fn approved(annotation: &str) -> BTreeSet<ReleaseVersion> {
-    annotation.split(',').filter_map(|version| version.trim().parse().ok()).collect()
+/// The releases that a human approved: each with the revision that was looked at, or whatever its tag names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Approvals(BTreeMap<ReleaseVersion, Option<String>>);
+
+impl Approvals {
+    /// What an annotation approves: `v1@REVISION,v2`. What is no version approves nothing.
+    pub fn read(annotation: &str) -> Self {
+        let mut all = Self::default();
+        for entry in annotation.split(',') {
+            let (version, revision) = entry.split_once('@').unwrap_or((entry, ""));
+            if let Ok(version) = version.trim().parse() {
+                all.approve(version, revision.trim());
+            }
+        }
+        all
+    }
+
+    /// Approves one more, of this revision; of any where that is empty. Whoever approved any revision approved this one too.
+    pub fn approve(&mut self, version: ReleaseVersion, revision: &str) {
+        let revision = (!revision.is_empty()).then(|| revision.to_owned());
+        match self.0.entry(version) {
+            Entry::Vacant(free) => drop(free.insert(revision)),
+            Entry::Occupied(mut known) if known.get().is_some() => drop(known.insert(revision)),
+            Entry::Occupied(_) => {}
+        }
+    }
+
+    /// The versions, in their order.
+    pub fn versions(&self) -> impl Iterator<Item = &ReleaseVersion> {
+        self.0.keys()
+    }
+
+    /// Whether this release is approved. Sources that give no revision can't move a tag that anybody would see.
+    pub fn cover(&self, version: &ReleaseVersion, revision: &str) -> bool {
+        let approved = self.0.get(version);
+        approved.is_some_and(|of| of.as_ref().is_none_or(|of| revision.is_empty() || of == revision))
+    }
 }
 
-/// An annotation that approves more than `annotation` does.
-pub fn approving<'a>(annotation: &str, more: impl IntoIterator<Item = &'a ReleaseVersion>) -> String {
-    let mut all = approved(annotation);
-    all.extend(more.into_iter().cloned());
-    all.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+impl std::fmt::Display for Approvals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (n, (version, revision)) in self.0.iter().enumerate() {
+            let (comma, at) = (if n == 0 { "" } else { "," }, if revision.is_some() { "@" } else { "" });
+            write!(f, "{comma}{version}{at}{}", revision.as_deref().unwrap_or_default())?;
+        }
+        Ok(())
+    }
 }
 
 /// A release that is not taken.
@@ -111,7 +149,7 @@ fn withheld(gate: &Gate, release: &Found, seen: &[AvailableRelease], now: Timest
     let first_seen = before.and_then(|seen| seen.first_seen.as_ref()).map_or(now, |time| time.0);
     let baked =
         gate.bake.map(|time| first_seen.checked_add(time).unwrap_or(Timestamp::MAX)).filter(|baked| *baked > now);
-    let reason = if gate.manual && !gate.approved.contains(&release.name.version) {
+    let reason = if gate.manual && !gate.approvals.cover(&release.name.version, &release.revision) {
         Reason::WaitsForApproval
     } else if baked.is_some() {
         Reason::Baking
@@ -216,6 +254,13 @@ mod tests {
                 manual: true,
                 approved: "v2",
                 expected: "[v2 v1] [v3:WaitsForApproval@10]",
+                ..PLAIN
+            },
+            Case {
+                name: "manual: another revision than the approved one waits",
+                manual: true,
+                approved: "v2@moved,v1@r",
+                expected: "[v1] [v3:WaitsForApproval@10 v2:WaitsForApproval@10]",
                 ..PLAIN
             },
             Case { name: "manual: the newest", manual: true, approved: "v1, v3", expected: "[v3 v2 v1] []", ..PLAIN },
@@ -324,7 +369,7 @@ mod tests {
         for case in cases {
             let gate = Gate {
                 manual: case.manual,
-                approved: approved(case.approved),
+                approvals: Approvals::read(case.approved),
                 bake: Some(Duration::from_hours(case.bake)).filter(|time| !time.is_zero()),
             };
             let found = case.found.iter().map(|v| Found { name: name(v), revision: "r".to_owned() }).collect();
@@ -359,8 +404,20 @@ mod tests {
 
     #[test]
     fn approvals_are_added_in_either_spelling_and_in_order() {
-        assert_eq!(approving(" v2,nonsense , v0-sha-abc", &["v10".parse().unwrap()]), "v0-sha.abc,v2,v10");
-        assert_eq!(approving("", &["v1".parse().unwrap()]), "v1");
-        assert_eq!(approving("v1", &["v1".parse().unwrap()]), "v1");
+        for (annotation, version, revision, expected) in [
+            (" v2,nonsense , v0-sha-abc", "v10", "", "v0-sha.abc,v2,v10"),
+            ("", "v1", "", "v1"),
+            ("v1", "v1", "", "v1"),
+            ("", "v1", "abc", "v1@abc"),
+            ("v1@abc, v2 @ d", "v1", "xyz", "v1@xyz,v2@d"),
+            // Any revision is approved already.
+            ("v1", "v1", "abc", "v1"),
+            ("v1@abc", "v1", "", "v1"),
+        ] {
+            let mut all = Approvals::read(annotation);
+            all.approve(version.parse().unwrap(), revision);
+            assert_eq!(all.to_string(), expected, "{annotation:?}");
+            assert_eq!(Approvals::read(expected), all);
+        }
     }
 }
