@@ -34,9 +34,7 @@ use super::{Action, Context, Doing, Error, cluster_stack_release, reconcile_at, 
 use crate::api::cluster_addon::TestsPhase;
 use crate::api::cluster_stack_release::ResourceStatus;
 use crate::api::condition::{self, Reason};
-use crate::api::{
-    CLUSTER_ADDON_FINALIZER, ClusterAddon, ClusterAddonStatus, ClusterStackRelease, FIELD_MANAGER, SHARD_CLASS,
-};
+use crate::api::{CLUSTER_ADDON_FINALIZER, ClusterAddon, ClusterAddonStatus, ClusterStackRelease, FIELD_MANAGER};
 use crate::core::addon::cluster::{self, Cluster, addon_name};
 use crate::core::addon::stages::{self, Target};
 use crate::core::addon_config::Hook;
@@ -84,7 +82,7 @@ pub async fn reconcile(seen: Arc<ClusterAddon>, ctx: Arc<Context>) -> Result<Act
     }
     if let Some((cluster, _)) = &cluster
         && !is_going
-        && is_of_another_class(&addon, cluster, &api).await?
+        && is_handed_over(&addon, cluster, &api).await?
     {
         return Ok(Action::await_change());
     }
@@ -131,7 +129,7 @@ async fn unserved(addon: &ClusterAddon, ctx: &Context) -> Result<Action, Error> 
     let api: Api<ClusterAddon> = Api::namespaced(ctx.clients.own(), &namespace);
     let cluster = cluster_of(&namespace, addon.spec.cluster_ref.name.as_deref().unwrap_or_default(), ctx).await?;
     match &cluster {
-        Some((cluster, _)) if is_of_another_class(addon, cluster, &api).await? => return Ok(Action::await_change()),
+        Some((cluster, _)) if is_handed_over(addon, cluster, &api).await? => return Ok(Action::await_change()),
         Some(_) if addon.metadata.deletion_timestamp.is_none() => {}
         // It goes whoever takes it.
         _ => return delete_unserved(addon, cluster.map(|(cluster, _)| cluster), ctx, &api).await,
@@ -155,18 +153,18 @@ async fn delete_unserved(
     delete(addon, cluster, ctx).await
 }
 
-/// Gives the object the shard class of its Cluster; whether it had another one, so that another replica may have it now.
-async fn is_of_another_class(addon: &ClusterAddon, cluster: &Cluster, api: &Api<ClusterAddon>) -> Result<bool, Error> {
-    let class = addon.labels().get(SHARD_CLASS).map_or("", String::as_str);
-    if class == cluster.shard_class {
+/// Gives the object the labels of its Cluster by which it is worked on; whether it had others, so that somebody else may have it
+/// now.
+async fn is_handed_over(addon: &ClusterAddon, cluster: &Cluster, api: &Api<ClusterAddon>) -> Result<bool, Error> {
+    let labels = creation::handed_down(cluster, addon.labels());
+    if labels.is_empty() {
         return Ok(false);
     }
-    let class = (!cluster.shard_class.is_empty()).then_some(&cluster.shard_class);
-    let metadata = json!({"resourceVersion": addon.resource_version(), "labels": {SHARD_CLASS: class}});
+    let metadata = json!({"resourceVersion": addon.resource_version(), "labels": labels});
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let name = addon.name_any();
-    let patched = api.patch(&name, &params, &Patch::Merge(json!({"metadata": metadata}))).await;
-    patched.map(|_| true).doing(|| format!("setting the shard class of ClusterAddon {name}"))
+    let patched = api.patch_metadata(&name, &params, &Patch::Merge(json!({"metadata": metadata}))).await;
+    patched.map(|_| true).doing(|| format!("labelling ClusterAddon {name} as its Cluster"))
 }
 
 /// Another replica has it now.

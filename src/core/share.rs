@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::api::{SHARD_CLASS, WATCH_LABEL};
 use crate::core::digest::hex;
 
 /// What is worked on as a whole by one replica: a ClusterStack with its releases, a Cluster with its addons, a node image
@@ -59,6 +60,16 @@ impl Reach {
     fn serves(&self, root: &Root) -> bool {
         if self.classes.is_empty() { root.class.is_empty() } else { self.classes.contains(&root.class) }
     }
+}
+
+/// What is to be changed of the labels of an object so that who works on `owner` works on it: those that `owner` has
+/// otherwise, with its values; `None` where it has none.
+pub fn handed_down<'a>(
+    owner: &'a BTreeMap<String, String>,
+    object: &BTreeMap<String, String>,
+) -> BTreeMap<&'static str, Option<&'a String>> {
+    let labels = [WATCH_LABEL, SHARD_CLASS].into_iter();
+    labels.filter(|key| owner.get(*key) != object.get(*key)).map(|key| (key, owner.get(key))).collect()
 }
 
 /// A replica that lives.
@@ -278,6 +289,26 @@ mod tests {
         let text = r#"{"classes":["big"],"later":{"a":1}}"#;
         let reach: Reach = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&reach).unwrap(), text);
+    }
+
+    #[test]
+    fn an_object_has_the_labels_of_its_owner_and_keeps_its_own_others() {
+        let labels = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let blue = labels(&[(WATCH_LABEL, "blue"), ("team", "a")]);
+        let green = labels(&[(WATCH_LABEL, "green"), (SHARD_CLASS, "far"), ("team", "b")]);
+        let (value, far) = (|text: &str| Some(text.to_owned()), "far".to_owned());
+        for (owner, object, changes) in [
+            (&blue, &blue, vec![]),
+            (&blue, &green, vec![(SHARD_CLASS, None), (WATCH_LABEL, value("blue"))]),
+            (&green, &blue, vec![(SHARD_CLASS, Some(far)), (WATCH_LABEL, value("green"))]),
+            (&labels(&[]), &blue, vec![(WATCH_LABEL, None)]),
+        ] {
+            let found = handed_down(owner, object);
+            let found: BTreeMap<_, _> = found.into_iter().map(|(key, value)| (key, value.cloned())).collect();
+            assert_eq!(found, changes.into_iter().collect(), "{owner:?} {object:?}");
+        }
     }
 
     #[test]

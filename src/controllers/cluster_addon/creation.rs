@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Api;
-use kube::api::{ObjectMeta, PostParams};
-use serde_json::Value;
+use kube::api::{ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::super::passes::has_read_all;
@@ -20,6 +20,8 @@ use crate::core::manifest::label;
 use crate::core::retry::{self, ErrorClass};
 use crate::core::share::view::Role;
 use crate::io::fence;
+
+type Known = PartialObjectMeta<ClusterAddon>;
 
 /// Makes the ClusterAddon of a Cluster, if it is ours and has none; tried until it is there, or not wanted.
 pub(in crate::controllers) async fn make(
@@ -55,7 +57,11 @@ fn may_be_wanted(namespace: &str, name: &str, ctx: &Context) -> bool {
 
 /// `true` when it is there, or is not wanted.
 async fn ensure(namespace: &str, name: &str, ctx: &Arc<Context>) -> Result<bool, Error> {
-    if !may_be_wanted(namespace, name, ctx) || is_there(namespace, name, ctx).await? {
+    if !may_be_wanted(namespace, name, ctx) {
+        return Ok(true);
+    }
+    let there = there(namespace, name, ctx).await?;
+    if there.as_ref().is_some_and(|there| ctx.is_ours(there)) {
         return Ok(true);
     }
     let Some((cluster, object)) = cluster_of(namespace, name, ctx).await? else { return Ok(true) };
@@ -71,16 +77,44 @@ async fn ensure(namespace: &str, name: &str, ctx: &Arc<Context>) -> Result<bool,
     let addon = Arc::new(addon);
     // Who has it then does it.
     let Seat::Taken(_, fence) = ctx.seat(&addon) else { return Ok(true) };
-    fence::within(fence, create((namespace, name), &addon, ctx)).await
+    match there {
+        // It was somebody else's, as its Cluster was.
+        Some(there) => fence::within(fence, take_over(&there, &cluster, ctx)).await,
+        None => fence::within(fence, create((namespace, name), &addon, ctx)).await,
+    }
 }
 
-/// Whether the ClusterAddon of a Cluster exists.
-async fn is_there(namespace: &str, name: &str, ctx: &Context) -> Result<bool, Error> {
+/// The labels by which the ClusterAddon of a Cluster is worked on, where they are to be changed. One that was given to an
+/// operator whose Cluster was to none stays with it.
+pub(super) fn handed_down<'a>(
+    cluster: &'a Cluster,
+    addon: &BTreeMap<String, String>,
+) -> BTreeMap<&'static str, Option<&'a String>> {
+    let labels = [(SHARD_CLASS, &cluster.shard_class), (WATCH_LABEL, &cluster.watch_filter)].into_iter();
+    let labels = labels.map(|(key, value)| (key, Some(value).filter(|value| !value.is_empty())));
+    let changed = labels.filter(|(key, value)| addon.get(*key) != *value);
+    changed.filter(|(key, value)| *key != WATCH_LABEL || value.is_some()).collect()
+}
+
+async fn take_over(there: &Known, cluster: &Cluster, ctx: &Context) -> Result<bool, Error> {
+    let labels = handed_down(cluster, there.labels());
+    let metadata = json!({"resourceVersion": there.resource_version(), "labels": labels});
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let (namespace, name) = (&cluster.namespace, there.name_any());
+    let api: Api<ClusterAddon> = Api::namespaced(ctx.clients.own(), namespace);
+    match api.patch_metadata(&name, &params, &Patch::Merge(json!({"metadata": metadata}))).await {
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
+        other => other.map(|_| true).doing(|| format!("labelling ClusterAddon {namespace}/{name} as its Cluster")),
+    }
+}
+
+/// The ClusterAddon of a Cluster, if it exists.
+async fn there(namespace: &str, name: &str, ctx: &Context) -> Result<Option<Known>, Error> {
     let named = addon_name(name);
     let api: Api<ClusterAddon> = Api::namespaced(ctx.clients.own(), namespace);
     let known = api.get_metadata_opt(&named).await.doing(|| format!("reading ClusterAddon {namespace}/{named}"))?;
     // One that is going goes first.
-    Ok(known.is_some_and(|known| known.metadata.deletion_timestamp.is_none()))
+    Ok(known.filter(|known| known.metadata.deletion_timestamp.is_none()))
 }
 
 async fn create((namespace, name): (&str, &str), addon: &ClusterAddon, ctx: &Context) -> Result<bool, Error> {
@@ -132,7 +166,6 @@ fn addon_of(cluster: &Cluster, object: &Value) -> ClusterAddon {
 mod tests {
     use super::*;
     use crate::core::addon::cluster;
-    use serde_json::json;
 
     #[test]
     fn it_is_called_and_owned_as_by_the_go_operator() {
@@ -153,5 +186,27 @@ mod tests {
                 "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "name": "c", "namespace": "team", "uid": "u-1",
             }})
         );
+    }
+
+    #[test]
+    fn the_object_is_handed_over_with_its_cluster() {
+        let cluster = |labels: Value| {
+            let metadata = json!({"name": "c", "namespace": "team", "labels": labels});
+            cluster::read(&json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": metadata}))
+        };
+        let labels =
+            |filter: &str| BTreeMap::from([(WATCH_LABEL.to_owned(), filter.to_owned()), ("team".into(), "a".into())]);
+        for (of_cluster, of_addon, changes) in [
+            (json!({}), BTreeMap::new(), json!({})),
+            (json!({WATCH_LABEL: "blue"}), labels("blue"), json!({})),
+            (json!({WATCH_LABEL: "blue"}), labels("green"), json!({WATCH_LABEL: "blue"})),
+            (json!({WATCH_LABEL: "blue", SHARD_CLASS: "far"}), labels("blue"), json!({SHARD_CLASS: "far"})),
+            // Its user said whose it is.
+            (json!({}), labels("green"), json!({})),
+            (json!({}), BTreeMap::from([(SHARD_CLASS.to_owned(), "far".to_owned())]), json!({SHARD_CLASS: null})),
+        ] {
+            let cluster = cluster(of_cluster).unwrap();
+            assert_eq!(json!(handed_down(&cluster, &of_addon)), changes, "{cluster:?} {of_addon:?}");
+        }
     }
 }

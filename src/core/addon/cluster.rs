@@ -73,6 +73,8 @@ pub struct Cluster {
     pub skips: String,
     /// Which replicas work on its addons.
     pub shard_class: String,
+    /// Which operator does; empty for any.
+    pub watch_filter: String,
 }
 
 /// Reads a Cluster of v1beta1 or v1beta2. `None` for what is no Cluster.
@@ -92,6 +94,7 @@ pub fn read(object: &Value) -> Option<Cluster> {
         values: annotation(object, crate::api::ADDON_VALUES).unwrap_or_default().to_owned(),
         skips: annotation(object, crate::api::SKIP_STAGE).unwrap_or_default().to_owned(),
         shard_class: label(object, crate::api::SHARD_CLASS).unwrap_or_default().to_owned(),
+        watch_filter: label(object, crate::api::WATCH_LABEL).unwrap_or_default().to_owned(),
         namespace: usage.namespace,
         name: usage.name,
         class: usage.class,
