@@ -3,7 +3,7 @@
 use clusterstack::api::cluster_stack_release::Resource;
 use clusterstack::api::{API_VERSION, ConditionType, DELETION_POLICY, Reason};
 use clusterstack::core::ownership::Owner;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
 use serde_json::{Value, json};
 
 use crate::harness::{
@@ -11,6 +11,7 @@ use crate::harness::{
 };
 
 const V1: &str = "docker-x-1-34-v1";
+const V2: &str = "docker-x-1-34-v2";
 const ALL: [(&str, &str); 4] = [
     (CLUSTER_API, "ClusterClass"),
     (INFRASTRUCTURE, "DockerClusterTemplate"),
@@ -274,6 +275,46 @@ async fn what_helm_would_keep_is_kept() {
     t.stack_gone("x").await;
     assert!(t.get("v1", "Secret", "kept").await.is_some());
     assert!(t.config_map(V1).await.is_none());
+}
+
+#[tokio::test]
+async fn what_was_kept_of_a_stack_is_taken_over_by_a_later_release_of_it() {
+    let t = World::new("again").await;
+    let _operator = t.operator(&[]);
+    let repo = t.repo();
+    let kept = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: kept\n  annotations: {helm.sh/resource-policy: keep}\n---\n";
+    repo.release(V1, &format!("{kept}{SETTINGS}"));
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    t.delete_stack("x").await;
+    t.stack_gone("x").await;
+    assert!(t.config_map("kept").await.is_some());
+    repo.release(V2, &format!("{kept}{SETTINGS}"));
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v2").await;
+    let label = t.in_config_map("kept", "/metadata/labels/clusterstack.x-k8s.io~1owner-name").await;
+    assert_eq!(label, V2);
+}
+
+#[tokio::test]
+async fn releases_that_were_orphaned_stay_and_belong_to_the_stack_when_it_comes_again() {
+    let t = World::new("orphaned").await;
+    if !t.plane.collects_garbage() {
+        return;
+    }
+    let _operator = t.operator(&[]);
+    ready(&t).await;
+    let uid = t.releases().get(V1).await.unwrap().metadata.uid;
+    let url = t.stacks().get("x").await.unwrap().spec.source.unwrap().git.unwrap().url;
+    let params = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
+    t.stacks().delete("x", &params).await.unwrap();
+    t.stack_gone("x").await;
+    t.release_says(V1, ConditionType::Ready, "False", "OwnerMissing").await;
+    assert!(t.get(CLUSTER_API, "ClusterClass", V1).await.is_some());
+    t.create_stack("x", &url, json!({})).await;
+    t.ready("x", "v1").await;
+    let release = t.releases().get(V1).await.unwrap();
+    assert_eq!((release.metadata.uid, release.metadata.owner_references.map(|owners| owners.len())), (uid, Some(1)));
 }
 
 #[tokio::test]

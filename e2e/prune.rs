@@ -1,8 +1,9 @@
 //! What a render no longer contains goes, but for what is never pruned.
 
+use clusterstack::api::condition::{Reason, Reported};
 use serde_json::{Value, json};
 
-use crate::harness::{SETTINGS, World, check, leave_behind, wait_for};
+use crate::harness::{CLASS, CLUSTER_API, SETTINGS, World, check, cluster, leave_behind, wait_for};
 
 const V1: &str = "docker-x-1-34-v1";
 
@@ -48,6 +49,53 @@ async fn what_others_made_of_ours_with_our_labels_is_not_pruned() {
     for name in ["cloned", "copied"] {
         assert!(t.config_map(name).await.is_some(), "{name} was deleted");
     }
+}
+
+#[tokio::test]
+async fn no_class_and_no_template_is_pruned_while_somebody_uses_the_release() {
+    let t = World::new("used").await;
+    let repo = t.repo();
+    let cloud = "{{- if lookup \"v1\" \"Secret\" .Release.Namespace \"cloud\" }}";
+    let passing = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: passing}\n---\n";
+    repo.release(V1, &format!("{SETTINGS}\n{cloud}\n{CLASS}\n---\n{passing}{{{{- end }}}}\n"));
+    let secret = object("Secret", "cloud", &json!({}));
+    t.apply(&secret).await;
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    t.apply(&cluster("shop", V1)).await;
+    let uid = || async { t.get(CLUSTER_API, "ClusterClass", V1).await.map(|class| class["metadata"]["uid"].clone()) };
+    let before = uid().await;
+    assert!(before.is_some());
+
+    // Somebody rotates it by deleting it.
+    t.delete("v1", "Secret", "cloud").await;
+    t.looked_again("x").await;
+    t.gone("v1", "ConfigMap", "passing").await;
+    t.release(V1, "to keep what is used", |release| {
+        let status = release.status.clone().unwrap_or_default();
+        let kept = status.retained.iter().filter(|row| row.reason == Some(Reason::InUse)).count();
+        let message = release.ready().map(|ready| ready.message.clone()).unwrap_or_default();
+        check(kept >= 2 && status.ready && message.contains("kept: somebody uses the release"), &release.status)
+    })
+    .await;
+    assert_eq!(uid().await, before);
+    t.event("InUse", "does not render any more").await;
+    // It comes back, and all is as it was.
+    t.apply(&secret).await;
+    t.looked_again("x").await;
+    t.release(V1, "to have all again", |release| {
+        let status = release.status.clone().unwrap_or_default();
+        check(status.retained.is_empty() && status.resources.len() > 3, &release.status)
+    })
+    .await;
+    assert_eq!(uid().await, before);
+    // Nobody uses it any more.
+    t.delete("v1", "Secret", "cloud").await;
+    t.delete(CLUSTER_API, "Cluster", "shop").await;
+    t.gone(CLUSTER_API, "Cluster", "shop").await;
+    t.looked_again("x").await;
+    t.gone(CLUSTER_API, "ClusterClass", V1).await;
 }
 
 #[tokio::test]

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use clusterstack::api::condition::Reported;
+use clusterstack::api::{API_VERSION, WATCH_LABEL};
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, ListParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::harness::{Operator, Proxy, SETTINGS, Weather, World, check, wait_for};
+use crate::harness::{CLASS, CLUSTER_API, Operator, Proxy, SETTINGS, Weather, World, check, cluster, wait_for};
 
 const V1: &str = "docker-x-1-34-v1";
 
@@ -167,4 +168,60 @@ async fn the_watch_filter_leaves_other_objects_alone() {
     t.ready("mine", "v1").await;
     let other = t.stacks().get("other").await.unwrap();
     assert!(other.conditions().is_empty() && other.metadata.finalizers.is_none(), "{other:?}");
+}
+
+#[tokio::test]
+async fn what_is_given_to_another_operator_goes_with_all_that_belongs_to_it() {
+    const ADDON: &str = "cluster-addon-shop";
+    let t = World::new("handed").await;
+    let repo = t.repo();
+    repo.release(V1, CLASS);
+    let (blue, green) = (format!("{}-blue", t.namespace), format!("{}-green", t.namespace));
+    let label = |value: &str| json!({"metadata": {"labels": {WATCH_LABEL: value}}});
+    let old = t.operator(&["--watch-filter", &blue]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.change_stack("x", label(&blue)).await;
+    t.ready("x", "v1").await;
+    let mut shop = cluster("shop", V1);
+    json_patch::merge(&mut shop, &label(&blue));
+    t.apply(&shop).await;
+    let is_of = |kind: &'static str, name: &'static str, whose: String| {
+        let t = &t;
+        wait_for(format!("{kind} {name} to be of {whose}"), move || {
+            let whose = whose.clone();
+            async move {
+                let found = t.get(API_VERSION, kind, name).await.unwrap_or_default();
+                check(found["metadata"]["labels"][WATCH_LABEL] == whose.as_str(), &found)
+            }
+        })
+    };
+    is_of("ClusterStackRelease", V1, blue.clone()).await;
+    is_of("ClusterAddon", ADDON, blue.clone()).await;
+
+    let new = t.operator(&["--watch-filter", &green]);
+    wait_for("the other one to be ready", || async {
+        check(new.get("probes", "/readyz").await.contains(" 200 "), "it is not")
+    })
+    .await;
+    t.change_stack("x", label(&green)).await;
+    is_of("ClusterStackRelease", V1, green.clone()).await;
+    // Nobody is there to hand it over.
+    old.kill();
+    json_patch::merge(&mut shop, &label(&green));
+    t.apply(&shop).await;
+    is_of("ClusterAddon", ADDON, green.clone()).await;
+    // The other one does the work, and deletes what there is.
+    let uid = |object: Option<Value>| object.unwrap_or_default()["metadata"]["uid"].as_str().map(ToOwned::to_owned);
+    let before = uid(t.get(CLUSTER_API, "ClusterClass", V1).await);
+    t.delete(CLUSTER_API, "ClusterClass", V1).await;
+    wait_for("the ClusterClass to be made again", || async {
+        let now = uid(t.get(CLUSTER_API, "ClusterClass", V1).await);
+        check(now.is_some() && now != before, "it is gone, or going")
+    })
+    .await;
+    t.delete(CLUSTER_API, "Cluster", "shop").await;
+    t.gone(API_VERSION, "ClusterAddon", ADDON).await;
+    t.delete_stack("x").await;
+    t.release_gone(V1).await;
+    t.stack_gone("x").await;
 }

@@ -25,6 +25,7 @@ use crate::core::manifest::label_value;
 use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::retry::{self, ErrorClass};
 use crate::core::selection::{self, Existing, Kept, Selection, Wish};
+use crate::core::share::handed_down;
 use crate::core::status::{self, ReleaseView, StackFacts, StepState, Trouble};
 use crate::io::apply::{Refusal, refusal};
 use crate::io::fence::{self, Written};
@@ -191,6 +192,39 @@ pub(super) fn is_owned(release: &ClusterStackRelease, stack: &ClusterStack) -> b
         && release.owner_references().iter().any(|owner| owner.kind == "ClusterStack" && owner.name == stack.name_any())
 }
 
+/// Whether `release` was one of `stack`, and lost its owner: by a deletion that orphans, or by a restore without it.
+pub(super) fn is_left_by(release: &ClusterStackRelease, stack: &ClusterStack) -> bool {
+    release.namespace() == stack.namespace()
+        && release.owner_references().is_empty()
+        && release.metadata.deletion_timestamp.is_none()
+        && release.labels().get(CLUSTER_STACK_LABEL) == Some(&label_value(&stack.name_any()))
+        && ReleaseName::of_stack(&release.name_any(), &stack.spec.provider, &stack.spec.name).is_some()
+}
+
+/// Makes a release that lost its owner one of the ClusterStack again.
+pub(super) async fn adopt(
+    release: &ClusterStackRelease,
+    stack: &ClusterStack,
+    ctx: &Context,
+) -> Result<(), kube::Error> {
+    let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &stack.namespace().unwrap_or_default());
+    let metadata =
+        json!({"resourceVersion": release.resource_version(), "ownerReferences": [stack.controller_owner_ref(&())]});
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let name = release.name_any();
+    match api.patch_metadata(&name, &params, &Patch::Merge(json!({"metadata": metadata}))).await {
+        // It is looked at again as it is then.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+        patched => drop(patched?),
+    }
+    tracing::info!(
+        release = name,
+        stack = stack.name_any(),
+        "a release without an owner is one of its ClusterStack again"
+    );
+    Ok(())
+}
+
 /// Which of the existing releases are in use, read afresh. `Err` says why that can't be known.
 async fn in_use(
     stack: &ClusterStack,
@@ -293,10 +327,36 @@ async fn act(
             failed.push(format!("{name} can't be deleted: {}", refusal(&error).message));
         }
     }
+    for release in owned(stack, ctx) {
+        if let Err(error) = hand_down(stack, &release, ctx).await {
+            class = ErrorClass::Transient;
+            failed.push(format!(
+                "{} can't be labelled as its ClusterStack: {}",
+                release.name_any(),
+                refusal(&error).message
+            ));
+        }
+    }
     if failed.is_empty() {
         return StepState::Done(String::new());
     }
     StepState::Failed(Trouble::new(class, Reason::FailedToCreateOrUpdate, failed.join("; ")))
+}
+
+/// Gives a release the labels of its ClusterStack by which it is worked on, where those are others now.
+async fn hand_down(stack: &ClusterStack, release: &ClusterStackRelease, ctx: &Context) -> Result<(), kube::Error> {
+    let labels = handed_down(stack.labels(), release.labels());
+    if labels.is_empty() {
+        return Ok(());
+    }
+    let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &stack.namespace().unwrap_or_default());
+    let patch = json!({"metadata": {"uid": release.uid(), "labels": labels}});
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    match api.patch_metadata(&release.name_any(), &params, &Patch::Merge(patch)).await {
+        // It went meanwhile; another one of its name has its own.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        other => other.map(|_| ()),
+    }
 }
 
 fn namespace_goes(namespace: &str) -> Trouble {
@@ -347,6 +407,9 @@ async fn create(
         }
         Err(kube::Error::Api(error)) if error.code == 409 && error.reason == "AlreadyExists" => {
             let there = api.get(&name.object_name()).await?;
+            if is_left_by(&there, stack) {
+                return adopt(&there, stack, ctx).await.map(|()| None);
+            }
             let owner = there.owner_references().iter().find(|owner| owner.controller == Some(true));
             let owner = owner.map_or_else(|| "nobody".to_owned(), |owner| format!("{} {}", owner.kind, owner.name));
             Ok((!is_owned(&there, stack)).then_some(owner))

@@ -23,9 +23,13 @@ use super::rights::Rights;
 use super::{Action, Context, Doing, Error, cluster_stack, deletion, reconcile_at, spread};
 use crate::api::cluster_stack_release::{ClusterStackReleaseStatus, Resource as Row, ResourceStatus};
 use crate::api::condition::{self, ConditionType, Reason, Reported};
-use crate::api::{ClusterStack, ClusterStackRelease, TRACEPARENT};
+use crate::api::{
+    CLUSTER_STACK_LABEL, ClusterStack, ClusterStackRelease, OWNER_KIND_LABEL, OWNER_NAME_LABEL, OWNER_NAMESPACE_LABEL,
+    TRACEPARENT,
+};
+use crate::core::in_use;
 use crate::core::inventory::is_unproved;
-use crate::core::manifest::{ObjectKey, label_value};
+use crate::core::manifest::{ObjectKey, label, label_value};
 use crate::core::name::ReleaseName;
 use crate::core::ownership::Owner;
 use crate::core::plan::{self, Action as Act, Desired, Input, Plan, Sibling};
@@ -43,7 +47,7 @@ use crate::io::traces;
 /// # Errors
 /// What the API server refused; what a user can mend is said in conditions.
 pub async fn reconcile(seen: Arc<ClusterStackRelease>, ctx: Arc<Context>) -> Result<Action, Error> {
-    if !ctx.is_ours(&*seen) {
+    if !ctx.is_of_ours(&*seen) {
         return Ok(Action::await_change());
     }
     // What nothing happened to is not even read.
@@ -78,6 +82,10 @@ async fn pass(release: &ClusterStackRelease, sight: Sight, ctx: &Arc<Context>) -
         return deletion::release(release, stack.as_deref(), ctx).await.map(Some);
     }
     let mut facts = carried_over(release, ctx);
+    if let Some(stack) = stack.is_none().then(|| left_by(release, ctx)).flatten() {
+        cluster_stack::adopt(release, &stack, ctx).await.doing(|| format!("adopting {}", release.name_any()))?;
+        return Ok(Some(Action::await_change()));
+    }
     let Some(stack) = stack else {
         let message = "the ClusterStack that owns this release does not exist; what is applied stays. Delete the release, or create the ClusterStack again";
         facts.downloaded = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::OwnerMissing, message));
@@ -113,6 +121,13 @@ async fn as_written(seen: &ClusterStackRelease, ctx: &Context) -> Result<Option<
 /// The ClusterStack that owns the release, as last seen.
 pub(super) fn stack_of(release: &ClusterStackRelease, ctx: &Context) -> Option<Arc<ClusterStack>> {
     owners(release).find_map(|(namespace, name)| ctx.stacks.get(&ObjectRef::new(&name).within(&namespace)))
+}
+
+/// The ClusterStack that a release without an owner was of, if it is there again.
+fn left_by(release: &ClusterStackRelease, ctx: &Context) -> Option<Arc<ClusterStack>> {
+    let (namespace, stack) = (release.namespace()?, release.labels().get(CLUSTER_STACK_LABEL)?);
+    let stack = ctx.stacks.get(&ObjectRef::new(stack).within(&namespace))?;
+    (stack.metadata.deletion_timestamp.is_none() && cluster_stack::is_left_by(release, &stack)).then_some(stack)
 }
 
 /// The files of a release that was fetched before, by whichever replica: from the store, or fetched as they were.
@@ -368,27 +383,39 @@ impl Pass<'_> {
             drift: self.stack.spec.drift_mode.unwrap_or_default(),
             fights: &self.ctx.memory.fights(&self.uid(), Timestamp::now()),
             retry_refused,
-            siblings: &self.siblings(),
+            siblings: &self.siblings(live),
         })
     }
 
-    /// The other releases of the ClusterStack, as last seen, by the value of their owner label.
-    fn siblings(&self) -> BTreeMap<String, Sibling> {
+    /// The other releases of the ClusterStack, as last seen, by the value of their owner label; and older ones that are gone, of
+    /// which something is still there, for it was kept.
+    fn siblings(&self, live: &Live) -> BTreeMap<String, Sibling> {
         let spec = &self.stack.spec;
         let version = |name: &str| ReleaseName::of_stack(name, &spec.provider, &spec.name).map(|name| name.version);
         let Some(own) = version(&self.release.name_any()) else { return BTreeMap::new() };
-        cluster_stack::owned(self.stack, self.ctx)
-            .iter()
-            .filter_map(|other| {
-                let name = other.name_any();
-                let sibling = match version(&name)?.cmp(&own) {
-                    std::cmp::Ordering::Less => Sibling::Older,
-                    std::cmp::Ordering::Greater => Sibling::Newer,
-                    std::cmp::Ordering::Equal => return None,
-                };
-                Some((label_value(&name), sibling))
-            })
-            .collect()
+        let namespace = self.release.namespace().unwrap_or_default();
+        let is_gone = |name: &&str| {
+            let place = ObjectRef::new(name).within(&namespace);
+            version(name).is_some_and(|version| version < own) && self.ctx.stack_releases.get(&place).is_none()
+        };
+        let owner = |object| {
+            let of_release = label(object, OWNER_KIND_LABEL) == Some("ClusterStackRelease");
+            let is_here = label(object, OWNER_NAMESPACE_LABEL) == Some(&namespace);
+            label(object, OWNER_NAME_LABEL).filter(|_| of_release && is_here)
+        };
+        let gone = live.objects.values().filter_map(owner).filter(is_gone);
+        let mut siblings: BTreeMap<_, _> = gone.map(|name| (name.to_owned(), Sibling::Older)).collect();
+        let there = cluster_stack::owned(self.stack, self.ctx);
+        siblings.extend(there.iter().filter_map(|other| {
+            let name = other.name_any();
+            let sibling = match version(&name)?.cmp(&own) {
+                std::cmp::Ordering::Less => Sibling::Older,
+                std::cmp::Ordering::Greater => Sibling::Newer,
+                std::cmp::Ordering::Equal => return None,
+            };
+            Some((label_value(&name), sibling))
+        }));
+        siblings
     }
 
     /// Watches the objects from the version on in which they are now.
@@ -411,6 +438,27 @@ impl Pass<'_> {
         }
     }
 
+    /// What of this may be deleted: no ClusterClass and no template as long as somebody uses the release. A chart may render less
+    /// than it did, by what it looks up or by another version of the operator.
+    async fn without_used(&self, waiting: Vec<Row>, recorded: &[Row], facts: &mut ReleaseFacts) -> Vec<Row> {
+        if !waiting.iter().any(in_use::may_be_used) {
+            return waiting;
+        }
+        let Some(Trouble { reason, message, .. }) = deletion::holds(self.release, recorded, self.ctx).await else {
+            return waiting;
+        };
+        let (used, free): (Vec<Row>, Vec<Row>) = waiting.into_iter().partition(in_use::may_be_used);
+        let is_known =
+            |row: &Row| recorded.iter().any(|old| plan::key_of(old) == plan::key_of(row) && old.reason == Some(reason));
+        for row in used.iter().filter(|row| !is_known(row)) {
+            let note = format!("kept {}, which the chart does not render any more: {message}", plan::key_of(row));
+            self.ctx.events.say(self.release, reason, &note).await;
+        }
+        let kept = used.into_iter().map(|row| Row { reason: Some(reason), error: message.clone(), ..row });
+        facts.retained.extend(kept);
+        free
+    }
+
     /// Deletes what no longer belongs to the release, once all that does is applied.
     async fn prune(
         &self,
@@ -430,6 +478,7 @@ impl Pass<'_> {
             facts.retained.extend(waiting);
             return Ok(());
         }
+        let waiting = self.without_used(waiting, recorded, facts).await;
         for target in deletion::targets(&waiting, self.ctx).await? {
             let Some(object) = live.objects.get(&target.key) else { continue };
             match apply::delete(&rights.client, &target.kind, &target.key, object).await {

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use self::removal::Removal;
 pub use self::search::Searches;
-use super::cluster_stack::{self, is_owned, views, write_status};
+use super::cluster_stack::{self, is_left_by, is_owned, views, write_status};
 use super::delivery;
 use super::{Action, Context, Doing, Error, reconcile_at};
 use crate::api::cluster_stack_release::Resource as Row;
@@ -36,6 +36,8 @@ use crate::io::observe::Target;
 use crate::io::{report, seed, usage};
 
 /// How often what is being deleted is looked at; its watch tells earlier.
+/// Finalizer of what is deleted with `--cascade=orphan`.
+const ORPHANING: &str = "orphan";
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// When to look again at what is being deleted, unless a watch tells earlier. What the API server refused or did not
@@ -59,15 +61,17 @@ pub(super) fn seed_of(stack: &ClusterStack) -> Owner {
 
 /// One pass over a ClusterStack that is being deleted.
 pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action, Error> {
-    if !has_finalizer(stack, CLUSTER_STACK_FINALIZER) {
+    // Kubernetes' collector of garbage takes its releases from it first (`--cascade=orphan`): they stay.
+    if !has_finalizer(stack, CLUSTER_STACK_FINALIZER) || has_finalizer(stack, ORPHANING) {
         return Ok(Action::await_change());
     }
     let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &stack.namespace().unwrap_or_default());
     let all = api.list(&ListParams::default()).await.doing(|| "listing ClusterStackReleases".to_owned())?;
+    let lives_on = is_orphan(stack) || all.items.iter().any(|release| is_left_by(release, stack));
     let releases: Vec<ClusterStackRelease> = all.items.into_iter().filter(|release| is_owned(release, stack)).collect();
     if releases.is_empty() {
-        // With policy orphan its objects live on, and so do the passwords in them.
-        if !is_orphan(stack) {
+        // What lives on has the passwords of the seed.
+        if !lives_on {
             seed::delete(&ctx.clients.own(), &seed_of(stack))
                 .await
                 .doing(|| format!("deleting the seed of ClusterStack {}", stack.name_any()))?;
@@ -166,6 +170,11 @@ async fn users_of(releases: &[Print], ctx: &Context) -> Option<Trouble> {
         names.join(", ")
     );
     Some(Trouble::new(ErrorClass::Waiting, Reason::InUse, message))
+}
+
+/// Why a release's objects can't be deleted although the release stays: somebody uses it, or that is not known.
+pub(super) async fn holds(release: &ClusterStackRelease, rows: &[Row], ctx: &Context) -> Option<Trouble> {
+    users_of(&[Print::of(release, rows)], ctx).await
 }
 
 /// The inventory of a release: what it has, and what is no longer part of it and still there.

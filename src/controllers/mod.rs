@@ -246,6 +246,12 @@ impl Context {
         self.settings.watch_filter.as_ref().is_none_or(|value| object.labels().get(WATCH_LABEL) == Some(value))
     }
 
+    /// The same for one that is worked on for another: by the label of that, where it is known.
+    fn is_of_ours<K: seats::Rooted>(&self, object: &K) -> bool {
+        let filter = self.settings.watch_filter.as_ref();
+        filter.is_none_or(|value| object.root(self).is_some_and(|root| root.watch_filter == *value))
+    }
+
     /// When to come back after an error of this class.
     fn after(&self, class: ErrorClass, uid: &str) -> Duration {
         retry::delay(class, self.memory.failed(uid), rand::random())

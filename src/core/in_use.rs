@@ -173,10 +173,18 @@ pub fn footprint(object_name: &str, namespace: &str, inventory: &[Resource]) -> 
     Footprint { release: object_name.to_owned(), classes, templates }
 }
 
+/// Whether Clusters may refer to an object of a release: a ClusterClass, or a template of Cluster API.
+pub fn may_be_used(row: &Resource) -> bool {
+    key(row).is_cluster_class() || is_template(row)
+}
+
+fn is_template(row: &Resource) -> bool {
+    row.group.ends_with("cluster.x-k8s.io") && row.kind.ends_with("Template")
+}
+
 /// The inventory of a release without the templates that newer releases of its ClusterStack (their inventories) have too, and
 /// have applied: an object that several have belongs to the newest of them, which it holds. The older ones go without it.
 pub fn without_shared<'a>(inventory: &[Resource], newer: impl Iterator<Item = &'a [Resource]>) -> Vec<Resource> {
-    let is_template = |row: &Resource| row.group.ends_with("cluster.x-k8s.io") && row.kind.ends_with("Template");
     let applied = newer.flatten().filter(|row| is_template(row) && row.status == ResourceStatus::Synced);
     let taken: BTreeSet<ObjectKey> = applied.map(key).collect();
     inventory.iter().filter(|row| !(is_template(row) && taken.contains(&key(row)))).cloned().collect()

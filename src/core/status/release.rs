@@ -150,7 +150,12 @@ fn release_ready(facts: &ReleaseFacts, applied: &StepState) -> Finding {
     if let Some(finding) = unhealthy(&facts.resources) {
         return finding;
     }
-    let message = format!("{} synced", objects(facts.resources.len()));
+    let is_kept = |row: &&Resource| matches!(row.reason, Some(Reason::InUse | Reason::UsageUnknown));
+    let kept = match facts.retained.iter().filter(is_kept).count() {
+        0 => String::new(),
+        kept => format!("; {} that the chart does not render any more kept: somebody uses the release", objects(kept)),
+    };
+    let message = format!("{} synced{kept}", objects(facts.resources.len()));
     Finding::yes(type_, if facts.suspended { Reason::Suspended } else { Reason::Ready }, message)
 }
 
