@@ -10,7 +10,7 @@ use kube::core::GroupVersionKind;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::addon::{Workload, addons, kubeconfig, look_again, ready, says};
+use crate::addon::{Workload, addon, addons, kubeconfig, look_again, ready, says};
 use crate::harness::{CLASS, Operator, Proxy, Repo, Weather, World, check, cluster, wait_for};
 
 const STAGES: &str = "
@@ -299,4 +299,87 @@ async fn a_hook_that_does_not_end_in_time_and_a_skip_that_names_nothing_are_told
     let skip = json!({"metadata": {"annotations": {SKIP_STAGE: "docker-x-1-34-v1/AfterControlPlaneInitialised/cni"}}});
     t.change("user", ("cluster.x-k8s.io/v1beta1", "Cluster", "c"), skip).await;
     t.event("StageUnknown", "\"AfterControlPlaneInitialised\" is none of the hooks").await;
+}
+
+#[tokio::test]
+async fn a_chart_is_rendered_behind_its_definitions_and_runs_its_hooks_once() {
+    let Some(w) = Workload::new().await else { return };
+    let group = format!("{}.example.com", w.prefix);
+    let t = World::new("helmcrds").await;
+    w.kubeconfig(&t, "c").await;
+    let repo = t.repo();
+    let definition = format!(
+        "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {{name: things.{group}}}\n\
+         spec:\n  group: {group}\n  scope: Namespaced\n  names: {{kind: Thing, plural: things}}\n  \
+         versions: [{{name: v1, served: true, storage: true, schema: {{openAPIV3Schema: {{type: object, x-kubernetes-preserve-unknown-fields: true}}}}}}]\n"
+    );
+    repo.write("stacks/docker/x/cluster-addon/cni/crds/things.yaml", &definition);
+    let has = format!("{{{{ .Capabilities.APIVersions.Has \"{group}/v1\" | quote }}}}");
+    w.chart(&repo, "cni", &["cni"], &format!("{{served: {has}}}"));
+    write(&repo, "hooks", &hook(&w, "Job", "pre", "pre-install", ", helm.sh/hook-delete-policy: hook-succeeded"));
+    repo.write("stacks/docker/x/clusteraddon.yaml", STAGES);
+    repo.release("docker-x-1-34-v1", CLASS);
+    let operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    t.apply(&cluster("c", "docker-x-1-34-v1")).await;
+
+    let pre = starts(&w, "pre", "").await;
+    look_again(&t, "c").await;
+    operator.passes("ClusterAddon", 2).await;
+    assert_eq!(starts(&w, "pre", "").await, pre, "it is killed by nobody");
+    ends(&w, "pre", &pre, "Succeeded").await;
+    ready(&t, "c", "docker-x-1-34-v1").await;
+    assert_eq!(w.map("cni").await.unwrap()["data"], json!({"served": "true"}));
+    assert!(job(&w, "pre").await.is_none(), "it ran once");
+    let definitions =
+        ApiResource::from_gvk(&GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition"));
+    let definitions: Api<DynamicObject> = Api::all_with(w.client.clone(), &definitions);
+    definitions.delete(&format!("things.{group}"), &kube::api::DeleteParams::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_runs_when_its_chart_changes_goes_to_its_end_first() {
+    let Some(w) = Workload::new().await else { return };
+    let policy = ", helm.sh/hook-delete-policy: hook-succeeded";
+    let slow = |limit: &str| hook(&w, "Job", "pre", "pre-upgrade", &format!("{policy}{limit}"));
+    let (t, repo, operator) = released(&w, "helmmeanwhile", &slow("")).await;
+    ready(&t, "c", "docker-x-1-34-v1").await;
+    w.chart(&repo, "cni", &["cni"], "{version: two}");
+    upgrades(&t, &repo).await;
+    let second = starts(&w, "pre", "").await;
+
+    // The user goes on to another release meanwhile: the hook is not killed, and the operator may be.
+    let class = |name: &str| json!({"spec": {"topology": {"class": name}}});
+    let cluster = ("cluster.x-k8s.io/v1beta1", "Cluster", "c");
+    w.chart(&repo, "cni", &["cni"], "{version: three}");
+    write(&repo, "hooks", &slow(", clusterstack.x-k8s.io/hook-timeout: 3s"));
+    repo.release("docker-x-1-34-v3", CLASS);
+    t.look_again("x").await;
+    t.ready("x", "v3, v2, v1").await;
+    t.change("user", cluster, class("docker-x-1-34-v3")).await;
+    let waits = "pre-upgrade hook, begun before the chart changed: waiting for Job";
+    addon(&t, "c", "to wait for the hook of v2", |addon| {
+        let status = addon.status.clone().unwrap_or_default();
+        let message = status.stages.first().map(|stage| stage.message.clone()).unwrap_or_default();
+        check(status.release == "docker-x-1-34-v3" && message.contains(waits), message)
+    })
+    .await;
+    operator.kill();
+    let operator = t.operator(&[]);
+    operator.passes("ClusterAddon", 1).await;
+    assert_eq!(starts(&w, "pre", "").await, second);
+    ends(&w, "pre", &second, "Succeeded").await;
+    let third = starts(&w, "pre", &second).await;
+    w.has("cni", "version", "one").await;
+
+    // The hook of v3 hangs: its time passes, and the next release goes on, over what it left.
+    w.chart(&repo, "cni", &["cni"], "{version: four}");
+    repo.release("docker-x-1-34-v4", CLASS);
+    t.look_again("x").await;
+    t.change("user", cluster, class("docker-x-1-34-v4")).await;
+    let fourth = starts(&w, "pre", &third).await;
+    ends(&w, "pre", &fourth, "Succeeded").await;
+    ready(&t, "c", "docker-x-1-34-v4").await;
+    w.has("cni", "version", "four").await;
 }

@@ -102,6 +102,8 @@ pub const HELM_RESOURCE_POLICY: &str = "helm.sh/resource-policy";
 pub const REPLACE: &str = "clusterstack.x-k8s.io/replace";
 /// Helm's annotation on a hook: its events.
 pub const HELM_HOOK: &str = "helm.sh/hook";
+/// Annotation on the object of a Helm hook: when it is deleted.
+pub const HELM_HOOK_DELETE_POLICY: &str = "helm.sh/hook-delete-policy";
 /// Annotation on the object of a Helm hook: the run that made it.
 pub const HOOK_RUN: &str = "clusterstack.x-k8s.io/hook-run";
 /// Annotation on a Cluster: names of ConfigMaps and Secrets with values for its addons, as `ConfigMap/name` or

@@ -4,6 +4,7 @@ mod adoption;
 mod creation;
 mod deliver;
 mod drift;
+mod earlier_hooks;
 mod ending;
 mod given;
 mod helm_hooks;

@@ -75,6 +75,11 @@ impl Want {
         self.items.iter().any(|item| matches!(item.object.obstacle, Some((Reason::NoKindMatch, _))))
     }
 
+    /// The charts, each with what it renders to.
+    fn renderings(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.charts.iter().map(|chart| (chart.name.as_str(), chart.rendering.as_str()))
+    }
+
     /// The objects of a chart, but for definitions, which come before its hooks.
     pub(super) fn behind_hooks<'a>(&'a self, chart: &'a str) -> impl Iterator<Item = &'a ObjectKey> {
         let of_chart = self.items.iter().filter(move |item| item.chart == chart && !item.is_definition);
@@ -115,12 +120,17 @@ impl Work<'_> {
         let mut asks_again = true;
         loop {
             let (mut delivered, changes) = self.bring(&want, facts).await?;
-            if delivered.has_definitions && want.lacks_kinds() && std::mem::take(&mut asks_again) {
-                want = match self.want(charts, facts).await {
+            if delivered.has_definitions && std::mem::take(&mut asks_again) {
+                // What is served is another by now. Helm renders a chart when its definitions are there, before its hooks.
+                self.rendered.clear();
+                let again = match self.want(charts, facts).await {
                     Ok(want) => want,
                     Err(trouble) => return Ok(Err(trouble)),
                 };
-                continue;
+                if want.lacks_kinds() || again.renderings().ne(want.renderings()) {
+                    want = again;
+                    continue;
+                }
             }
             // Each chart is held at most once: behind its hooks it is brought.
             if !self.run_hooks(&want, &changes, &mut delivered, facts).await? {
@@ -280,7 +290,10 @@ impl Work<'_> {
         for chart in &want.charts {
             let Some(change) = changes.get(&chart.name) else { continue };
             let was_held = helm_hooks::is_held(chart, *change, facts);
-            let mut ran = self.run_event(chart, &change.before(), facts).await?;
+            let mut ran = match self.finish_earlier(chart, *change, facts).await? {
+                Some(waits) => waits,
+                None => self.run_event(chart, &change.before(), facts).await?,
+            };
             if ran == Ran::Done && was_held {
                 is_free = true;
                 continue;

@@ -14,7 +14,8 @@ use crate::api::cluster_addon::{ChartStatus, HelmHookPhase, HelmHookStatus};
 use crate::api::condition::Reason;
 use crate::api::{CSO_OWNED_LABEL, FIELD_MANAGER, RECONCILE_AT, TEST_AT};
 use crate::core::addon::helm_hooks::{
-    self as decide, Change, HelmHook, Policy, Step, TEST, entry, find, is_going, is_of_run, of_event, record,
+    self as decide, Change, HelmHook, Policy, Step, TEST, entry, find, is_going, is_of_run, is_under_way, of_event,
+    record,
 };
 use crate::core::inventory::was_applied;
 use crate::core::manifest::label;
@@ -51,7 +52,8 @@ pub(super) fn begin(
     let mut changes = BTreeMap::new();
     let (key, value) = CSO_OWNED_LABEL;
     for chart in &want.charts {
-        if chart.hooks.is_empty() {
+        let recorded = facts.charts.iter().find(|known| known.name == chart.name);
+        if chart.hooks.is_empty() && !recorded.is_some_and(|known| known.hooks.iter().any(is_under_way)) {
             let is_tested = |known: &ChartStatus| known.hooks.iter().any(|run| run.event == TEST);
             facts.charts.retain(|known| known.name != chart.name || is_tested(known));
             continue;
@@ -60,7 +62,6 @@ pub(super) fn begin(
         let is_ours = |object: &Value| owner.is_of(object) || label(object, key) == Some(value);
         let is_there = facts.resources.iter().any(|row| row.stage == chart.name && was_applied(row))
             || objects.iter().any(|key| live.objects.get(key).is_some_and(is_ours));
-        let recorded = facts.charts.iter().find(|known| known.name == chart.name);
         let is_unknown = !recorded.is_some_and(decide::is_telling);
         let is_as_wanted = |step: &&crate::core::plan::Step| matches!(step.action, Act::Unchanged { .. });
         let of_chart = plan.steps.iter().filter(|step| objects.contains(&&step.manifest.key));
@@ -74,11 +75,9 @@ pub(super) fn begin(
         let Some(change) = decide::change(recorded, &chart.rendering, is_there) else { continue };
         let known = chart_of(chart, facts);
         change.as_str().clone_into(&mut known.running);
-        let runs: Vec<HelmHookStatus> = [change.before(), change.after()]
-            .iter()
-            .flat_map(|event| chart.hooks.iter().map(|hook| entry(hook, event, &chart.rendering)))
-            .collect();
-        known.hooks.retain(|run| run.event == TEST || find(&runs, run).is_some());
+        let runs = decide::runs(&chart.hooks, change, &chart.rendering);
+        // What is under way goes to its end, whatever the chart renders to by now.
+        known.hooks.retain(|run| run.event == TEST || is_under_way(run) || find(&runs, run).is_some());
         changes.insert(chart.name.clone(), change);
     }
     changes
@@ -101,7 +100,9 @@ pub(super) fn complete(chart: &Chart, facts: &mut AddonFacts) {
 
 /// Whether the objects of a chart wait for its hooks.
 pub(super) fn is_held(chart: &Chart, change: Change, facts: &AddonFacts) -> bool {
-    !decide::all_done(records(chart, facts), &chart.hooks, &change.before(), &chart.rendering)
+    let runs = decide::runs(&chart.hooks, change, &chart.rendering);
+    !decide::earlier(records(chart, facts), &runs).is_empty()
+        || !decide::all_done(records(chart, facts), &chart.hooks, &change.before(), &chart.rendering)
 }
 
 /// The charts whose objects wait for hooks, and what to say of it.
@@ -133,7 +134,7 @@ pub(super) fn summary(hooks: &BTreeMap<String, Ran>) -> StepState {
     state
 }
 
-fn records<'a>(chart: &Chart, facts: &'a AddonFacts) -> &'a [HelmHookStatus] {
+pub(super) fn records<'a>(chart: &Chart, facts: &'a AddonFacts) -> &'a [HelmHookStatus] {
     facts.charts.iter().find(|known| known.name == chart.name).map(|known| known.hooks.as_slice()).unwrap_or_default()
 }
 
@@ -284,7 +285,7 @@ impl Work<'_> {
         Ok((HelmHook { manifest, ..hook.clone() }, kind))
     }
 
-    async fn live(&self, hook: &HelmHook, kind: &Kind) -> Result<Option<Value>, Refusal> {
+    pub(super) async fn live(&self, hook: &HelmHook, kind: &Kind) -> Result<Option<Value>, Refusal> {
         let key = &hook.manifest.key;
         let found =
             observe::api(&self.workload.client, kind, &key.namespace).get_opt(&observe::segment(&key.name)).await;
@@ -307,7 +308,7 @@ impl Work<'_> {
     }
 
     /// Deletes what is in the way of a hook; why it can't be.
-    async fn clear(&self, hook: &HelmHook, kind: &Kind, live: Option<&Value>) -> Option<String> {
+    pub(super) async fn clear(&self, hook: &HelmHook, kind: &Kind, live: Option<&Value>) -> Option<String> {
         let key = &hook.manifest.key;
         let deleted = apply::delete(&self.workload.client, kind, key, live?).await;
         deleted.err().map(|refusal| format!("{key} can't be deleted: {}", refusal.message))

@@ -7,10 +7,10 @@ use super::super::delivery::{leftover, targets};
 use super::deliver::{Chart, Delivered};
 use super::helm_hooks::Ran;
 use super::work::{Holds, Work, of_stage};
-use crate::api::cluster_addon::ChartStatus;
+use crate::api::cluster_addon::{ChartStatus, HelmHookStatus};
 use crate::api::cluster_stack_release::{Resource as Row, ResourceStatus};
 use crate::api::condition::Reason;
-use crate::core::addon::helm_hooks::{Change, is_going, is_hook, may_have_hooks};
+use crate::core::addon::helm_hooks::{Change, is_going, is_hook, is_under_way, may_have_hooks};
 use crate::core::addon::stages::{applied_by_some_hook, untouched, wanted};
 use crate::core::manifest::ObjectKey;
 use crate::core::plan::{self, key_of};
@@ -50,10 +50,18 @@ impl Work<'_> {
             Ok(chart) => chart,
             Err(trouble) => return Ok(Holds::NotYet(trouble.message)),
         };
-        if !chart.hooks.is_empty() && !has_begun {
+        let recorded = facts.charts.iter().find(|chart| chart.name == stage);
+        // Before the Cluster goes there is no time to wait for what runs for a change of the chart.
+        let is_end = self.pass.cluster.deleting;
+        let hooks = recorded.filter(|_| !is_end).map(|chart| chart.hooks.iter().filter(|run| is_under_way(run)));
+        let hooks: Vec<HelmHookStatus> = hooks.into_iter().flatten().cloned().collect();
+        if (!chart.hooks.is_empty() || !hooks.is_empty()) && !has_begun {
             facts.charts.retain(|chart| chart.name != stage);
             let (name, running) = (stage.to_owned(), deletes.to_owned());
-            facts.charts.push(ChartStatus { name, running, ..ChartStatus::default() });
+            facts.charts.push(ChartStatus { name, running, hooks, ..ChartStatus::default() });
+        }
+        if !is_end && let Some(Ran::Waits(message)) = self.finish_earlier(&chart, Change::Delete, facts).await? {
+            return Ok(Holds::NotYet(message));
         }
         if let Some(holds) = self.run_for_removal(&chart, &Change::Delete.before(), facts).await? {
             return Ok(holds);

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! What is about to be created is recorded before, with the run as an annotation on the object: a process that dies in
-//! between finds out whether it was created, and a hook that is finished is not run again.
+//! between finds out whether it was created, and a hook that is finished is not run again. A run whose chart renders to
+//! something else meanwhile goes to its end as it began ([`earlier`]), as with Helm, which renders once.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -19,6 +20,10 @@ use crate::api::{HELM_HOOK, HOOK_RUN, HOOK_TIMEOUT};
 use crate::core::duration::{go_duration, spoken};
 use crate::core::health::{self, Health};
 use crate::core::manifest::{Manifest, ObjectKey, annotation, short_digest};
+
+mod earlier;
+
+pub use earlier::{Ended, api_version, earlier, ended, is_under_way, runs};
 
 /// The event of tests, which run when somebody asks (`helm test`).
 pub const TEST: &str = "test";
@@ -58,8 +63,11 @@ impl HelmHook {
             Policy::Failed => "hook-failed",
         };
         let default = self.policies.is_empty() && policy == Policy::BeforeCreation;
-        let is_definition = self.manifest.key.kind == "CustomResourceDefinition";
-        !is_definition && (default || self.policies.iter().any(|known| known == word))
+        !self.is_definition() && (default || self.policies.iter().any(|known| known == word))
+    }
+
+    fn is_definition(&self) -> bool {
+        self.manifest.key.kind == "CustomResourceDefinition"
     }
 
     /// Whether it runs at no other event than [`TEST`].
@@ -277,7 +285,9 @@ fn in_time(step: Step, hook: &HelmHook, started: Option<Timestamp>, now: Timesta
 
 fn in_the_way(hook: &HelmHook, live: &Value) -> Step {
     let key = &hook.manifest.key;
-    if !hook.has(Policy::BeforeCreation) {
+    // What an earlier run of ours left may be replaced, whatever the policies say. Definitions are never deleted.
+    let is_earlier = annotation(live, HOOK_RUN).is_some() && !hook.is_definition();
+    if !is_earlier && !hook.has(Policy::BeforeCreation) {
         let message =
             format!("{key} exists already: delete it, or let its hook have the delete policy before-hook-creation");
         return Step::Enter(HelmHookPhase::Failed, message);

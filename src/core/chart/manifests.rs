@@ -151,7 +151,7 @@ impl Head {
             }
         }
         let weight = self.annotation("helm.sh/hook-weight").and_then(|weight| weight.parse().ok()).unwrap_or(0);
-        let delete_policies = self.annotation("helm.sh/hook-delete-policy").map(words).unwrap_or_default();
+        let delete_policies = self.annotation(crate::api::HELM_HOOK_DELETE_POLICY).map(words).unwrap_or_default();
         Role::Hook(Hook { events, weight, delete_policies })
     }
 }

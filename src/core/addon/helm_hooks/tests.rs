@@ -193,6 +193,70 @@ fn a_hook_goes_from_step_to_step() {
 }
 
 #[test]
+fn what_an_earlier_run_left_is_replaced_whatever_its_policies_say() {
+    let strict = job("hook-succeeded");
+    let now = in_phase(&strict, Creating);
+    let left = live(&strict, &entry(&strict, "pre-install", "r0"), json!({"active": 1}));
+    let step = |hook: &HelmHook, live: &Value| next(hook, Some(&now), Some(live), false, Timestamp::UNIX_EPOCH);
+    assert_eq!(step(&strict, &left), Step::Clear);
+    let mut going = left.clone();
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    assert!(matches!(step(&strict, &going), Step::Wait(_)));
+    // With a definition all of its objects would go.
+    let definition = hook("CustomResourceDefinition", "x", "pre-install", 0, "");
+    let left = live(&definition, &entry(&definition, "pre-install", "r0"), Value::Null);
+    assert!(matches!(step(&definition, &left), Step::Enter(Failed, message) if message.contains("exists already")));
+}
+
+#[test]
+fn what_runs_for_another_rendering_is_waited_for_to_its_end() {
+    let hook = job("hook-succeeded");
+    let hooks = [hook.clone()];
+    let of = |rendering: &str, event: &str, phase| HelmHookStatus { phase, ..entry(&hook, event, rendering) };
+    let now = runs(&hooks, Change::Upgrade, "r2");
+    for (name, run, expected) in [
+        ("of this rendering", of("r2", "pre-upgrade", Running), false),
+        ("of another one", of("r1", "pre-upgrade", Running), true),
+        ("about to be created", of("r1", "post-upgrade", Creating), true),
+        ("of another change", of("r2", "pre-install", Running), true),
+        ("over", of("r1", "pre-upgrade", Succeeded), false),
+        ("failed", of("r1", "pre-upgrade", Failed), false),
+        ("a test", of("r1", TEST, Running), false),
+    ] {
+        assert_eq!(!earlier(std::slice::from_ref(&run), &now).is_empty(), expected, "{name}");
+    }
+
+    let at = |seconds: i64| Timestamp::from_second(seconds).unwrap();
+    let limited = |policies: &str| {
+        let mut hook = job(policies);
+        hook.manifest.object["metadata"]["annotations"][HOOK_TIMEOUT] = json!("10s");
+        hook.manifest.object["metadata"]["annotations"][crate::api::HELM_HOOK_DELETE_POLICY] = json!(policies);
+        hook
+    };
+    let hook = limited("hook-succeeded, before-hook-creation");
+    let started = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0)));
+    let run = HelmHookStatus { phase: Running, started, ..entry(&hook, "pre-upgrade", "r1") };
+    let over = |delete, failed: Option<&str>| Ended::Over { delete, failed: failed.map(str::to_owned) };
+    let is = |status: Value, seconds| ended(&run, Some(&live(&hook, &run, status)), at(seconds));
+    assert!(matches!(is(json!({"active": 1}), 10), Ended::NotYet(what) if what.starts_with("Job migrate")));
+    assert_eq!(is(condition("Complete"), 11), over(true, None));
+    assert_eq!(is(condition("Failed"), 1), over(false, Some("Because: of it")));
+    let Ended::Over { delete: false, failed: Some(message) } = is(json!({"active": 1}), 11) else { panic!("it hangs") };
+    assert!(message.contains("not finished within 10s"), "{message}");
+    assert_eq!(ended(&run, None, at(1)), over(false, None), "gone, or never created");
+    let other = HelmHookStatus { retries: 1, ..run.clone() };
+    assert_eq!(ended(&other, Some(&live(&hook, &run, json!({"active": 1}))), at(1)), over(false, None));
+    let hook = limited("hook-failed");
+    let run = entry(&hook, "pre-upgrade", "r1");
+    let run = HelmHookStatus { phase: Creating, ..run };
+    assert_eq!(
+        ended(&run, Some(&live(&hook, &run, condition("Failed"))), at(1)),
+        over(true, Some("Because: of it")),
+        "killed right after it was created"
+    );
+}
+
+#[test]
 fn a_pod_is_waited_for_until_it_ends() {
     let pod = hook("Pod", "check", "pre-install", 0, "");
     let entry = in_phase(&pod, Running);
