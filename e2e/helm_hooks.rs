@@ -383,3 +383,30 @@ async fn what_runs_when_its_chart_changes_goes_to_its_end_first() {
     ready(&t, "c", "docker-x-1-34-v4").await;
     w.has("cni", "version", "four").await;
 }
+
+#[tokio::test]
+async fn hooks_that_come_to_a_chart_without_any_are_those_of_an_upgrade() {
+    let Some(w) = Workload::new().await else { return };
+    let (t, repo, operator) = released(&w, "helmfirst", "").await;
+    ready(&t, "c", "docker-x-1-34-v1").await;
+    // Of an operator that recorded no such chart: nothing is done, and nothing runs.
+    operator.kill();
+    let lost = json!({"status": {"charts": null}});
+    addons(&t).patch_status("cluster-addon-c", &PatchParams::default(), &Patch::Merge(lost)).await.unwrap();
+    let operator = t.operator(&[]);
+    addon(&t, "c", "to be recorded", |addon| {
+        let charts = addon.status.clone().unwrap_or_default().charts;
+        check(charts.iter().any(|chart| chart.without_hooks && chart.running.is_empty()), charts)
+    })
+    .await;
+    let events = [("pre-install", "no"), ("pre-upgrade", "before"), ("post-upgrade", "after")];
+    write(&repo, "hooks", &events.map(|(event, name)| hook(&w, "ConfigMap", name, event, "")).concat());
+    upgrades(&t, &repo).await;
+    ready(&t, "c", "docker-x-1-34-v2").await;
+    w.has("before", "a", "b").await;
+    w.has("after", "a", "b").await;
+    assert!(w.map("no").await.is_none());
+    let chart = addons(&t).get("cluster-addon-c").await.unwrap().status.unwrap().charts.remove(0);
+    assert!(!chart.without_hooks && chart.hooks.len() == 2, "{chart:?}");
+    drop(operator);
+}

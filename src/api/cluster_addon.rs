@@ -143,7 +143,7 @@ pub struct ClusterAddonStatus {
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[schemars(length(max = 256))]
     pub stages: Vec<StageStatus>,
-    /// The charts with Helm hooks, and how far their hooks are.
+    /// The charts that are applied, and how far their Helm hooks are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[schemars(length(max = 256))]
@@ -225,6 +225,9 @@ pub struct ChartStatus {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub digest: String,
+    /// That rendering had no hooks: the chart is recorded so that hooks which come to it later are those of an upgrade.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_hooks: bool,
     /// The hooks that were run last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Atomic)]

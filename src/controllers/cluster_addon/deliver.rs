@@ -8,7 +8,7 @@ use super::super::Error;
 use super::super::delivery::{about_to_apply, hold_unreadable, leftover, rows};
 use super::helm_hooks::{self, Ran};
 use super::work::{Work, of_stage};
-use crate::api::cluster_addon::{StageAction, StagePhase, StageStatus};
+use crate::api::cluster_addon::{ChartStatus, StageAction, StagePhase, StageStatus};
 use crate::api::cluster_stack::DriftMode;
 use crate::api::cluster_stack_release::{Resource as Row, ResourceStatus};
 use crate::api::condition::Reason;
@@ -269,7 +269,10 @@ impl Work<'_> {
         let known = |key: &ObjectKey| facts.resources.iter().any(|row| key_of(row) == *key);
         let is_new = |step: &&plan::Step| matches!(step.action, Act::Apply { .. }) && !known(&step.manifest.key);
         let new: Vec<Row> = plan.steps.iter().filter(is_new).map(|step| about_to_apply(&step.manifest)).collect();
-        if new.is_empty() && before.charts == facts.charts {
+        let running = |facts: &AddonFacts| -> Vec<ChartStatus> {
+            facts.charts.iter().filter(|chart| !chart.running.is_empty()).cloned().collect()
+        };
+        if new.is_empty() && running(before) == running(facts) {
             return Ok(());
         }
         let mut intent = facts.clone();

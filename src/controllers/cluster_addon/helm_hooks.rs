@@ -41,7 +41,7 @@ pub(super) enum Ran {
     Failed(String),
 }
 
-/// Records which of the charts change, and how; those that do.
+/// Records which of the charts with hooks change, and how; all that do.
 pub(super) fn begin(
     want: &Want,
     plan: &Plan,
@@ -53,11 +53,6 @@ pub(super) fn begin(
     let (key, value) = CSO_OWNED_LABEL;
     for chart in &want.charts {
         let recorded = facts.charts.iter().find(|known| known.name == chart.name);
-        if chart.hooks.is_empty() && !recorded.is_some_and(|known| known.hooks.iter().any(is_under_way)) {
-            let is_tested = |known: &ChartStatus| known.hooks.iter().any(|run| run.event == TEST);
-            facts.charts.retain(|known| known.name != chart.name || is_tested(known));
-            continue;
-        }
         let objects: Vec<_> = want.behind_hooks(&chart.name).collect();
         let is_ours = |object: &Value| owner.is_of(object) || label(object, key) == Some(value);
         let is_there = facts.resources.iter().any(|row| row.stage == chart.name && was_applied(row))
@@ -73,12 +68,16 @@ pub(super) fn begin(
             continue;
         }
         let Some(change) = decide::change(recorded, &chart.rendering, is_there) else { continue };
+        changes.insert(chart.name.clone(), change);
+        if chart.hooks.is_empty() && !recorded.is_some_and(|known| known.hooks.iter().any(is_under_way)) {
+            // Nothing runs: it is recorded when it is applied.
+            continue;
+        }
         let known = chart_of(chart, facts);
         change.as_str().clone_into(&mut known.running);
         let runs = decide::runs(&chart.hooks, change, &chart.rendering);
         // What is under way goes to its end, whatever the chart renders to by now.
         known.hooks.retain(|run| run.event == TEST || is_under_way(run) || find(&runs, run).is_some());
-        changes.insert(chart.name.clone(), change);
     }
     changes
 }
@@ -93,9 +92,7 @@ pub(super) fn chart_of<'a>(chart: &Chart, facts: &'a mut AddonFacts) -> &'a mut 
 
 /// Records that a chart is applied with all of its hooks.
 pub(super) fn complete(chart: &Chart, facts: &mut AddonFacts) {
-    let known = chart_of(chart, facts);
-    known.digest.clone_from(&chart.rendering);
-    known.running.clear();
+    decide::complete(chart_of(chart, facts), &chart.rendering, &chart.hooks);
 }
 
 /// Whether the objects of a chart wait for its hooks.

@@ -72,6 +72,8 @@ impl Work<'_> {
                 // Once the objects are gone, the record alone tells that hooks are to run.
                 self.keep(facts, stage, &Change::Delete.after()).await?;
             }
+            // What comes back is new.
+            facts.charts.retain(|chart| chart.name != stage || !chart.running.is_empty());
             let failed = self.delete(&rows, &delivered.live).await?;
             let names: Vec<String> = rows.iter().take(5).map(row_name).collect();
             return Ok(Holds::NotYet(match failed {

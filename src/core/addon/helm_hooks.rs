@@ -145,7 +145,17 @@ pub fn is_telling(chart: &ChartStatus) -> bool {
 
 /// Whether a chart may have hooks beside its tests, by its record: one that has them is recorded before it is applied.
 pub fn may_have_hooks(recorded: Option<&ChartStatus>) -> bool {
-    recorded.is_some_and(|chart| !chart.digest.is_empty() || !chart.running.is_empty())
+    recorded.is_some_and(|chart| !chart.running.is_empty() || (!chart.digest.is_empty() && !chart.without_hooks))
+}
+
+/// Records that a chart is applied as it renders now, with all of its hooks.
+pub fn complete(chart: &mut ChartStatus, rendering: &str, hooks: &[HelmHook]) {
+    rendering.clone_into(&mut chart.digest);
+    chart.running.clear();
+    chart.without_hooks = hooks.is_empty();
+    if chart.without_hooks {
+        chart.hooks.retain(|run| run.event == TEST);
+    }
 }
 
 /// Digest of all that a chart rendered to.

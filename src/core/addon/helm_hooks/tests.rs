@@ -76,6 +76,12 @@ fn what_changes_is_known_from_the_record() {
         ("its tests ran, and somebody deleted it", Some(chart("", "")), false, Some(Change::Install)),
         ("applied", Some(chart("r2", "")), true, None),
         ("changed", Some(chart("r1", "")), true, Some(Change::Upgrade)),
+        (
+            "had no hooks, and has some now",
+            Some(ChartStatus { without_hooks: true, ..chart("r1", "") }),
+            true,
+            Some(Change::Upgrade),
+        ),
         ("in the middle of an upgrade", Some(chart("r1", "upgrade")), false, Some(Change::Upgrade)),
         (
             "back to what was applied, from an upgrade's middle",
@@ -99,12 +105,30 @@ fn a_chart_that_goes_is_asked_for_hooks_where_its_record_tells_of_any() {
         ("it has none", None, false),
         ("it has tests alone", Some(chart("", "")), false),
         ("applied", Some(chart("r1", "")), true),
+        ("applied without any", Some(ChartStatus { without_hooks: true, ..chart("r1", "") }), false),
+        ("gets its first ones", Some(ChartStatus { without_hooks: true, ..chart("r1", "upgrade") }), true),
         ("in the middle of the install", Some(chart("", "install")), true),
         ("in the middle of an upgrade", Some(chart("r1", "upgrade")), true),
         ("in the middle of its removal", Some(chart("", "delete")), true),
     ] {
         assert_eq!(may_have_hooks(recorded.as_ref()), expected, "{name}");
     }
+}
+
+#[test]
+fn a_chart_that_is_applied_is_recorded_with_its_hooks_or_without() {
+    let hook = job("");
+    let runs = ["pre-upgrade", TEST].map(|event| entry(&hook, event, "r1"));
+    let before =
+        ChartStatus { digest: "r1".into(), running: "upgrade".into(), hooks: runs.into(), ..ChartStatus::default() };
+    let after = |hooks: &[HelmHook]| {
+        let mut chart = before.clone();
+        complete(&mut chart, "r2", hooks);
+        assert_eq!((chart.digest.as_str(), chart.running.as_str()), ("r2", ""));
+        (chart.without_hooks, chart.hooks.into_iter().map(|run| run.event).collect::<Vec<_>>())
+    };
+    assert_eq!(after(std::slice::from_ref(&hook)), (false, vec!["pre-upgrade".to_owned(), TEST.to_owned()]));
+    assert_eq!(after(&[]), (true, vec![TEST.to_owned()]), "it lost its hooks");
 }
 
 #[test]
