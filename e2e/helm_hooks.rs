@@ -199,6 +199,33 @@ async fn a_chart_that_goes_runs_its_hooks_too() {
 }
 
 #[tokio::test]
+async fn a_chart_of_nothing_but_hooks_runs_those_of_its_removal() {
+    let Some(w) = Workload::new().await else { return };
+    let hooks = [hook(&w, "ConfigMap", "came", "post-install", ""), hook(&w, "ConfigMap", "went", "pre-delete", "")];
+    let t = World::new("helmonly").await;
+    w.kubeconfig(&t, "c").await;
+    let repo = t.repo();
+    repo.write("stacks/docker/x/clusteraddon.yaml", STAGES);
+    w.chart(&repo, "cni", &[], "{}");
+    write(&repo, "hooks", &hooks.concat());
+    repo.release("docker-x-1-34-v1", CLASS);
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    t.apply(&cluster("c", "docker-x-1-34-v1")).await;
+    ready(&t, "c", "docker-x-1-34-v1").await;
+    w.has("came", "a", "b").await;
+    assert!(w.map("went").await.is_none());
+
+    let stages = "addonStages:\n  BeforeClusterUpgrade: [{name: cni, action: delete}]\n";
+    repo.write("stacks/docker/x/clusteraddon.yaml", stages);
+    upgrades(&t, &repo).await;
+    let status = ready(&t, "c", "docker-x-1-34-v2").await.status.unwrap();
+    assert_eq!(status.charts, []);
+    w.has("went", "a", "b").await;
+}
+
+#[tokio::test]
 async fn a_chart_whose_objects_are_gone_when_the_operator_is_killed_runs_its_hooks_all_the_same() {
     let Some(w) = Workload::new().await else { return };
     let t = World::new("helmkill").await;

@@ -41,8 +41,10 @@ impl Work<'_> {
             return Ok(Holds::NotYet(format!("nothing is deleted while {}", trouble.message)));
         }
         let deletes = Change::Delete.as_str();
-        let has_begun = facts.charts.iter().any(|chart| chart.name == stage && chart.running == deletes);
-        if doomed.is_empty() && !has_begun {
+        let recorded = facts.charts.iter().find(|chart| chart.name == stage);
+        let has_begun = recorded.is_some_and(|chart| chart.running == deletes);
+        // A chart may have nothing but hooks.
+        if doomed.is_empty() && !may_have_hooks(recorded) {
             facts.charts.retain(|chart| chart.name != stage);
             return Ok(Holds::Yes);
         }
@@ -50,9 +52,9 @@ impl Work<'_> {
             Ok(chart) => chart,
             Err(trouble) => return Ok(Holds::NotYet(trouble.message)),
         };
-        let recorded = facts.charts.iter().find(|chart| chart.name == stage);
         // Before the Cluster goes there is no time to wait for what runs for a change of the chart.
         let is_end = self.pass.cluster.deleting;
+        let recorded = facts.charts.iter().find(|chart| chart.name == stage);
         let hooks = recorded.filter(|_| !is_end).map(|chart| chart.hooks.iter().filter(|run| is_under_way(run)));
         let hooks: Vec<HelmHookStatus> = hooks.into_iter().flatten().cloned().collect();
         if (!chart.hooks.is_empty() || !hooks.is_empty()) && !has_begun {
