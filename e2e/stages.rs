@@ -510,3 +510,28 @@ async fn a_status_that_is_lost_in_an_upgrade_leaves_nothing_behind() {
     s.w.gone("old").await;
     assert!(s.w.map("a").await.is_some() && s.w.map("b").await.is_some());
 }
+
+#[tokio::test]
+async fn a_stage_that_deletes_leaves_what_a_later_stage_applies() {
+    let first = |_: &str| format!("addonStages:\n  {NEW}: [{{name: old, action: apply}}]\n");
+    let Some(s) = Scene::of("takesover", first, &["old"]).await else { return };
+    s.w.chart(&s.repo, "old", &["moves", "goes"], "{version: one}");
+    s.repo.release(V2, CLASS);
+    s.t.look_again("x").await;
+    s.t.release_ready(V2).await;
+    s.w.kubeconfig(&s.t, "c").await;
+    s.t.apply(&cluster("c", V2)).await;
+    ready(&s.t, "c", V2).await;
+    let uid = s.w.map("moves").await.unwrap()["metadata"]["uid"].clone();
+
+    let stages = "addonStages:\n  BeforeClusterUpgrade: [{name: old, action: delete}, {name: new, action: apply}]\n";
+    s.repo.write("stacks/docker/x/clusteraddon.yaml", stages);
+    s.w.chart(&s.repo, "new", &["moves", "comes"], "{version: two}");
+    s.repo.release(V3, CLASS);
+    s.move_to(V3).await;
+    ready(&s.t, "c", V3).await;
+    s.w.gone("goes").await;
+    s.w.has("comes", "version", "two").await;
+    s.w.has("moves", "version", "two").await;
+    assert_eq!(s.w.map("moves").await.unwrap()["metadata"]["uid"], uid, "it was deleted and made anew");
+}

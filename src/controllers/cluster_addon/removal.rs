@@ -35,10 +35,19 @@ impl Work<'_> {
             let message = format!("nothing is deleted while {key} can't be read: {}", error.unwrap_or_default());
             return Ok(Holds::NotYet(message));
         }
-        let doomed: Vec<ObjectKey> = delivered.plan.prune.delete.iter().filter(is_of_stage).cloned().collect();
+        let mut doomed: Vec<ObjectKey> = delivered.plan.prune.delete.iter().filter(is_of_stage).cloned().collect();
         if let (false, Some(trouble)) = (doomed.is_empty(), &self.missing) {
             // They may have moved to it.
             return Ok(Holds::NotYet(format!("nothing is deleted while {}", trouble.message)));
+        }
+        // Before the Cluster goes nothing is applied any more.
+        if !doomed.is_empty() && !self.pass.cluster.deleting {
+            match self.held_by_others(Some(stage), facts).await {
+                Ok(kept) => doomed.retain(|key| !kept.contains(key)),
+                Err(trouble) => {
+                    return Ok(Holds::NotYet(format!("nothing is deleted while {}", trouble.message)));
+                }
+            }
         }
         let deletes = Change::Delete.as_str();
         let recorded = facts.charts.iter().find(|chart| chart.name == stage);
@@ -112,6 +121,22 @@ impl Work<'_> {
         }
     }
 
+    /// What the charts hold that stages apply whose turn was not yet, or is in another hook, but for this one. What is wanted
+    /// by now the plan knows.
+    async fn held_by_others(&mut self, but: Option<&str>, facts: &AddonFacts) -> Result<BTreeSet<ObjectKey>, Trouble> {
+        let applied = wanted(&facts.stages);
+        let mut kept = BTreeSet::new();
+        for chart in applied_by_some_hook(self.config, &facts.stages) {
+            if but == Some(chart) || applied.iter().any(|name| name == chart) {
+                continue;
+            }
+            let rendered = self.render(chart).await?;
+            let (desired, _) = self.delivery.desired(rendered.manifests).await;
+            kept.extend(desired.into_iter().map(|object| object.manifest.key));
+        }
+        Ok(kept)
+    }
+
     /// Runs the hooks of an event; what stands in the way.
     async fn run_for_removal(
         &mut self,
@@ -155,7 +180,6 @@ impl Work<'_> {
         facts.retained.retain(|row| delete.contains(&key_of(row)) || unread.contains(&key_of(row)));
         facts.retained.extend(leftover(retain, &delivered.live, &recorded));
         facts.resources.retain(|row| !retain.contains(&key_of(row)));
-        let applied = wanted(&facts.stages);
         let by_some_hook = applied_by_some_hook(self.config, &facts.stages);
         facts.charts.retain(|chart| by_some_hook.contains(chart.name.as_str()));
         if delete.is_empty() || !delivered.hooks.is_empty() {
@@ -166,23 +190,14 @@ impl Work<'_> {
         if !facts.resources.iter().filter(is_wanted).all(settled) {
             return Ok(());
         }
-        let mut kept: BTreeSet<ObjectKey> = BTreeSet::new();
-        for chart in by_some_hook {
-            if applied.iter().any(|name| name == chart) {
-                continue;
+        let mut kept = match self.held_by_others(None, facts).await {
+            Ok(kept) => kept,
+            // What it holds is not known: nothing goes.
+            Err(trouble) => {
+                facts.templated = StepState::Failed(trouble);
+                return Ok(());
             }
-            match self.render(chart).await {
-                Ok(rendered) => {
-                    let (desired, _) = self.delivery.desired(rendered.manifests).await;
-                    kept.extend(desired.into_iter().map(|object| object.manifest.key));
-                }
-                // What it holds is not known: nothing goes.
-                Err(trouble) => {
-                    facts.templated = StepState::Failed(trouble);
-                    return Ok(());
-                }
-            }
-        }
+        };
         let untouched = untouched(&facts.stages);
         let of_untouched = facts.resources.iter().filter(|row| untouched.contains(row.stage.as_str()));
         kept.extend(of_untouched.map(key_of));
