@@ -247,7 +247,7 @@ async fn stages_wait_for_their_turn_and_an_upgrade_leaves_nothing_behind() {
 
 /// As where an APIService of the workload cluster is down.
 #[tokio::test]
-async fn an_upgrade_that_an_error_ends_is_not_told_to_be_ready() {
+async fn what_is_left_and_cannot_be_read_holds_no_upgrade_and_is_told() {
     let Some(w) = Workload::new().await else { return };
     let t = World::new("apiservice").await;
     let proxy = Proxy::start(w.client.clone(), t.dir()).await;
@@ -276,11 +276,25 @@ async fn an_upgrade_that_an_error_ends_is_not_told_to_be_ready() {
     t.ready("x", "v2, v1").await;
     let change = json!({"spec": {"topology": {"class": "docker-x-1-34-v2"}}});
     t.change("user", ("cluster.x-k8s.io/v1beta1", "Cluster", "c"), change).await;
-    let message = says(&t, "c", ConditionType::Ready, "ApplyFailed").await;
-    assert!(message.contains("asking for kind NetworkPolicy of networking.k8s.io/v1"), "{message}");
+    w.has("cni", "version", "two").await;
+    let message = says(&t, "c", ConditionType::Ready, "FailedToApplyObjects").await;
+    assert!(message.contains("NetworkPolicy kube-system/") && message.contains("can't be read: "), "{message}");
+    addon(&t, "c", "to have done all stages", |addon| {
+        check(addon.spec.cluster_stack == "docker-x-1-34-v2", &addon.spec)
+    })
+    .await;
+    let policies = ApiResource::from_gvk(&GroupVersionKind::gvk("networking.k8s.io", "v1", "NetworkPolicy"));
+    let policies: Api<DynamicObject> = Api::namespaced_with(w.client.clone(), "kube-system", &policies);
+    let name = format!("{}-old", w.prefix);
+    assert!(policies.get_opt(&name).await.unwrap().is_some());
     proxy.set(Weather::Fair);
     look_again(&t, "c").await;
     ready(&t, "c", "docker-x-1-34-v2").await;
+    wait_for("the NetworkPolicy to go", || async {
+        let left = policies.get_opt(&name).await.map_err(|e| e.to_string())?;
+        check(left.is_none(), left.map(|policy| policy.name_any()))
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use tracing::Span;
 
 use self::again::{may_know_more_soon, next};
 use self::reports::write_status;
-use super::delivery::{self, Delivery, as_recorded, hold_unreadable, is_unseen, leftover, rows};
+use super::delivery::{self, Delivery, as_recorded, hold_unreadable, is_unseen, leftover, rows, tell_unread};
 use super::memory::Inventory;
 use super::origin::{Origin, own_demand};
 use super::owned::owners;
@@ -469,6 +469,7 @@ impl Pass<'_> {
     ) -> Result<(), Error> {
         facts.retained = leftover(&plan.prune.retain, live, recorded);
         facts.retained.extend(as_recorded(&plan.prune.unread, recorded));
+        tell_unread(&mut facts.retained, live);
         let all_synced = facts.resources.iter().all(|row| row.status == ResourceStatus::Synced);
         let waiting = leftover(&plan.prune.delete, live, recorded);
         if waiting.is_empty() {

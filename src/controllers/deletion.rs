@@ -326,7 +326,11 @@ fn row_of_target(target: &Target) -> Row {
 
 /// How to ask for the objects of an inventory on the management cluster.
 pub(super) async fn targets(rows: &[Row], ctx: &Context) -> Result<Vec<Target>, Error> {
-    delivery::targets(rows, &ctx.clients.own(), &ctx.kinds).await
+    let (targets, unasked) = delivery::targets(rows, &ctx.clients.own(), &ctx.kinds).await;
+    match unasked.into_iter().next() {
+        Some((key, error)) => Err(error).doing(|| format!("asking for the kind of {key}")),
+        None => Ok(targets),
+    }
 }
 
 async fn say(release: &ClusterStackRelease, ctx: &Context, trouble: Trouble) -> Result<(), Error> {

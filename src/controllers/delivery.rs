@@ -115,10 +115,12 @@ impl<'a> Delivery<'a> {
             .filter(|row| !desired.iter().any(|d| d.manifest.key == key_of(row)))
             .cloned()
             .collect();
-        targets.extend(self::targets(&rest, &self.discovery, self.kinds).await?);
+        let (known, unasked) = self::targets(&rest, &self.discovery, self.kinds).await;
+        targets.extend(known);
         let without_inventory = is_unproved(recorded);
         let lists = if without_inventory { Lists::All } else { Lists::OfSeveral };
         let mut live = observe::live(&self.client, &self.owner, &targets, lists).await;
+        live.unreadable.extend(unasked);
         if let (Some(memory), true) = (memory, without_inventory) {
             self.find_lost(&mut live, memory).await?;
         }
@@ -270,26 +272,54 @@ pub(super) fn hold_unreadable(desired: &mut [Desired], live: &Live) {
     }
 }
 
-/// How to ask for the objects of an inventory. A kind that is no longer served has no objects, if that is certain.
-pub(super) async fn targets(rows: &[Row], client: &Client, kinds: &Kinds) -> Result<Vec<Target>, Error> {
-    let mut targets = Vec::with_capacity(rows.len());
+/// How to ask for the objects of an inventory, and why that is not known of the others: what serves their kind is down. A kind
+/// that is no longer served has no objects, if that is certain.
+pub(super) async fn targets(
+    rows: &[Row],
+    client: &Client,
+    kinds: &Kinds,
+) -> (Vec<Target>, BTreeMap<ObjectKey, kube::Error>) {
+    let (mut targets, mut unasked) = (Vec::with_capacity(rows.len()), BTreeMap::new());
     for row in rows {
-        let api_version = join_api_version(&row.group, &row.version);
-        let exact = kinds.get(client, &api_version, &row.kind).await;
-        let kind = match exact.doing(|| format!("asking for kind {} of {api_version}", row.kind))? {
-            Some(kind) => Some(kind),
-            // The version in which it was applied may be gone, the kind still served.
-            None => match kinds.certain(client, &row.group, &row.kind).await {
-                // Who may not see definitions takes discovery's word.
-                Err(kube::Error::Api(status)) if status.code == 403 => None,
-                found => found.doing(|| format!("asking for kind {} of group {}", row.kind, row.group))?,
-            },
-        };
-        if let Some(kind) = kind {
-            targets.push(Target { key: key_of(row), kind });
+        match kind_of(row, client, kinds).await {
+            Ok(Some(kind)) => targets.push(Target { key: key_of(row), kind }),
+            Ok(None) => {}
+            Err(error) => {
+                unasked.insert(key_of(row), error);
+            }
         }
     }
-    Ok(targets)
+    (targets, unasked)
+}
+
+async fn kind_of(row: &Row, client: &Client, kinds: &Kinds) -> Result<Option<Kind>, kube::Error> {
+    if let Some(kind) = kinds.get(client, &join_api_version(&row.group, &row.version), &row.kind).await? {
+        return Ok(Some(kind));
+    }
+    // The version in which it was applied may be gone, the kind still served.
+    match kinds.certain(client, &row.group, &row.kind).await {
+        // Who may not see definitions takes discovery's word.
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),
+        found => found,
+    }
+}
+
+/// What the rows of objects say that nobody wants any more and that can't be read.
+const UNREAD: &str = "can't be read: ";
+
+/// Says in the rows of such objects why, and no longer of those that can be read. They stay until it is known what became of
+/// them.
+pub(super) fn tell_unread(rows: &mut [Row], live: &Live) {
+    for row in rows {
+        let key = key_of(row);
+        if let Some(error) = live.unreadable.get(&key) {
+            refused(row, Reason::ApplyFailed, &format!("{UNREAD}{}", apply::refusal(error).message));
+            row.health.clear();
+        } else if row.error.starts_with(UNREAD) {
+            (row.reason, row.error) = (None, String::new());
+            healthy(row, live.objects.get(&key));
+        }
+    }
 }
 
 /// Inventory rows of live objects that nobody wants any more. Each tells of its object what `recorded` does: a row that says

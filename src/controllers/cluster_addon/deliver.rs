@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::super::Error;
-use super::super::delivery::{about_to_apply, hold_unreadable, leftover, rows};
+use super::super::delivery::{about_to_apply, hold_unreadable, leftover, rows, tell_unread};
 use super::helm_hooks::{self, Ran};
 use super::work::{Work, of_stage};
 use crate::api::cluster_addon::{ChartStatus, StageAction, StagePhase, StageStatus};
@@ -235,7 +235,9 @@ impl Work<'_> {
         let has_definitions = self.forget_kinds(&plan, &outcomes);
         self.note(&plan, &outcomes, &want.kinds).await;
         self.pass.follow((self.workload, &self.delivery.owner), (&plan, &outcomes), (&want.kinds, &live));
-        let carried = carried(&facts.resources, &plan, &live);
+        let mut carried = carried(&facts.resources, &plan, &live);
+        tell_unread(&mut carried, &live);
+        tell_unread(&mut facts.retained, &live);
         facts.resources = rows(&plan, outcomes, &live, &facts.resources);
         let chart_of: BTreeMap<&ObjectKey, &str> =
             want.items.iter().map(|item| (&item.object.manifest.key, item.chart.as_str())).collect();
@@ -301,7 +303,9 @@ impl Work<'_> {
                 is_free = true;
                 continue;
             }
+            let unread = &delivered.plan.prune.unread;
             let is_synced = |row: &Row| row.stage != chart.name || row.status == ResourceStatus::Synced;
+            let is_synced = |row: &Row| is_synced(row) || unread.contains(&key_of(row));
             if ran == Ran::Done {
                 if !facts.resources.iter().all(is_synced) {
                     continue;

@@ -85,7 +85,7 @@ impl Work<'_> {
             }
             // What comes back is new.
             facts.charts.retain(|chart| chart.name != stage || !chart.running.is_empty());
-            let failed = self.delete(&rows, &delivered.live).await?;
+            let failed = self.delete(&rows, &delivered.live).await;
             let names: Vec<String> = rows.iter().take(5).map(row_name).collect();
             return Ok(Holds::NotYet(match failed {
                 Some(refusal) => refusal,
@@ -155,10 +155,12 @@ impl Work<'_> {
     }
 
     /// Deletes objects; the first refusal.
-    async fn delete(&self, rows: &[Row], live: &Live) -> Result<Option<String>, Error> {
+    async fn delete(&self, rows: &[Row], live: &Live) -> Option<String> {
         let client = &self.workload.client;
-        let mut refused = None;
-        for target in targets(rows, client, &self.workload.kinds).await? {
+        let (targets, unasked) = targets(rows, client, &self.workload.kinds).await;
+        let unasked = unasked.iter().next();
+        let mut refused = unasked.map(|(key, error)| format!("{key}: {}", apply::refusal(error).message));
+        for target in targets {
             let Some(object) = live.objects.get(&target.key).filter(|object| !is_going(object)) else { continue };
             match apply::delete(client, &target.kind, &target.key, object).await {
                 Ok(()) => {
@@ -169,7 +171,7 @@ impl Work<'_> {
                 Err(refusal) => refused = refused.or(Some(format!("{}: {}", target.key, refusal.message))),
             }
         }
-        Ok(refused)
+        refused
     }
 
     /// Deletes what no stage of any hook has any more, once all that the release has is applied and healthy.
@@ -185,7 +187,7 @@ impl Work<'_> {
         if delete.is_empty() || !delivered.hooks.is_empty() {
             return Ok(());
         }
-        let is_wanted = |row: &&Row| !delete.contains(&key_of(row));
+        let is_wanted = |row: &&Row| !delete.contains(&key_of(row)) && !unread.contains(&key_of(row));
         let settled = |row: &Row| row.status == ResourceStatus::Synced && row.health == "Current";
         if !facts.resources.iter().filter(is_wanted).all(settled) {
             return Ok(());
@@ -210,7 +212,7 @@ impl Work<'_> {
             .into_iter()
             .filter(|row| !kept.contains(&key_of(row)) && !is_of_hook(&key_of(row)))
             .collect();
-        let refused = self.delete(&doomed, &delivered.live).await?;
+        let refused = self.delete(&doomed, &delivered.live).await;
         let is_doomed = |row: &Row| doomed.iter().any(|gone| key_of(gone) == key_of(row));
         facts.resources.retain(|row| !is_doomed(row));
         facts.retained.retain(|row| !is_doomed(row));

@@ -19,6 +19,7 @@ use crate::core::addon::helm_hooks::TEST;
 use crate::core::addon::stages::{current, definition, enter, start, wanted};
 use crate::core::addon::values::{self, ValuesError};
 use crate::core::addon_config::{AddonConfig, WaitFor};
+use crate::core::plan::key_of;
 use crate::core::retry::ErrorClass;
 use crate::core::status::{AddonFacts, StepState, Trouble, row_name};
 use crate::io::apply;
@@ -274,8 +275,13 @@ fn applied(stage: &str, delivered: &Delivered, rows: &[Row]) -> Holds {
     if let Some(Ran::Waits(message) | Ran::Failed(message)) = delivered.hooks.get(stage) {
         return Holds::NotYet(message.clone());
     }
-    let failed: Vec<&Row> =
-        rows.iter().filter(|row| row.stage == stage && row.status == ResourceStatus::NotSynced).collect();
+    // What it had before and can't be read may be gone since long: nobody waits for it.
+    let is_wanted = |row: &&Row| !delivered.plan.prune.unread.contains(&key_of(row));
+    let failed: Vec<&Row> = rows
+        .iter()
+        .filter(|row| row.stage == stage && row.status == ResourceStatus::NotSynced)
+        .filter(is_wanted)
+        .collect();
     match failed.first() {
         None => Holds::Yes,
         Some(row) => Holds::NotYet(format!("{} not synced, {}: {}", failed.len(), row_name(row), row.error)),
