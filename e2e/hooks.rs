@@ -423,6 +423,61 @@ async fn values_that_are_deleted_with_a_cluster_hold_nothing_that_goes_before_it
     t.change("user", (CLUSTER, "Cluster", "c"), json!({"metadata": {"finalizers": null}})).await;
 }
 
+#[tokio::test]
+async fn a_cluster_that_is_deleted_in_the_middle_of_an_upgrade_runs_the_stages_of_both_releases() {
+    let Some(plane) = workload().await else { return };
+    let (far, prefix) = (plane.client().await, unique("middle"));
+    let t = World::new("middle").await;
+    let repo = t.repo();
+    write_ending(&repo, &prefix);
+    let hook = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {prefix}-hook, annotations: {{helm.sh/hook: pre-delete}}}}\n"
+    );
+    repo.write("stacks/docker/x/cluster-addon/ingress/templates/hook.yaml", &hook);
+    repo.release(V1, CLASS);
+    let free = free_address();
+    let extension = Extension::start_with(&t, &format!("https://{free}"), &["--hook-deletion-deadline", "2m"]).await;
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    crate::addon::kubeconfig(&t, "c", &std::fs::read_to_string(&plane.kubeconfig).unwrap()).await;
+    let mut held = cluster("c", V1);
+    held["metadata"]["finalizers"] = json!(["example.com/held"]);
+    t.apply(&held).await;
+    crate::addon::ready(&t, "c", V1).await;
+
+    // The new release knows nothing of the ingress, and its first stage waits.
+    let waits = format!(
+        "waitForPreCondition: {{objects: [{{key: gate, apiVersion: v1, kind: ConfigMap, name: {prefix}-gate, namespace: default}}], conditions: \"true\"}}"
+    );
+    let stages = format!(
+        "addonStages:\n  BeforeClusterUpgrade: [{{name: other, action: apply, {waits}}}]\n  \
+         BeforeClusterDelete: [{{name: other, action: delete}}]\n"
+    );
+    repo.write("stacks/docker/x/clusteraddon.yaml", &stages);
+    for chart in ["net", "ingress"] {
+        std::fs::remove_dir_all(repo.dir().join(format!("stacks/docker/x/cluster-addon/{chart}"))).unwrap();
+    }
+    repo.release(V2, CLASS);
+    t.look_again("x").await;
+    t.ready("x", "v2, v1").await;
+    t.change("user", (CLUSTER, "Cluster", "c"), json!({"spec": {"topology": {"class": V2}}})).await;
+    crate::addon::addon(&t, "c", "to wait in the upgrade", |addon| {
+        let status = addon.status.clone().unwrap_or_default();
+        check(status.release == V2 && status.stages.len() == 1, &status)
+    })
+    .await;
+    t.delete(CLUSTER, "Cluster", "c").await;
+    wait_for("the deletion to be free", || async {
+        let answer = extension.call("BeforeClusterDelete", "before-cluster-delete", &named(&t, "c"), "").await;
+        check(answer["retryAfterSeconds"] == 0, &answer)
+    })
+    .await;
+    for (name, expected) in [("net-c", false), ("ingress-c", false), ("other-c", false), ("hook", true)] {
+        assert_eq!(is_there(&far, &format!("{prefix}-{name}")).await, expected, "{name}");
+    }
+    t.change("user", (CLUSTER, "Cluster", "c"), json!({"metadata": {"finalizers": null}})).await;
+}
+
 /// As `kubectl delete --cascade=foreground` of the Cluster does it: what the Cluster owns is deleted first.
 #[tokio::test]
 async fn a_cluster_addon_that_is_deleted_first_stays_for_its_stages_and_never_for_long() {

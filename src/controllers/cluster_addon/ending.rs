@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
 
-use super::super::Error;
 use super::super::deletion::has_finalizer;
+use super::super::{Error, cluster_stack_release};
 use super::deliver::Delivered;
 use super::work::{Turn, Work};
 use super::{Pass, is_of_its_cluster, release_of};
@@ -18,11 +19,13 @@ use crate::api::cluster_addon::StageOutcome;
 use crate::api::condition::Reason;
 use crate::core::addon::essential;
 use crate::core::addon::hooks::{self, Seen};
-use crate::core::addon::stages::{self, current, enter, leave, start, title};
+use crate::core::addon::stages::{self, current, enter, leave, left_behind, start, title, with_deletions_of};
 use crate::core::addon_config::{AddonConfig, Hook};
 use crate::core::manifest::ObjectKey;
 use crate::core::plan::{self, key_of};
-use crate::core::status::{AddonFacts, StepState};
+use crate::core::retry::ErrorClass;
+use crate::core::status::{AddonFacts, StepState, Trouble};
+use crate::io::release::FetchedRelease;
 
 impl Pass<'_> {
     /// Whether Cluster API asked for what comes before the deletion.
@@ -49,23 +52,49 @@ impl Pass<'_> {
         if !is_held || !stays(None) {
             return false;
         }
-        let config = self.release().await.ok().map(|release| stages::of_charts(release.bundle.addon.as_ref()));
-        stays(config.as_ref())
+        let ending = self.ending().await.ok();
+        stays(ending.as_ref().map(|ending| &ending.config))
+    }
+
+    /// The stages of the release that the Cluster names, and those of releases that an upgrade came from which was not done: of
+    /// their addons some may be there yet.
+    async fn ending(&self) -> Result<Ending, Trouble> {
+        let mut releases = vec![self.release().await?];
+        let namespace = self.cluster.class.as_ref().map(|class| class.0.as_str()).unwrap_or_default();
+        let name = releases[0].bundle.name.object_name();
+        let status = self.addon.status.clone().unwrap_or_default();
+        for name in left_behind(&name, &self.addon.spec, &status) {
+            // One that is gone said what it said.
+            let place = ObjectRef::new(&name).within(namespace);
+            let Some(release) = self.ctx.stack_releases.get(&place) else { continue };
+            match cluster_stack_release::fetched(&release, self.ctx).await {
+                Ok(release) => releases.push(release),
+                Err(trouble) if trouble.class == ErrorClass::Transient => return Err(trouble),
+                Err(trouble) => {
+                    let why = trouble.message;
+                    tracing::warn!(release = name, why, "its stages before the deletion of a Cluster are not known");
+                }
+            }
+        }
+        let configs: Vec<AddonConfig> =
+            releases.iter().map(|release| stages::of_charts(release.bundle.addon.as_ref())).collect();
+        let config = with_deletions_of(&configs[0], &configs[1..]);
+        Ok(Ending { releases, config })
     }
 
     /// Runs the stages of BeforeClusterDelete as far as they come.
     pub(super) async fn before_deletion(&self, facts: &mut AddonFacts) -> Result<(), Error> {
-        let release = match self.release().await {
-            Ok(release) => release,
+        let ending = match self.ending().await {
+            Ok(ending) => ending,
             Err(trouble) => {
                 facts.downloaded = StepState::Failed(trouble);
                 return Ok(());
             }
         };
         facts.downloaded = StepState::Done(String::new());
-        let config = stages::of_charts(release.bundle.addon.as_ref());
+        let Ending { releases, config } = &ending;
         let previous = self.addon.status.clone().unwrap_or_default();
-        facts.stages = stages::before_deletion(&previous, &config, Timestamp::now());
+        facts.stages = stages::before_deletion(&previous, config, Timestamp::now());
         self.skip(facts).await;
         let Some(turn) = current(&facts.stages) else { return Ok(()) };
         let workload = match self.workload(false).await {
@@ -74,21 +103,27 @@ impl Pass<'_> {
             Err(trouble) => {
                 let phase = facts.stages[turn].phase;
                 enter(&mut facts.stages[turn], phase, &trouble.message, Timestamp::now());
-                while self.leaves(&config, &trouble.message, facts).await {}
+                while self.leaves(config, &trouble.message, facts).await {}
                 facts.reachable = StepState::Failed(trouble);
                 return Ok(());
             }
         };
         facts.reachable = StepState::Done(String::new());
         let delivery = self.delivery(&workload);
-        Work::new(self, &release, &config, &workload, delivery).end(facts).await
+        Work::new(self, &releases[0], config, &workload, delivery).end(releases, facts).await
     }
 }
 
-impl Work<'_> {
+/// What is done before the deletion of a Cluster, and the releases that say so: that of the Cluster first.
+struct Ending {
+    releases: Vec<FetchedRelease>,
+    config: AddonConfig,
+}
+
+impl<'a> Work<'a> {
     /// Deletes what the stages name, one after the other. The inventory tells what is of a stage; its chart is rendered for
     /// the hooks around it alone.
-    async fn end(&mut self, facts: &mut AddonFacts) -> Result<(), Error> {
+    async fn end(&mut self, releases: &'a [FetchedRelease], facts: &mut AddonFacts) -> Result<(), Error> {
         let nothing = (&[][..], &BTreeMap::new());
         let live = self.delivery.observe(nothing, (&facts.resources, &[]), None).await?;
         let keys: Vec<ObjectKey> = facts.resources.iter().map(key_of).collect();
@@ -103,6 +138,13 @@ impl Work<'_> {
                 continue;
             }
             start(&mut facts.stages[turn], Timestamp::now());
+            let has_it = |release: &&FetchedRelease| {
+                let config = stages::of_charts(release.bundle.addon.as_ref());
+                config.of(Hook::BeforeClusterDelete).iter().any(|stage| stage.name == facts.stages[turn].name)
+            };
+            if let Some(release) = releases.iter().find(has_it) {
+                self.release = release;
+            }
             if self.refuse(turn, &delivered, facts).await {
                 continue;
             }

@@ -51,7 +51,8 @@ pub(super) enum Holds {
 /// The work of one pass.
 pub(super) struct Work<'a> {
     pub(super) pass: &'a Pass<'a>,
-    release: &'a FetchedRelease,
+    /// Of which charts are rendered.
+    pub(super) release: &'a FetchedRelease,
     pub(super) config: &'a AddonConfig,
     pub(super) workload: &'a Workload,
     pub(super) delivery: Delivery<'a>,

@@ -94,6 +94,32 @@ pub fn before_deletion(status: &ClusterAddonStatus, config: &AddonConfig, now: T
     entries(config.of(hook), hook, &status.stages, now)
 }
 
+/// The releases of which something may be in the cluster beside what this one brought: those that an upgrade came from which was
+/// not done yet, the latest first.
+pub fn left_behind(release: &str, spec: &ClusterAddonSpec, status: &ClusterAddonStatus) -> Vec<String> {
+    let plain = |name: &str| name.replace('.', "-");
+    let mut names: Vec<String> = Vec::new();
+    for name in [&status.release, &spec.cluster_stack].map(|name| plain(name)) {
+        if !name.is_empty() && name != plain(release) && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// What a release says, and behind it the stages before a deletion that only releases before it have: what they brought may be
+/// there yet. Of a stage that several have the first one has the say.
+pub fn with_deletions_of<'a>(config: &AddonConfig, before: impl IntoIterator<Item = &'a AddonConfig>) -> AddonConfig {
+    let mut all = config.clone();
+    let stages = all.stages.entry(Hook::BeforeClusterDelete).or_default();
+    for stage in before.into_iter().flat_map(|config| config.of(Hook::BeforeClusterDelete)) {
+        if !stages.iter().any(|known| known.name == stage.name) {
+            stages.push(stage.clone());
+        }
+    }
+    all
+}
+
 fn entries<'a>(
     stages: impl IntoIterator<Item = &'a Stage>,
     hook: Hook,

@@ -258,3 +258,26 @@ fn the_stages_of_a_deletion_are_its_own_and_go_on_where_they_were() {
     let upgrade = progress(&spec("r1"), &ClusterAddonStatus::default(), &target("r2", "v1", true), &config, now());
     assert!(upgrade.iter().all(|stage| stage.name != "ingress"));
 }
+
+#[test]
+fn what_an_upgrade_left_behind_is_deleted_before_its_cluster_too() {
+    for (name, release, spec_of, status_of, expected) in [
+        ("all is of one release", "r2", "r2", "r2", vec![]),
+        ("in the middle of an upgrade", "r2", "r1", "r2", vec!["r1"]),
+        ("moved on before the upgrade was done", "r3", "r1", "r2", vec!["r2", "r1"]),
+        ("moved back", "r1", "r1", "r2", vec!["r2"]),
+        ("new", "r1", "", "", vec![]),
+        ("the Go operator's spelling", "r-v0-sha-a", "r-v0-sha.a", "r-v0-sha-a", vec![]),
+    ] {
+        assert_eq!(left_behind(release, &spec(spec_of), &status(status_of, "v1", vec![])), expected, "{name}");
+    }
+    let config =
+        |stages: &str| AddonConfig::parse(&format!("addonStages:\n  BeforeClusterDelete: {stages}\n")).unwrap();
+    let new = config("[{name: ingress, action: delete, deadline: 1m}]");
+    let old = config("[{name: ingress, action: delete}, {name: database, action: delete}]");
+    let all = with_deletions_of(&new, [&old]);
+    let names: Vec<_> = all.of(Hook::BeforeClusterDelete).iter().map(|stage| stage.name.as_str()).collect();
+    assert_eq!(names, ["ingress", "database"]);
+    assert_eq!(all.of(Hook::BeforeClusterDelete)[0], new.of(Hook::BeforeClusterDelete)[0]);
+    assert_eq!(with_deletions_of(&new, []), new);
+}
