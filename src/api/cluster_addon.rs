@@ -221,6 +221,11 @@ pub struct ChartStatus {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 16))]
     pub running: String,
+    /// What `running` began with: digests of the release with the values, and of the rendering. A chart renders once for a
+    /// change.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64))]
+    pub begun: String,
     /// Digest of the rendering that was applied with all of its hooks; empty before the first one was.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]

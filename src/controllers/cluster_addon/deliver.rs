@@ -34,13 +34,16 @@ pub(super) struct Rendered {
     pub(super) tests: Vec<HelmHook>,
     /// Those of the objects that come from its `crds/`.
     pub(super) definitions: BTreeSet<ObjectKey>,
+    /// Digest of the release and the values that it was rendered with.
+    pub(super) inputs: String,
 }
 
 impl Rendered {
     /// As a chart of that stage.
     pub(super) fn chart(&self, stage: &str) -> Chart {
         let rendering = rendering(&self.manifests, &self.hooks);
-        Chart { name: stage.to_owned(), rendering, hooks: self.hooks.clone() }
+        let (run, inputs) = (rendering.clone(), self.inputs.clone());
+        Chart { name: stage.to_owned(), rendering, inputs, run, hooks: self.hooks.clone() }
     }
 }
 
@@ -50,6 +53,10 @@ pub(super) struct Chart {
     pub(super) name: String,
     /// Digest of what it renders to.
     pub(super) rendering: String,
+    /// Digest of the release and the values that it was rendered with.
+    pub(super) inputs: String,
+    /// Digest of the rendering that its hooks run for.
+    pub(super) run: String,
     /// Its hooks.
     pub(super) hooks: Vec<HelmHook>,
 }
@@ -119,7 +126,7 @@ impl Work<'_> {
         };
         let mut asks_again = true;
         loop {
-            let (mut delivered, changes) = self.bring(&want, facts).await?;
+            let (mut delivered, changes) = self.bring(&mut want, facts).await?;
             if delivered.has_definitions && std::mem::take(&mut asks_again) {
                 // What is served is another by now. Helm renders a chart when its definitions are there, before its hooks.
                 self.rendered.clear();
@@ -189,7 +196,7 @@ impl Work<'_> {
     /// One round: what lives is read, what differs is sent. What each chart with hooks changes, too.
     async fn bring(
         &mut self,
-        want: &Want,
+        want: &mut Want,
         facts: &mut AddonFacts,
     ) -> Result<(Delivered, BTreeMap<String, Change>), Error> {
         let mut desired: Vec<Desired> = want.items.iter().map(|item| item.object.clone()).collect();

@@ -21,7 +21,7 @@ impl Work<'_> {
         change: Change,
         facts: &mut AddonFacts,
     ) -> Result<Option<Ran>, Error> {
-        for run in earlier(records(chart, facts), &runs(&chart.hooks, change, &chart.rendering)) {
+        for run in earlier(records(chart, facts), &runs(&chart.hooks, change, &chart.run)) {
             if let Some(what) = self.finish(&run).await {
                 let message = format!("{} hook, begun before the chart changed: waiting for {what}", run.event);
                 return Ok(Some(Ran::Waits(message)));

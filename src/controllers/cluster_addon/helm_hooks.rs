@@ -43,15 +43,16 @@ pub(super) enum Ran {
 
 /// Records which of the charts with hooks change, and how; all that do.
 pub(super) fn begin(
-    want: &Want,
+    want: &mut Want,
     plan: &Plan,
     live: &Live,
     owner: &Owner,
     facts: &mut AddonFacts,
 ) -> BTreeMap<String, Change> {
     let mut changes = BTreeMap::new();
+    let mut charts = std::mem::take(&mut want.charts);
     let (key, value) = CSO_OWNED_LABEL;
-    for chart in &want.charts {
+    for chart in &mut charts {
         let recorded = facts.charts.iter().find(|known| known.name == chart.name);
         let objects: Vec<_> = want.behind_hooks(&chart.name).collect();
         let is_ours = |object: &Value| owner.is_of(object) || label(object, key) == Some(value);
@@ -73,12 +74,15 @@ pub(super) fn begin(
             // Nothing runs: it is recorded when it is applied.
             continue;
         }
+        chart.run = decide::rendering_of_run(recorded, change, &chart.inputs, &chart.rendering);
         let known = chart_of(chart, facts);
         change.as_str().clone_into(&mut known.running);
-        let runs = decide::runs(&chart.hooks, change, &chart.rendering);
+        known.begun = decide::begun(&chart.inputs, &chart.run);
+        let runs = decide::runs(&chart.hooks, change, &chart.run);
         // What is under way goes to its end, whatever the chart renders to by now.
         known.hooks.retain(|run| run.event == TEST || is_under_way(run) || find(&runs, run).is_some());
     }
+    want.charts = charts;
     changes
 }
 
@@ -97,9 +101,9 @@ pub(super) fn complete(chart: &Chart, facts: &mut AddonFacts) {
 
 /// Whether the objects of a chart wait for its hooks.
 pub(super) fn is_held(chart: &Chart, change: Change, facts: &AddonFacts) -> bool {
-    let runs = decide::runs(&chart.hooks, change, &chart.rendering);
+    let runs = decide::runs(&chart.hooks, change, &chart.run);
     !decide::earlier(records(chart, facts), &runs).is_empty()
-        || !decide::all_done(records(chart, facts), &chart.hooks, &change.before(), &chart.rendering)
+        || !decide::all_done(records(chart, facts), &chart.hooks, &change.before(), &chart.run)
 }
 
 /// The charts whose objects wait for hooks, and what to say of it.
@@ -162,7 +166,7 @@ impl Work<'_> {
         for hook in doomed {
             // A hook that is finished is not run again: that it is finished is kept before its object goes.
             self.keep(facts, &chart.name, event).await?;
-            let entry = entry(hook, event, &chart.rendering);
+            let entry = entry(hook, event, &chart.run);
             let recorded = find(records(chart, facts), &entry).cloned().unwrap_or(entry);
             if let Some(refused) = self.delete_run(hook, &recorded).await
                 && ran == Ran::Done
@@ -197,7 +201,7 @@ impl Work<'_> {
         event: &str,
         facts: &mut AddonFacts,
     ) -> Result<Ran, Error> {
-        let new = entry(hook, event, &chart.rendering);
+        let new = entry(hook, event, &chart.run);
         if find(records(chart, facts), &new).is_some_and(|known| known.phase == HelmHookPhase::Succeeded) {
             return Ok(Ran::Done);
         }

@@ -18,9 +18,9 @@ use crate::core::status::{AddonFacts, StepState, Trouble};
 impl Rendered {
     /// Its tests as the hooks of a chart, for one request: another one runs them anew.
     fn tested(&self, stage: &str, requested: &str) -> Chart {
-        let rendering = self.chart(stage).rendering;
-        let rendering = short_digest(&json!([rendering, requested]));
-        Chart { name: stage.to_owned(), rendering, hooks: self.tests.clone() }
+        let chart = self.chart(stage);
+        let run = short_digest(&json!([chart.rendering, requested]));
+        Chart { run, hooks: self.tests.clone(), ..chart }
     }
 }
 
@@ -58,7 +58,7 @@ impl Work<'_> {
         let chart = |name: &String| self.rendered.get(name).map(|rendered| rendered.tested(name, requested));
         let charts: Vec<Chart> = charts.iter().filter_map(chart).filter(|chart| !chart.hooks.is_empty()).collect();
         for chart in &charts {
-            let runs: Vec<_> = chart.hooks.iter().map(|hook| entry(hook, TEST, &chart.rendering)).collect();
+            let runs: Vec<_> = chart.hooks.iter().map(|hook| entry(hook, TEST, &chart.run)).collect();
             let known = &mut chart_of(chart, facts).hooks;
             known.retain(|run| run.event != TEST || find(&runs, run).is_some());
             let of_chart = |message: String| {

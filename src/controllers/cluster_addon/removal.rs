@@ -10,7 +10,9 @@ use super::work::{Holds, Work, of_stage};
 use crate::api::cluster_addon::{ChartStatus, HelmHookStatus};
 use crate::api::cluster_stack_release::{Resource as Row, ResourceStatus};
 use crate::api::condition::Reason;
-use crate::core::addon::helm_hooks::{Change, is_going, is_hook, is_under_way, may_have_hooks};
+use crate::core::addon::helm_hooks::{
+    Change, begun, is_going, is_hook, is_under_way, may_have_hooks, rendering_of_run,
+};
 use crate::core::addon::stages::{applied_by_some_hook, untouched, wanted};
 use crate::core::manifest::ObjectKey;
 use crate::core::plan::{self, key_of};
@@ -57,19 +59,21 @@ impl Work<'_> {
             facts.charts.retain(|chart| chart.name != stage);
             return Ok(Holds::Yes);
         }
-        let chart = match self.chart_with_hooks(stage, facts).await {
+        let mut chart = match self.chart_with_hooks(stage, facts).await {
             Ok(chart) => chart,
             Err(trouble) => return Ok(Holds::NotYet(trouble.message)),
         };
         // Before the Cluster goes there is no time to wait for what runs for a change of the chart.
         let is_end = self.pass.cluster.deleting;
         let recorded = facts.charts.iter().find(|chart| chart.name == stage);
+        chart.run = rendering_of_run(recorded, Change::Delete, &chart.inputs, &chart.rendering);
+        let begun = begun(&chart.inputs, &chart.run);
         let hooks = recorded.filter(|_| !is_end).map(|chart| chart.hooks.iter().filter(|run| is_under_way(run)));
         let hooks: Vec<HelmHookStatus> = hooks.into_iter().flatten().cloned().collect();
         if (!chart.hooks.is_empty() || !hooks.is_empty()) && !has_begun {
             facts.charts.retain(|chart| chart.name != stage);
             let (name, running) = (stage.to_owned(), deletes.to_owned());
-            facts.charts.push(ChartStatus { name, running, hooks, ..ChartStatus::default() });
+            facts.charts.push(ChartStatus { name, running, begun, hooks, ..ChartStatus::default() });
         }
         if !is_end && let Some(Ran::Waits(message)) = self.finish_earlier(&chart, Change::Delete, facts).await? {
             return Ok(Holds::NotYet(message));
@@ -103,7 +107,8 @@ impl Work<'_> {
     /// it is rendered from may have been deleted together with the Cluster.
     async fn chart_with_hooks(&mut self, stage: &str, facts: &mut AddonFacts) -> Result<Chart, Trouble> {
         let is_end = self.pass.cluster.deleting;
-        let without = Chart { name: stage.to_owned(), rendering: String::new(), hooks: Vec::new() };
+        let (name, rendering, inputs, run) = (stage.to_owned(), String::new(), String::new(), String::new());
+        let without = Chart { name, rendering, inputs, run, hooks: Vec::new() };
         if is_end && !may_have_hooks(facts.charts.iter().find(|chart| chart.name == stage)) {
             return Ok(without);
         }

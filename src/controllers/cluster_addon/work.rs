@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use serde_json::json;
 
 use super::super::delivery::Delivery;
 use super::super::{Error, reconcile_at};
@@ -19,6 +20,7 @@ use crate::core::addon::helm_hooks::TEST;
 use crate::core::addon::stages::{current, definition, enter, start, wanted};
 use crate::core::addon::values::{self, ValuesError};
 use crate::core::addon_config::{AddonConfig, WaitFor};
+use crate::core::manifest::short_digest;
 use crate::core::plan::key_of;
 use crate::core::retry::ErrorClass;
 use crate::core::status::{AddonFacts, StepState, Trouble, row_name};
@@ -265,7 +267,8 @@ impl<'a> Work<'a> {
         let tests =
             objects.hooks.iter().filter(|hook| hook.events.iter().any(|event| event == TEST)).cloned().collect();
         let hooks = objects.hooks.into_iter().filter(|hook| !hook.is_test()).collect();
-        let rendered = Rendered { manifests, hooks, tests, definitions: objects.definitions };
+        let inputs = short_digest(&json!([self.release.artifact.digest, stage, values]));
+        let rendered = Rendered { manifests, hooks, tests, definitions: objects.definitions, inputs };
         self.rendered.insert(stage.to_owned(), rendered.clone());
         Ok(rendered)
     }

@@ -148,10 +148,27 @@ pub fn may_have_hooks(recorded: Option<&ChartStatus>) -> bool {
     recorded.is_some_and(|chart| !chart.running.is_empty() || (!chart.digest.is_empty() && !chart.without_hooks))
 }
 
+/// The rendering that the hooks of a change run for. What a chart renders to may change while they do, as what it asks the
+/// cluster for does: as long as release and values (`inputs`) are the same, and none of the hooks failed, it is still the one
+/// that they began with.
+pub fn rendering_of_run(recorded: Option<&ChartStatus>, change: Change, inputs: &str, rendering: &str) -> String {
+    let has_failed =
+        |chart: &ChartStatus| chart.hooks.iter().any(|run| run.event != TEST && run.phase == HelmHookPhase::Failed);
+    let same = recorded.filter(|chart| chart.running == change.as_str() && !has_failed(chart));
+    let begun = same.and_then(|chart| chart.begun.split_once('.')).filter(|(with, _)| *with == inputs);
+    begun.map_or(rendering, |(_, begun)| begun).to_owned()
+}
+
+/// How it is recorded what a change began with.
+pub fn begun(inputs: &str, rendering: &str) -> String {
+    format!("{inputs}.{rendering}")
+}
+
 /// Records that a chart is applied as it renders now, with all of its hooks.
 pub fn complete(chart: &mut ChartStatus, rendering: &str, hooks: &[HelmHook]) {
     rendering.clone_into(&mut chart.digest);
     chart.running.clear();
+    chart.begun.clear();
     chart.without_hooks = hooks.is_empty();
     if chart.without_hooks {
         chart.hooks.retain(|run| run.event == TEST);

@@ -132,6 +132,28 @@ fn a_chart_that_is_applied_is_recorded_with_its_hooks_or_without() {
 }
 
 #[test]
+fn a_change_runs_for_the_rendering_that_it_began_with() {
+    let hook = job("");
+    let of = |running: &str, begun: &str, phase| ChartStatus {
+        running: running.into(),
+        begun: begun.into(),
+        hooks: vec![HelmHookStatus { phase, ..entry(&hook, "pre-install", "r1") }],
+        ..ChartStatus::default()
+    };
+    for (name, recorded, expected) in [
+        ("it begins", None, "r2"),
+        ("of an operator that did not record it", Some(of("install", "", Running)), "r2"),
+        ("what it asks the cluster for changed", Some(of("install", &begun("i", "r1"), Running)), "r1"),
+        ("all so far succeeded", Some(of("install", &begun("i", "r1"), Succeeded)), "r1"),
+        ("release or values changed", Some(of("install", &begun("j", "r1"), Running)), "r2"),
+        ("another change", Some(of("upgrade", &begun("i", "r1"), Running)), "r2"),
+        ("one failed, and it renders to something else", Some(of("install", &begun("i", "r1"), Failed)), "r2"),
+    ] {
+        assert_eq!(rendering_of_run(recorded.as_ref(), Change::Install, "i", "r2"), expected, "{name}");
+    }
+}
+
+#[test]
 fn delete_policies_are_helms() {
     for (policies, before, succeeded, failed) in [
         ("", true, false, false),
