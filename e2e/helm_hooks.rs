@@ -437,3 +437,56 @@ async fn hooks_that_come_to_a_chart_without_any_are_those_of_an_upgrade() {
     assert!(!chart.without_hooks && chart.hooks.len() == 2, "{chart:?}");
     drop(operator);
 }
+
+#[tokio::test]
+async fn what_a_chart_makes_once_stays_and_its_hooks_run_once_for_it() {
+    let Some(w) = Workload::new().await else { return };
+    let t = World::new("helmonce").await;
+    w.kubeconfig(&t, "c").await;
+    let repo = t.repo();
+    repo.write("stacks/docker/x/clusteraddon.yaml", STAGES);
+    w.chart(&repo, "cni", &["cni"], "{version: one}");
+    let lookup = |name: &str| format!("(lookup \"v1\" \"ConfigMap\" .Release.Namespace \"{}-{name}\")", w.prefix);
+    let map = |name: &str, data: &str| {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {}-{name}}}\ndata: {{{data}}}\n---\n", w.prefix)
+    };
+    let once = format!("{{{{- if not {} }}}}\n{}{{{{- end }}}}\n", lookup("once"), map("once", "a: b"));
+    let taken = format!("{{{{ dig \"data\" \"word\" \"new\" {} }}}}", lookup("kept"));
+    write(&repo, "once", &(once + &map("kept", &format!("word: {taken}"))));
+    let tidy = ", helm.sh/hook-delete-policy: hook-succeeded";
+    let hooks = [hook(&w, "Job", "pre", "pre-install", tidy), hook(&w, "Job", "post", "post-install", tidy)];
+    write(&repo, "hooks", &hooks.concat());
+    repo.release("docker-x-1-34-v1", CLASS);
+    let operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    t.apply(&cluster("c", "docker-x-1-34-v1")).await;
+    let pre = starts(&w, "pre", "").await;
+    ends(&w, "pre", &pre, "Succeeded").await;
+    let post = starts(&w, "post", "").await;
+    let uid = w.map("once").await.unwrap()["metadata"]["uid"].clone();
+    // By now the chart renders it no more.
+    look_again(&t, "c").await;
+    operator.passes("ClusterAddon", 2).await;
+    assert!(job(&w, "pre").await.is_none(), "it ran already");
+    ends(&w, "post", &post, "Succeeded").await;
+    ready(&t, "c", "docker-x-1-34-v1").await;
+    for _ in 0..3 {
+        look_again(&t, "c").await;
+        operator.passes("ClusterAddon", 1).await;
+    }
+    assert!(job(&w, "pre").await.is_none() && job(&w, "post").await.is_none());
+    assert_eq!(w.map("once").await.unwrap()["metadata"]["uid"], uid, "it went and came back");
+    w.has("kept", "word", "new").await;
+
+    // Deleted by hand it comes back; a release that does not know it takes it away.
+    let maps = w.maps("kube-system");
+    maps.delete(&format!("{}-once", w.prefix), &kube::api::DeleteParams::default()).await.unwrap();
+    look_again(&t, "c").await;
+    w.has("once", "a", "b").await;
+    write(&repo, "once", &map("kept", &format!("word: {taken}")));
+    upgrades(&t, &repo).await;
+    ready(&t, "c", "docker-x-1-34-v2").await;
+    w.gone("once").await;
+    w.has("kept", "word", "new").await;
+}

@@ -34,6 +34,8 @@ pub(super) struct Rendered {
     pub(super) tests: Vec<HelmHook>,
     /// Those of the objects that come from its `crds/`.
     pub(super) definitions: BTreeSet<ObjectKey>,
+    /// The objects that it looked up by their names.
+    pub(super) looked_up: BTreeSet<ObjectKey>,
     /// Digest of the release and the values that it was rendered with.
     pub(super) inputs: String,
 }
@@ -160,7 +162,8 @@ impl Work<'_> {
                 }
                 Err(trouble) => return Err(trouble),
             };
-            if rendered.manifests.is_empty() && facts.resources.iter().any(|row| row.stage == *chart) {
+            let was_there = |row: &Row| row.stage == *chart && !rendered.looked_up.contains(&key_of(row));
+            if rendered.manifests.is_empty() && facts.resources.iter().any(was_there) {
                 let message = "the chart renders no object, although it did before; what is applied is held";
                 let trouble = of_stage(chart, Trouble::new(ErrorClass::Invalid, Reason::EmptyRender, message));
                 if is_left(&facts.stages, chart) {

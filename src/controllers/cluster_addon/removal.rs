@@ -205,9 +205,15 @@ impl Work<'_> {
                 return Ok(());
             }
         };
-        let untouched = untouched(&facts.stages);
+        let (untouched, applied) = (untouched(&facts.stages), wanted(&facts.stages));
         let of_untouched = facts.resources.iter().filter(|row| untouched.contains(row.stage.as_str()));
         kept.extend(of_untouched.map(key_of));
+        // What a chart makes where a lookup finds none is found by the same lookup from then on.
+        let is_looked_up = |row: &&Row| {
+            let chart = self.rendered.get(&row.stage).filter(|_| applied.contains(&row.stage));
+            chart.is_some_and(|rendered| rendered.looked_up.contains(&key_of(row)))
+        };
+        kept.extend(facts.resources.iter().filter(is_looked_up).map(key_of));
         // What became a hook is of no inventory any more.
         let is_of_hook = |key: &ObjectKey| delivered.live.objects.get(key).is_some_and(is_hook);
         let became_hook = |row: &Row| delete.contains(&key_of(row)) && is_of_hook(&key_of(row));

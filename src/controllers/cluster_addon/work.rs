@@ -268,7 +268,8 @@ impl<'a> Work<'a> {
             objects.hooks.iter().filter(|hook| hook.events.iter().any(|event| event == TEST)).cloned().collect();
         let hooks = objects.hooks.into_iter().filter(|hook| !hook.is_test()).collect();
         let inputs = short_digest(&json!([self.release.artifact.digest, stage, values]));
-        let rendered = Rendered { manifests, hooks, tests, definitions: objects.definitions, inputs };
+        let (definitions, looked_up) = (objects.definitions, objects.looked_up);
+        let rendered = Rendered { manifests, hooks, tests, definitions, looked_up, inputs };
         self.rendered.insert(stage.to_owned(), rendered.clone());
         Ok(rendered)
     }

@@ -15,6 +15,7 @@ use std::sync::atomic::AtomicBool;
 use jiff::Timestamp;
 use serde_json::Value as Json;
 
+use crate::core::manifest::{ObjectKey, split_api_version};
 use crate::core::name::is_label;
 
 mod capabilities;
@@ -96,6 +97,15 @@ pub struct Lookup {
     pub namespace: String,
     /// Empty for a list.
     pub name: String,
+}
+
+impl Lookup {
+    /// The object that it asks for; `None` where it asks for a list.
+    pub fn key(&self) -> Option<ObjectKey> {
+        let Self { api_version, kind, namespace, name } = self.clone();
+        let (group, _) = split_api_version(&api_version);
+        (!name.is_empty()).then(|| ObjectKey { group: group.to_owned(), kind, namespace, name })
+    }
 }
 
 /// What one rendering may use. A template that wants more fails.

@@ -96,6 +96,8 @@ pub struct Objects {
     pub hooks: Vec<HelmHook>,
     /// Those of the objects that come from an addon chart's `crds/`.
     pub definitions: BTreeSet<ObjectKey>,
+    /// The objects that it looked up by their names.
+    pub looked_up: BTreeSet<ObjectKey>,
     /// What is to be told in events, in any case.
     pub told: Vec<(Reason, String)>,
     /// When a certificate in it is to be made anew.
@@ -131,7 +133,8 @@ impl Attempt {
 
     fn objects(self, told: Vec<(Reason, String)>) -> Objects {
         let renew = self.renew();
-        Objects { manifests: self.manifests, hooks: self.hooks, definitions: self.definitions, told, renew }
+        let looked_up = self.answered.iter().filter_map(Lookup::key).collect();
+        Objects { manifests: self.manifests, hooks: self.hooks, definitions: self.definitions, looked_up, told, renew }
     }
 
     /// The certificates that it made anew.
@@ -146,7 +149,8 @@ impl Attempt {
 
 impl Objects {
     fn none(trouble: Trouble, told: Vec<(Reason, String)>) -> Self {
-        Self { manifests: Err(trouble), hooks: Vec::new(), definitions: BTreeSet::new(), told, renew: None }
+        let (definitions, looked_up) = (BTreeSet::new(), BTreeSet::new());
+        Self { manifests: Err(trouble), hooks: Vec::new(), definitions, looked_up, told, renew: None }
     }
 }
 
