@@ -309,6 +309,51 @@ async fn an_upgrade_is_told_before_it_happens() {
 }
 
 #[tokio::test]
+async fn definitions_are_told_by_the_policy_of_their_stage() {
+    let Some(plane) = workload().await else { return };
+    let client = plane.client().await;
+    for (policy, told) in [("", true), (", crds: Create", false), (", crds: Skip", false)] {
+        let prefix = unique("d");
+        let t = World::new("diffcrds").await;
+        let repo = t.repo();
+        let write = |short: &str| {
+            stack(&repo, &prefix, &[("map", short)]);
+            let stage = format!("[{{name: cni, action: apply{policy}}}]");
+            let stages =
+                format!("addonStages:\n  AfterControlPlaneInitialized: {stage}\n  BeforeClusterUpgrade: {stage}\n");
+            repo.write("stacks/docker/x/clusteraddon.yaml", &stages);
+            let definition = format!(
+                "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {{name: things.{prefix}.example.com}}\n\
+                 spec:\n  group: {prefix}.example.com\n  scope: Namespaced\n  names: {{kind: Thing, plural: things, shortNames: [{short}]}}\n  \
+                 versions: [{{name: v1, served: true, storage: true, schema: {{openAPIV3Schema: {{type: object}}}}}}]\n"
+            );
+            repo.write("stacks/docker/x/cluster-addon/cni/crds/things.yaml", &definition);
+        };
+        write("one");
+        repo.release("docker-x-1-34-v1", &class("one", "same", "\"zone\""));
+        let _operator = t.operator(&[]);
+        t.create_stack("x", &repo.url(), json!({})).await;
+        t.ready("x", "v1").await;
+        kubeconfig(&t, &std::fs::read_to_string(&plane.kubeconfig).unwrap()).await;
+        t.apply(&cluster("c", "docker-x-1-34-v1")).await;
+        addon_ready(&t, "docker-x-1-34-v1").await;
+        write("two");
+        repo.release("docker-x-1-34-v2", &class("one", "same", "\"zone\""));
+        t.look_again("x").await;
+        t.ready("x", "v2, v1").await;
+        let stage = plan(&t, 2, &["c"])["addons"]["stages"][0].clone();
+        let objects = stage["objects"].as_array().unwrap();
+        assert_eq!(object(&stage["objects"], "ConfigMap", "-map")["fate"], "changed");
+        let is_told = objects.iter().any(|object| object["kind"] == "CustomResourceDefinition");
+        assert_eq!(is_told, told, "{policy}: {stage:#}");
+        let definitions = kube::core::GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+        let definitions: Api<kube::api::DynamicObject> =
+            Api::all_with(client.clone(), &kube::api::ApiResource::from_gvk(&definitions));
+        let _ = definitions.delete(&format!("things.{prefix}.example.com"), &kube::api::DeleteParams::default()).await;
+    }
+}
+
+#[tokio::test]
 async fn an_upgrade_that_waits_for_approval_is_planned_for_kubectl() {
     let t = World::new("cup").await;
     let repo = t.repo();

@@ -265,6 +265,20 @@ impl AddonConfig {
         self.stages.get(&hook).map(Vec::as_slice).unwrap_or_default()
     }
 
+    /// What an upgrade does with the definitions of a chart: of several stages that apply it, the one that changes most.
+    pub fn crds_of_upgrade(&self, chart: &str) -> CrdPolicy {
+        let of = |hook: Hook| {
+            let is_it = move |stage: &&Stage| stage.name == chart && stage.action == Action::Apply;
+            self.of(hook).iter().filter(is_it).map(|stage| stage.crds)
+        };
+        let upgrade: Vec<CrdPolicy> = of(Hook::BeforeClusterUpgrade).chain(of(Hook::AfterClusterUpgrade)).collect();
+        // What only new clusters name is carried into the upgrade.
+        let all = if upgrade.is_empty() { of(Hook::AfterControlPlaneInitialized).collect() } else { upgrade };
+        let has = |policy| all.contains(&policy);
+        let by_strength = [CrdPolicy::CreateReplace, CrdPolicy::Create, CrdPolicy::Skip];
+        by_strength.into_iter().find(|policy| has(*policy)).unwrap_or_default()
+    }
+
     /// The names of all stages, each once.
     pub fn charts(&self) -> BTreeSet<&str> {
         self.stages.values().flatten().map(|stage| stage.name.as_str()).collect()
@@ -436,5 +450,21 @@ addonStages:
             assert_eq!(AddonConfig::parse(text), Err(AddonConfigError::Form("it is no map".to_owned())), "{text}");
         }
         assert!(AddonConfig::parse("addonStages: {AfterClusterUpgrade: }").is_ok());
+    }
+
+    #[test]
+    fn an_upgrade_does_with_definitions_what_its_stages_say() {
+        let (new, before, after) = ("AfterControlPlaneInitialized", "BeforeClusterUpgrade", "AfterClusterUpgrade");
+        for (stages, expected) in [
+            (vec![(before, "")], CrdPolicy::CreateReplace),
+            (vec![(new, ""), (before, ", crds: Create")], CrdPolicy::Create),
+            (vec![(new, ", crds: Skip")], CrdPolicy::Skip),
+            (vec![(before, ", crds: Skip"), (after, ", crds: Create")], CrdPolicy::Create),
+            (vec![(before, ", crds: CreateReplace"), (after, ", crds: Skip")], CrdPolicy::CreateReplace),
+        ] {
+            let hook = |(hook, more): &(&str, &str)| format!("  {hook}: [{{name: cni, action: apply{more}}}]\n");
+            let text = format!("addonStages:\n{}", stages.iter().map(hook).collect::<String>());
+            assert_eq!(AddonConfig::parse(&text).unwrap().crds_of_upgrade("cni"), expected, "{text}");
+        }
     }
 }

@@ -40,6 +40,7 @@ use crate::io::store::{Store, StoreError};
 use crate::io::telemetry::Metrics;
 use crate::settings::{DefaultSource, Settings};
 
+pub use preview::Previewed;
 pub use rendering::{Job, Objects, Part, addon_key};
 
 use downloads::{Ask, Downloads, Place as Download};

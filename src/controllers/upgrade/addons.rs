@@ -18,7 +18,7 @@ use crate::api::{ClusterAddon, ClusterAddonSpec};
 use crate::core::addon::cluster::{Cluster, HELM_NAMESPACE, addon_name};
 use crate::core::addon::stages;
 use crate::core::addon::values;
-use crate::core::addon_config::{Action, AddonConfig};
+use crate::core::addon_config::{Action, AddonConfig, CrdPolicy};
 use crate::core::inventory::is_of_go_operator;
 use crate::core::manifest::{Manifest, ObjectKey};
 use crate::core::ownership::{self, Ownership};
@@ -52,7 +52,12 @@ const CLUSTER_SCOPED: [&str; 11] = [
     "ValidatingWebhookConfiguration",
 ];
 
-type Charts = BTreeMap<String, Vec<Manifest>>;
+/// The objects of the charts, each with whether it is only made where there is none; and what the charts looked up.
+#[derive(Default)]
+struct Charts {
+    objects: BTreeMap<String, Vec<(Manifest, bool)>>,
+    looked_up: BTreeMap<String, BTreeSet<ObjectKey>>,
+}
 
 /// The addons of one Cluster.
 struct Addons<'a> {
@@ -115,9 +120,11 @@ impl Addons<'_> {
         let delivery = self.delivery(workload);
         let (mut all, mut kinds) = (Vec::new(), BTreeMap::new());
         let mut ends = Vec::new();
-        for (name, manifests) in charts {
+        for (name, objects) in charts.objects {
+            let (manifests, create_only): (Vec<Manifest>, Vec<bool>) = objects.into_iter().unzip();
             let (desired, served) = delivery.desired(manifests).await;
-            all.extend(desired);
+            let desired = desired.into_iter().zip(create_only);
+            all.extend(desired.map(|(object, create_only)| Desired { create_only, ..object }));
             kinds.extend(served);
             ends.push((name, all.len()));
         }
@@ -134,7 +141,10 @@ impl Addons<'_> {
             wanted.insert(name, tried.by_ref().take(end - start).collect());
             start = end;
         }
-        Ok(addons::changes((Compared::DryRun, String::new()), config, &wanted, &self.recorded, &live.objects))
+        // What a chart looks up and has made itself stays as it is.
+        let is_looked_up = |row: &Row| charts.looked_up.get(&row.stage).is_some_and(|all| all.contains(&key_of(row)));
+        let recorded: Vec<Row> = self.recorded.iter().filter(|row| !is_looked_up(row)).cloned().collect();
+        Ok(addons::changes((Compared::DryRun, String::new()), config, &wanted, &recorded, &live.objects))
     }
 
     fn delivery<'w>(&self, workload: &'w Workload) -> Delivery<'w> {
@@ -148,9 +158,12 @@ impl Addons<'_> {
         kinds: &BTreeMap<ObjectKey, Kind>,
         live: &Live,
     ) -> Wanted {
-        let Desired { manifest, obstacle, .. } = object;
+        let Desired { manifest, obstacle, create_only, .. } = object;
         let key = &manifest.key;
         let before = live.objects.get(key).cloned();
+        if let (true, Some(there)) = (create_only, &before) {
+            return Wanted { after: Ok(there.clone()), before, manifest };
+        }
         let owner = owner_named(&self.cluster.namespace, &addon_name(&self.cluster.name));
         let by_go_operator = self.recorded.iter().any(|row| is_of_go_operator(row) && key_of(row) == *key);
         let other = before.as_ref().and_then(|before| match ownership::of(before, &owner, by_go_operator) {
@@ -195,22 +208,23 @@ impl Addons<'_> {
         let old_config = stages::of_charts(old.bundle.addon.as_ref());
         let before = self.charts(old, &old_config, None, &from).await?;
         let before: BTreeMap<ObjectKey, Value> = before
+            .objects
             .into_values()
             .flatten()
-            .map(|object| self.in_namespace(object))
+            .map(|(object, _)| self.in_namespace(object))
             .map(|object| (object.key, object.object))
             .collect();
         let charts = self.charts(fetched, config, None, to).await?;
-        let wanted = |manifest: Manifest| Wanted {
-            before: before.get(&manifest.key).cloned(),
-            after: Ok(manifest.object.clone()),
-            manifest,
+        let wanted = |(object, create_only): (Manifest, bool)| {
+            let manifest = self.in_namespace(object);
+            let before = before.get(&manifest.key).cloned();
+            let stays = before.as_ref().filter(|_| create_only);
+            Wanted { after: Ok(stays.unwrap_or(&manifest.object).clone()), before, manifest }
         };
         let wanted: BTreeMap<String, Vec<Wanted>> = charts
+            .objects
             .into_iter()
-            .map(|(name, objects)| {
-                (name, objects.into_iter().map(|object| self.in_namespace(object)).map(wanted).collect())
-            })
+            .map(|(name, objects)| (name, objects.into_iter().map(wanted).collect()))
             .collect();
         let compared = (Compared::Rendering, why.to_owned());
         Ok(addons::changes(compared, config, &wanted, &self.recorded, &BTreeMap::new()))
@@ -263,7 +277,7 @@ impl Addons<'_> {
         };
         let reader = Reader { client, kinds, only_namespace: None };
         let seed = seed_of_cluster(&self.cluster.namespace, &self.cluster.name);
-        let mut charts = Charts::new();
+        let mut charts = Charts::default();
         for stage in &applied {
             let invalid = |error: values::ValuesError| {
                 Trouble::new(ErrorClass::Waiting, Reason::ValuesInvalid, error.to_string())
@@ -278,12 +292,19 @@ impl Addons<'_> {
                 seed: &seed,
                 existing: &BTreeSet::new(),
             };
-            let objects = planner.releases.preview(&job, workload.is_some()).await.map_err(|mut trouble| {
+            let previewed = planner.releases.preview(&job, workload.is_some()).await.map_err(|mut trouble| {
                 let of = if stage.is_empty() { "the addon chart".to_owned() } else { format!("stage {stage}") };
                 trouble.message = format!("{of}: {}", trouble.message);
                 trouble
             })?;
-            charts.insert(stage.clone(), objects);
+            let policy = config.crds_of_upgrade(stage);
+            let definitions = previewed.definitions;
+            let with_policy = |object: Manifest| match (definitions.contains(&object.key), policy) {
+                (true, CrdPolicy::Skip) => None,
+                (is_definition, policy) => Some((object, is_definition && policy == CrdPolicy::Create)),
+            };
+            charts.objects.insert(stage.clone(), previewed.manifests.into_iter().filter_map(with_policy).collect());
+            charts.looked_up.insert(stage.clone(), previewed.looked_up);
         }
         Ok(charts)
     }

@@ -139,10 +139,10 @@ impl Reading<'_> {
             seed: &deletion::seed_of(&target.stack),
             existing: &std::collections::BTreeSet::new(),
         };
-        let manifests = planner.releases.preview(&job, true).await;
-        let manifests = manifests.map_err(|trouble| UpgradeError::Fetch { name: target.name.to_string(), trouble })?;
+        let previewed = planner.releases.preview(&job, true).await;
+        let previewed = previewed.map_err(|trouble| UpgradeError::Fetch { name: target.name.to_string(), trouble })?;
         let mut objects = Vec::new();
-        for manifest in manifests {
+        for manifest in previewed.manifests {
             let Some(kind) = self.kind(&manifest.api_version(), &manifest.key.kind).await? else {
                 unknown.push(format!("{} is of a kind that is not served", manifest.key));
                 objects.push(manifest);

@@ -1,6 +1,6 @@
 //! Renders the charts of a release for those who only look: nothing is written, also no seed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -8,10 +8,20 @@ use super::Releases;
 use super::rendering::{Job, ROUNDS, digest_of, input_of};
 use crate::api::condition::Reason;
 use crate::core::chart::{InputDigest, Needs};
-use crate::core::manifest::Manifest;
+use crate::core::manifest::{Manifest, ObjectKey};
 use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
 use crate::io::seed;
+
+/// What a chart would render to.
+pub struct Previewed {
+    /// In Helm's order.
+    pub manifests: Vec<Manifest>,
+    /// Those that come from an addon chart's `crds/`.
+    pub definitions: BTreeSet<ObjectKey>,
+    /// The objects that it looked up by their names.
+    pub looked_up: BTreeSet<ObjectKey>,
+}
 
 impl Releases {
     /// The objects of a chart as [`Releases::render`] would give them, but for what it would draw anew: keys and passwords
@@ -19,7 +29,7 @@ impl Releases {
     ///
     /// # Errors
     /// As [`Releases::render`]; without `asks` also what the chart looks up.
-    pub async fn preview(&self, job: &Job<'_>, asks: bool) -> Result<Vec<Manifest>, Trouble> {
+    pub async fn preview(&self, job: &Job<'_>, asks: bool) -> Result<Previewed, Trouble> {
         let (place, release) = job.place();
         let mut needs = Needs::default();
         let mut imagined = None;
@@ -48,7 +58,8 @@ impl Releases {
             if let Some(trouble) = attempt.lacks.lookups.iter().find_map(|lookup| unanswered.get(lookup)) {
                 return Err(trouble.clone());
             }
-            return attempt.manifests;
+            let looked_up = attempt.looked_up();
+            return Ok(Previewed { manifests: attempt.manifests?, definitions: attempt.definitions, looked_up });
         }
         let message = format!("the chart looked up something new in each of {ROUNDS} renderings");
         Err(Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, message))

@@ -131,9 +131,14 @@ impl Attempt {
         self.drawn.values().filter_map(|kept| kept.renew).min()
     }
 
+    /// The objects that it looked up by their names.
+    pub(super) fn looked_up(&self) -> BTreeSet<ObjectKey> {
+        self.answered.iter().filter_map(Lookup::key).collect()
+    }
+
     fn objects(self, told: Vec<(Reason, String)>) -> Objects {
         let renew = self.renew();
-        let looked_up = self.answered.iter().filter_map(Lookup::key).collect();
+        let looked_up = self.looked_up();
         Objects { manifests: self.manifests, hooks: self.hooks, definitions: self.definitions, looked_up, told, renew }
     }
 
