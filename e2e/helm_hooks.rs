@@ -180,8 +180,12 @@ async fn hooks_of_charts_run_once_and_hold_what_is_behind_them() {
 async fn a_chart_that_goes_runs_its_hooks_too() {
     let Some(w) = Workload::new().await else { return };
     let hooks = [hook(&w, "Job", "before", "pre-delete", ""), hook(&w, "ConfigMap", "after", "post-delete", "")];
-    let (t, repo, _operator) = released(&w, "helmgo", &hooks.concat()).await;
+    let generated = hook(&w, "ConfigMap", "made-", "pre-install", "").replace("{name: ", "{generateName: ");
+    let (t, repo, _operator) = released(&w, "helmgo", &(hooks.concat() + &generated)).await;
     ready(&t, "c", "docker-x-1-34-v1").await;
+    let made = w.maps("kube-system").list(&ListParams::default()).await.unwrap();
+    let start = format!("{}-made-", w.prefix);
+    assert_eq!(made.items.iter().filter(|map| map.name_any().starts_with(&start)).count(), 1);
     assert!(job(&w, "before").await.is_none());
 
     let stages = "addonStages:\n  BeforeClusterUpgrade: [{name: cni, action: delete}]\n";

@@ -206,6 +206,23 @@ fn is_same(a: &HelmHookStatus, b: &HelmHookStatus) -> bool {
     (&a.event, &a.digest) == (&b.event, &b.digest)
 }
 
+/// Longest start of a name that is generated: with what comes behind it, it fits into a label, as with the API server's.
+const LONGEST_START: usize = 63 - 8;
+
+/// The object of a hook with a name. One that leaves it to the API server (`generateName`) is called after what it holds: it is
+/// found again, and another one has another name.
+#[must_use]
+pub fn with_name(mut object: Value) -> Value {
+    let metadata =
+        |field: &str| object.pointer(&format!("/metadata/{field}"))?.as_str().filter(|text| !text.is_empty());
+    let (None, Some(start)) = (metadata("name"), metadata("generateName")) else { return object };
+    let start: String = start.chars().take(LONGEST_START).collect();
+    let digest = short_digest(&object);
+    let name = format!("{start}{}", &digest[..8]);
+    object["metadata"]["name"] = name.into();
+    object
+}
+
 /// Records how far a hook is.
 pub fn record(records: &mut Vec<HelmHookStatus>, entry: HelmHookStatus) {
     match records.iter_mut().find(|known| is_same(known, &entry)) {

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::names::line_of;
 use super::{Desk, Rendered, line_in};
+use crate::core::addon::helm_hooks::with_name;
 use crate::core::bundle::{Bundle, BundleError, CLUSTER_CLASS};
 use crate::core::chart::{Capabilities, Chart, ChartError, Document, Release, RenderError, RenderInput, Seed, render};
 use crate::core::files::{FileTree, below};
@@ -136,8 +137,9 @@ pub(super) fn rendered(desk: &mut Desk<'_>, wanted: Wanted<'_>) -> Option<Render
     let mut objects = Vec::new();
     for document in documents.into_iter().filter(|document| !is_test(document)) {
         let file = in_stack(directory, chart.name(), &document.source);
+        let is_addon_hook = wanted.is_addon && document.hook.is_some();
         for object in without_lists(document.object) {
-            match Manifest::from_value(object) {
+            match Manifest::from_value(if is_addon_hook { with_name(object) } else { object }) {
                 Ok(manifest) => objects.push((manifest, file.clone())),
                 Err(
                     error @ (ManifestError::NoObject(_) | ManifestError::Missing { .. } | ManifestError::Duplicate(_)),

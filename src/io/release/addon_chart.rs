@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use serde_json::Value;
 
 use crate::api::condition::Reason;
-use crate::core::addon::helm_hooks::HelmHook;
+use crate::core::addon::helm_hooks::{HelmHook, with_name};
 use crate::core::addon::values;
 use crate::core::bundle::{AddonCharts, Bundle};
 use crate::core::chart::{Capabilities, Document, KubeVersion, RenderInput};
@@ -43,7 +43,7 @@ impl Parts {
             };
             for object in without_lists(document.object) {
                 parts.hooks.push(HelmHook {
-                    manifest: Manifest::from_value(object)?,
+                    manifest: Manifest::from_value(with_name(object))?,
                     events: hook.events.clone(),
                     weight: hook.weight,
                     policies: hook.delete_policies.clone(),

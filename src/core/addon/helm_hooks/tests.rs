@@ -375,3 +375,17 @@ fn a_hook_has_a_time_limit_of_its_own_or_that_of_helm() {
         assert!(matches!(&step, Step::Enter(Failed, message) if message.contains(wrong)), "{step:?}");
     }
 }
+
+#[test]
+fn a_hook_that_leaves_its_name_to_the_api_server_is_called_after_what_it_holds() {
+    let job = |start: &str, image: &str| json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"generateName": start}, "spec": {"image": image}});
+    let name = |object: Value| Manifest::from_value(with_name(object)).unwrap().key.name;
+    let first = name(job("migrate-", "a"));
+    assert!(first.starts_with("migrate-") && first.len() == "migrate-".len() + 8, "{first}");
+    assert_eq!(first, name(job("migrate-", "a")));
+    assert_ne!(first, name(job("migrate-", "b")));
+    assert_eq!(name(job(&"x".repeat(200), "a")).len(), 63);
+    for named in [json!({"metadata": {"name": "a", "generateName": "b-"}}), json!({"metadata": {}}), json!(5)] {
+        assert_eq!(with_name(named.clone()), named);
+    }
+}
