@@ -42,19 +42,23 @@ pub fn cluster(object: &Value) -> Option<ClusterUse> {
 }
 
 /// Cluster API: condition `TopologyReconciled`, in v1beta2 with its own observedGeneration, in v1beta1 under that of the
-/// status.
+/// status. Others write that of the status before the topology is looked at: it counts where no condition has its own.
 fn topology_reconciled(object: &Value) -> bool {
     let generation = object.pointer("/metadata/generation").and_then(Value::as_i64);
     let status_observed = object.pointer("/status/observedGeneration").and_then(Value::as_i64);
-    ["/status/conditions", "/status/v1beta2/conditions"]
+    let conditions: Vec<&Value> = ["/status/conditions", "/status/v1beta2/conditions"]
         .iter()
         .filter_map(|path| object.pointer(path)?.as_array())
         .flatten()
         .filter(|c| c.get("type").and_then(Value::as_str) == Some("TopologyReconciled"))
-        .any(|c| {
-            let observed = c.get("observedGeneration").and_then(Value::as_i64).or(status_observed);
-            c.get("status").and_then(Value::as_str) == Some("True") && (observed.is_none() || observed == generation)
-        })
+        .collect();
+    let observed = |c: &Value| c.get("observedGeneration").and_then(Value::as_i64);
+    let is_true = |c: &Value| c.get("status").and_then(Value::as_str) == Some("True");
+    let has_own = conditions.iter().any(|c| observed(c).is_some());
+    conditions.into_iter().filter(|c| !has_own || observed(c).is_some()).any(|c| {
+        let observed = observed(c).or(status_observed);
+        is_true(c) && (observed.is_none() || observed == generation)
+    })
 }
 
 /// An object that Cluster API cloned from a template (annotation `cluster.x-k8s.io/cloned-from-name`).
@@ -411,6 +415,13 @@ mod tests {
         assert!(with(json!({"v1beta2": {"conditions": condition("True", json!(3))}})));
         assert!(!with(json!({"conditions": condition("True", json!(2))})));
         assert!(!with(json!({"observedGeneration": 2, "conditions": condition("True", Value::Null)})));
+        // That of v1beta1 is of before the change, though somebody has seen it.
+        for (status, observed) in [("False", 3), ("True", 2)] {
+            assert!(!with(json!({
+                "observedGeneration": 3, "conditions": condition("True", Value::Null),
+                "v1beta2": {"conditions": condition(status, json!(observed))},
+            })));
+        }
         assert!(!with(json!({"conditions": condition("False", json!(3))})));
         assert!(!with(json!({})));
     }
