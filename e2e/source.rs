@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clusterstack::api::ConditionType;
 use clusterstack::api::condition;
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::harness::{GitServer, Mood, Operator, Repo, SETTINGS, SshServer, World, check, wait_for};
@@ -260,6 +261,36 @@ async fn a_tag_that_moved_is_told_and_not_followed() {
     let message = t.release_says(V1, ConditionType::Stalled, "True", "ArtifactChanged").await;
     assert!(message.contains("has no such commit"), "{message}");
     t.stack_says("x", ConditionType::Stalled, "True", "ArtifactChanged").await;
+    assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
+}
+
+#[tokio::test]
+async fn a_tag_that_moved_is_not_followed_where_the_status_is_lost_either() {
+    let t = World::new("movedlost").await;
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    let operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    let before = t.release_ready(V1).await.status.unwrap().artifact.unwrap();
+    let lose = || async {
+        let patch = Patch::Merge(json!({"status": null}));
+        t.releases().patch_status(V1, &PatchParams::default(), &patch).await.unwrap();
+    };
+    repo.release(V1, &SETTINGS.replace("large", "huge"));
+    lose().await;
+    t.release_says(V1, ConditionType::ArtifactChanged, "True", "ArtifactChanged").await;
+    assert_eq!(t.release_ready(V1).await.status.unwrap().artifact.unwrap(), before);
+    assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
+    // Where nothing has what was applied either.
+    operator.kill();
+    std::fs::remove_dir_all(t.store()).unwrap();
+    repo.forget();
+    lose().await;
+    let operator = t.operator(&[]);
+    t.release_says(V1, ConditionType::Stalled, "True", "ArtifactChanged").await;
+    operator.passes("ClusterStackRelease", 2).await;
+    t.release_says(V1, ConditionType::Stalled, "True", "ArtifactChanged").await;
     assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
 }
 

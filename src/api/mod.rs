@@ -81,6 +81,9 @@ pub const CLUSTER_STACK_LABEL: &str = "clusterstack.x-k8s.io/cluster-stack";
 /// Annotation on a ClusterStackRelease: where the trace of OpenTelemetry is in which it was found, in W3C's form.
 pub const TRACEPARENT: &str = "clusterstack.x-k8s.io/traceparent";
 
+/// Annotation of a ClusterStackRelease: what its tag named when it was made. It outlives a status that is lost.
+pub const REVISION: &str = "clusterstack.x-k8s.io/revision";
+
 /// Annotation that asks to look again now; its value (a time, say) only has to change.
 pub const RECONCILE_AT: &str = "clusterstack.x-k8s.io/reconcile-at";
 /// Annotation on a ProviderNodeImageRelease that cancels its build; its value (a time, say) only has to change.

@@ -18,13 +18,13 @@ use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::{self, Reason, Reported};
 use crate::api::{
     CLUSTER_STACK_FINALIZER, CLUSTER_STACK_LABEL, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
-    FIELD_MANAGER, SHARD_CLASS, TRACEPARENT, WATCH_LABEL,
+    FIELD_MANAGER, REVISION, SHARD_CLASS, TRACEPARENT, WATCH_LABEL,
 };
 use crate::core::in_use::{self, Usage};
 use crate::core::manifest::label_value;
 use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::retry::{self, ErrorClass};
-use crate::core::selection::{self, Existing, Kept, Selection, Wish};
+use crate::core::selection::{self, Existing, Found, Kept, Selection, Wish};
 use crate::core::share::handed_down;
 use crate::core::status::{self, ReleaseView, StackFacts, StepState, Trouble};
 use crate::io::apply::{Refusal, refusal};
@@ -114,11 +114,11 @@ async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut Stac
     }
     let refused = subscription::limit(&mut selected, origin.as_ref(), stack, facts);
     let template = origin.ok().and_then(|origin| origin.template(stack).ok().flatten());
-    facts.releases_synced =
-        match (act(stack, &selected, (template.as_ref(), reading.trace.as_deref()), ctx).await, refused) {
-            (StepState::Done(_), Some(trouble)) => StepState::Failed(trouble),
-            (state, _) => state,
-        };
+    let news = (template.as_ref(), reading.trace.as_deref(), found.unwrap_or_default());
+    facts.releases_synced = match (act(stack, &selected, news, ctx).await, refused) {
+        (StepState::Done(_), Some(trouble)) => StepState::Failed(trouble),
+        (state, _) => state,
+    };
     facts.releases = views(wish, ctx, stack, &selected);
     let pause = ctx.interval(stack.spec.interval.as_deref());
     let uid = stack.uid().unwrap_or_default();
@@ -277,7 +277,7 @@ async fn hold_without_inventory(stack: &ClusterStack, selected: &mut Selection, 
 async fn act(
     stack: &ClusterStack,
     selected: &Selection,
-    (template, trace): (Option<&Template>, Option<&str>),
+    (template, trace, found): (Option<&Template>, Option<&str>, &[Found]),
     ctx: &Context,
 ) -> StepState {
     let namespace = stack.namespace().unwrap_or_default();
@@ -305,7 +305,8 @@ async fn act(
         if let Some(trace) = trace {
             traces::go_on(&span, trace);
         }
-        match create(stack, name, template, ctx).instrument(span).await {
+        let found = found.iter().find(|found| found.name == *name);
+        match create(stack, (name, found), template, ctx).instrument(span).await {
             Ok(None) => {}
             Ok(Some(owner)) => failed.push(format!(
                 "{name} is there already and belongs to {owner}: a namespace has each release once; delete one of the two, \
@@ -367,7 +368,7 @@ fn namespace_goes(namespace: &str) -> Trouble {
 /// Creates a release. `Some` where there is one of that name already: whose it is.
 async fn create(
     stack: &ClusterStack,
-    name: &ReleaseName,
+    (name, found): (&ReleaseName, Option<&Found>),
     template: Option<&Template>,
     ctx: &Context,
 ) -> Result<Option<String>, kube::Error> {
@@ -380,7 +381,9 @@ async fn create(
     if let Some(class) = stack.labels().get(SHARD_CLASS) {
         labels[SHARD_CLASS] = class.clone().into();
     }
-    let annotations: BTreeMap<_, _> = traces::place().map(|place| (TRACEPARENT, place)).into_iter().collect();
+    let revision = found.map(|found| found.revision.clone()).filter(|revision| !revision.is_empty());
+    let annotations = [(TRACEPARENT, traces::place()), (REVISION, revision)].into_iter();
+    let annotations: BTreeMap<_, _> = annotations.filter_map(|(key, value)| Some((key, value?))).collect();
     let release: ClusterStackRelease = serde_json::from_value(json!({
         "apiVersion": crate::api::API_VERSION,
         "kind": "ClusterStackRelease",

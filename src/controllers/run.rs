@@ -77,6 +77,11 @@ pub enum RunError {
     /// A part that all objects need ended by a fault.
     #[error("a fault in the operator itself ended {0}: the log says where. Please report it")]
     Fault(&'static str),
+    /// What is known is of a time that never was.
+    #[error(
+        "the API server has an older state than it had, as after a restore of a backup: what this process knows is wrong. Start it again"
+    )]
+    Rewound,
 }
 
 /// How long passes may go on after the intake ended.
@@ -156,7 +161,7 @@ pub(super) async fn run(settings: Settings, ongoing: Ongoing, stop: Cancellation
     let mut is_cut = false;
     let result = tokio::select! {
         result = &mut drained => {
-            is_cut = matches!(result, Err(RunError::Fault(_)));
+            is_cut = matches!(result, Err(RunError::Fault(_) | RunError::Rewound));
             result
         }
         () = stop.cancelled() => {
@@ -354,6 +359,7 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
     parts.watches.watch_definitions(parts.kinds);
     let hooks = hooks(&context, (&to_stacks, &to_sources), tasks, &parts.intake);
     let faults = Faults::default();
+    tasks.spawn(faults.rewound(context.seats.members.clone(), parts.intake.clone()));
     tasks.spawn(faults.watched("the words of other replicas", Arc::clone(&hooks).listen()));
     serve("receiver", context.settings.receiver, receiver::routes(hooks), &parts.intake)?;
     serve_page(&context, &identity, &parts.intake)?;
@@ -419,7 +425,25 @@ fn serve_page(ctx: &Arc<Context>, replica: &str, intake: &CancellationToken) -> 
 
 /// What ended by a panic and is needed by all: the process ends with it, to begin anew, and does not go on without.
 #[derive(Clone, Default)]
-struct Faults(Arc<SetOnce<&'static str>>);
+struct Faults(Arc<SetOnce<Fault>>);
+
+/// Why the process ends.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// This ended by a panic.
+    Panic(&'static str),
+    /// The API server went back in time.
+    Rewound,
+}
+
+impl From<Fault> for RunError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Panic(what) => Self::Fault(what),
+            Fault::Rewound => Self::Rewound,
+        }
+    }
+}
 
 impl Faults {
     fn watched<W: Future + Send>(&self, what: &'static str, work: W) -> impl Future<Output = ()> + Send + use<W> {
@@ -427,7 +451,18 @@ impl Faults {
         async move {
             if AssertUnwindSafe(work).catch_unwind().await.is_err() {
                 // The first one is told.
-                let _ = faults.set(what);
+                let _ = faults.set(Fault::Panic(what));
+            }
+        }
+    }
+
+    /// Ends the process, too, when what is known turns out to be of a time that never was.
+    fn rewound(&self, members: Members, intake: CancellationToken) -> impl Future<Output = ()> + Send + use<> {
+        let faults = Arc::clone(&self.0);
+        async move {
+            tokio::select! {
+                () = intake.cancelled() => {}
+                () = members.rewound() => drop(faults.set(Fault::Rewound)),
             }
         }
     }
@@ -440,11 +475,11 @@ impl Faults {
     ) -> Result<(), RunError> {
         tokio::select! {
             _ = &mut work => Ok(()),
-            what = self.0.wait() => {
+            fault = self.0.wait() => {
                 intake.cancel();
                 cancel.cancel();
                 let _ = tokio::time::timeout(ENDING, work).await;
-                Err(RunError::Fault(what))
+                Err((*fault).into())
             }
         }
     }

@@ -52,6 +52,8 @@ struct Shared {
     tells: Notify,
     /// What others told us.
     heard: broadcast::Sender<Word>,
+    /// What the API server has is older than what it had.
+    rewound: CancellationToken,
 }
 
 struct State {
@@ -93,6 +95,12 @@ impl Members {
         Self::with(Share::alone(), true, "")
     }
 
+    /// Waits until the API server has an older state than it had, as after a restore of etcd: what was read and is watched is of a
+    /// time that never was. One that is alone keeps no Lease, and never sees it.
+    pub async fn rewound(&self) {
+        self.0.rewound.cancelled().await;
+    }
+
     pub(super) fn with(share: Share, alone: bool, namespace: &str) -> Self {
         let share = Arc::new(share);
         let (changes, _) = watch::channel(Turn { number: 0, share: Arc::clone(&share) });
@@ -110,6 +118,7 @@ impl Members {
             told: Mutex::default(),
             tells: Notify::new(),
             heard: broadcast::channel(word::KEPT).0,
+            rewound: CancellationToken::new(),
         }))
     }
 

@@ -289,10 +289,10 @@ impl Releases {
             Ok(source) => self.tag(source, wanted, cancel).await,
             Err(trouble) => Err(trouble.clone()),
         };
-        if let Some(artifact) = had {
+        if let Some(artifact) = had.filter(|had| !had.digest.is_empty()) {
             pin::check(pin, name, &artifact.digest, &artifact.revision)?;
         }
-        if let Some(artifact) = had.filter(|had| is_proved(had, &asked))
+        if let Some(artifact) = had.filter(|had| !had.digest.is_empty() && is_proved(had, &asked))
             && let Some(bundle) = self.shelf.stored(artifact, name).await?
         {
             let upstream = tag.map_or(Upstream::Unknown, |told| changed(artifact, told.tag.as_ref()));
@@ -334,11 +334,11 @@ impl Releases {
         let tag = Tag { name, revision: had.revision.clone() };
         let fetch = source::Wanted { tag: &tag, release: wanted.name, trust, by_revision: true };
         let found = self.fetch_unless_refused(source, &fetch, wanted, told.polled, cancel).await?;
-        if found.artifact.digest != had.digest {
+        if !had.digest.is_empty() && found.artifact.digest != had.digest {
             let message = format!("what it gives has the digest {}, not {}", found.artifact.digest, had.digest);
             return Err(Trouble::new(ErrorClass::Invalid, Reason::ArtifactChanged, message));
         }
-        let artifact = if trust.is_some() { found.artifact } else { had.clone() };
+        let artifact = if trust.is_some() || had.digest.is_empty() { found.artifact } else { had.clone() };
         Ok(FetchedRelease { artifact, bundle: found.bundle, upstream: changed(had, now) })
     }
 

@@ -4,8 +4,9 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
 use super::Pass;
+use crate::api::REVISION;
 use crate::api::cluster_stack_release::Artifact;
-use crate::api::condition::Reason;
+use crate::api::condition::{Reason, Reported};
 use crate::controllers::origin::{Origin, own_demand};
 use crate::controllers::{cluster_stack, deletion, provider};
 use crate::core::manifest::Manifest;
@@ -27,6 +28,7 @@ impl Pass<'_> {
             facts.downloaded = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::SpecInvalid, message));
             return None;
         };
+        facts.artifact = facts.artifact.take().or_else(|| self.remembered());
         let origin = Origin::of(self.stack, self.ctx).await;
         facts.verify = asked_of(&self.demands(origin.as_ref().ok()));
         let fetched = match self.fetch(&name, origin.as_ref(), facts.artifact.as_ref()).await {
@@ -90,6 +92,14 @@ impl Pass<'_> {
         }
     }
 
+    /// What the release was made for, where its status is lost, as by a move or a restore: the annotation tells that is has from the
+    /// poll that found it. A tag that moved meanwhile is another release.
+    fn remembered(&self) -> Option<Artifact> {
+        let is_lost = self.release.conditions().is_empty() && !self.ctx.memory.is_new(&self.uid());
+        let revision = self.release.annotations().get(REVISION).filter(|_| is_lost)?;
+        Some(Artifact { revision: revision.clone(), ..Artifact::default() })
+    }
+
     /// The files that the source has now where nothing came of those that were fetched before: they need no protection.
     async fn as_it_is_now(
         &self,
@@ -100,6 +110,8 @@ impl Pass<'_> {
     ) -> FetchedRelease {
         let came_of_it =
             !facts.resources.is_empty() || !facts.retained.is_empty() || self.release.spec.provider_ref.is_some();
+        // Of a status that is lost nobody knows what came of it.
+        let came_of_it = came_of_it || facts.artifact.as_ref().is_some_and(|had| had.digest.is_empty());
         if came_of_it || !matches!(before.upstream, Upstream::Changed(_)) {
             return before;
         }

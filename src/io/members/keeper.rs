@@ -55,6 +55,8 @@ pub(super) struct Keeper {
     heard: Heard,
     /// What was told last of a trouble.
     told: String,
+    /// The newest version of the API server's state that was seen.
+    newest: u64,
 }
 
 /// Somebody has something to tell.
@@ -90,6 +92,7 @@ impl Keeper {
             over: HashMap::new(),
             heard: Heard::default(),
             told: String::new(),
+            newest: 0,
         }
     }
 
@@ -238,7 +241,9 @@ impl Keeper {
         let sent = self.members.now();
         let params = ListParams::default().labels(MEMBER_LABEL);
         let listed = self.patience.answer(self.api.list(&params)).await;
-        let listed = listed.map_err(|failed| failed.text("Leases of members can't be listed"))?.items;
+        let listed = listed.map_err(|failed| failed.text("Leases of members can't be listed"))?;
+        self.compare(listed.metadata.resource_version.as_deref());
+        let listed = listed.items;
         let now = self.members.now();
         let sights: Vec<Sight> = listed.iter().map(lease::sight).collect();
         if self.view.looked(sent, now, &sights) {
@@ -250,6 +255,20 @@ impl Keeper {
         }
         self.collect(listed, now).await;
         Ok(())
+    }
+
+    /// Whether the API server went back in time: versions of resources grow (KEP-5504), and what a list says is the newest.
+    fn compare(&mut self, version: Option<&str>) {
+        let version = version.and_then(|version| version.parse().ok()).unwrap_or(self.newest);
+        if version < self.newest {
+            tracing::error!(
+                version,
+                before = self.newest,
+                "the API server has an older state than it had, as after a restore of a backup: beginning anew"
+            );
+            self.members.0.rewound.cancel();
+        }
+        self.newest = self.newest.max(version);
     }
 
     /// Tells what is ours now.
