@@ -300,3 +300,16 @@ async fn an_unhealthy_object_keeps_its_release_from_being_ready() {
     api.patch_status("e", &kube::api::PatchParams::default(), &status("True")).await.unwrap();
     t.ready("x", "v1").await;
 }
+
+#[tokio::test]
+async fn a_chart_of_more_objects_than_a_status_holds_is_refused_before_any_is_applied() {
+    let t = World::new("many").await;
+    let repo = t.repo();
+    let many = "{{- range $n := until 4001 }}\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: map-{{ $n }}}\n---\n{{- end }}\n";
+    repo.release(V1, many);
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    let message = t.release_says(V1, ConditionType::HelmChartTemplated, "False", "RenderFailed").await;
+    assert!(message.contains("renders 4001 objects, and a status has room for 4000"), "{message}");
+    assert!(t.config_map("map-0").await.is_none());
+}

@@ -104,6 +104,9 @@ pub struct Objects {
     pub renew: Option<Timestamp>,
 }
 
+/// Objects of a chart at most: each has a row in a status, which etcd takes up to 1.5 MiB, and what is applied is found by them.
+const MOST_OBJECTS: usize = 4000;
+
 /// What came of one rendering.
 #[derive(Clone)]
 pub(super) struct Attempt {
@@ -389,6 +392,13 @@ fn render_chart(files: FileTree, subject: &Subject) -> Attempt {
             let is_addon = subject.include_crds;
             let parts = if is_addon { Parts::of(rendered.documents) } else { all_of(rendered.documents) };
             match parts {
+                Ok(parts) if parts.objects.len() > MOST_OBJECTS => {
+                    let found = parts.objects.len();
+                    let error = format!(
+                        "the chart renders {found} objects, and a status has room for {MOST_OBJECTS}: split it, or render less"
+                    );
+                    attempt.manifests = Err(failed(error));
+                }
                 Ok(parts) => {
                     attempt.definitions = parts.definitions;
                     let hooks = parts.hooks.into_iter();
