@@ -128,3 +128,75 @@ async fn one_command_puts_the_operator_in_the_go_operators_place() {
     // A change of it is judged by nobody who is gone.
     t.change_stack("x", json!({"spec": {"interval": "20s"}})).await;
 }
+
+/// What Helm left of CSO's chart: no label on its webhooks, Helm's names on the CRDs, and a record of the release.
+async fn left_by_helm(t: &World) {
+    let helm = json!({"meta.helm.sh/release-name": "cso", "meta.helm.sh/release-namespace": "cso-system"});
+    let mut manifest = manifest(&t.namespace);
+    for object in manifest["items"].as_array_mut().unwrap() {
+        if object["kind"] == "ValidatingWebhookConfiguration" {
+            object["kind"] = "MutatingWebhookConfiguration".into();
+            object["metadata"].as_object_mut().unwrap().remove("labels");
+        }
+        if object["kind"] == "Deployment" {
+            object["metadata"]["annotations"] = helm.clone();
+        }
+    }
+    manifest["items"].as_array_mut().unwrap().extend([
+        json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "cso-webhook-service", "namespace": "cso-system"},
+            "spec": {"ports": [{"port": 443}], "selector": {"control-plane": "cso-controller-manager"}}}),
+        json!({"apiVersion": "v1", "kind": "Secret", "type": "helm.sh/release.v1",
+            "metadata": {"name": "sh.helm.release.v1.cso.v1", "namespace": "cso-system", "labels": {"owner": "helm", "name": "cso"}}}),
+    ]);
+    let file = t.dir().join("cso.json");
+    std::fs::write(&file, manifest.to_string()).unwrap();
+    t.kubectl(&["apply", "-n", "cso-system", "-f", file.to_str().unwrap()]);
+    t.kubectl(&["label", "crds", "--overwrite", CRD, OTHER_CRD, "app.kubernetes.io/managed-by=Helm"]);
+    for crd in [CRD, OTHER_CRD] {
+        let names = ["meta.helm.sh/release-name=cso", "meta.helm.sh/release-namespace=cso-system"];
+        t.kubectl(&["annotate", "crd", crd, names[0], names[1]]);
+    }
+}
+
+const CRD: &str = "clusterstacks.clusterstack.x-k8s.io";
+const OTHER_CRD: &str = "clusteraddons.clusterstack.x-k8s.io";
+
+#[tokio::test]
+async fn what_helm_installed_is_taken_over_when_helm_has_forgotten_it() {
+    const TEST: &str = "what_helm_installed_is_taken_over_when_helm_has_forgotten_it";
+    let Some(t) = World::installable("helm", TEST).await else { return };
+    let Some(_node) = Node::start(t.plane, TEST) else { return };
+    t.kubectl(&["apply", "--server-side", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/crds")]);
+    left_by_helm(&t).await;
+    let webhooks = || t.kubectl(&["get", "mutatingwebhookconfigurations", "-o", "name"]);
+    let replicas = || t.kubectl(&["get", "deployment", "-n", "cso-system", "-o", "jsonpath={.items[*].spec.replicas}"]);
+
+    // Helm would take the CRDs along.
+    let (output, said) = migrate(&t, &["--yes"]).await;
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("Helm keeps it as release cso of namespace cso-system"), "{said}");
+    assert!(said.contains("kubectl delete secret -n cso-system -l owner=helm,name=cso"), "{said}");
+    t.kubectl(&["delete", "secret", "-n", "cso-system", "-l", "owner=helm,name=cso"]);
+
+    // One of another release is another's: the dry run says so before anything is touched.
+    t.kubectl(&["annotate", "--overwrite", "crd", OTHER_CRD, "meta.helm.sh/release-name=other"]);
+    let (output, said) = migrate(&t, &["--yes"]).await;
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("nothing was changed") && said.contains("was installed with Helm"), "{said}");
+    assert!(webhooks().contains("cso-validating-webhook-configuration") && replicas() == "1", "{said}");
+    assert!(!t.dir().join("backup.yaml").exists());
+    t.kubectl(&["annotate", "--overwrite", "crd", OTHER_CRD, "meta.helm.sh/release-name=cso"]);
+
+    let (repository, tag) = IMAGE.rsplit_once(':').unwrap();
+    let (repository, tag) = (format!("image.repository={repository}"), format!("image.tag={tag}"));
+    let yes = ["--yes", "--timeout", "90s", "--set", &repository, "--set", &tag];
+    let (output, said) = migrate(&t, &yes).await;
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("MutatingWebhookConfiguration cso-validating-webhook-configuration removed"), "{said}");
+    assert!(!webhooks().contains("cso-validating-webhook-configuration") && replicas() == "0", "{said}");
+    let kept = std::fs::read_to_string(t.dir().join("backup.yaml")).unwrap();
+    assert!(kept.contains("kind: MutatingWebhookConfiguration"), "{kept}");
+    let taken = t.kubectl(&["get", "crd", CRD, OTHER_CRD, "-o", "yaml"]);
+    assert!(!taken.contains("meta.helm.sh") && !taken.contains("managed-by: Helm"), "{taken}");
+}

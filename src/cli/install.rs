@@ -140,22 +140,41 @@ async fn install_with(
     waits: bool,
 ) -> Result<()> {
     let mut tell = |object: &str, change| say(object, change, is_dry);
-    installer.apply(waves, &mut tell).await.map_err(|error| hinted(&error))?;
-    installer.prune(waves, &mut tell).await.map_err(|error| hinted(&error))?;
+    let failed = |error| hinted(&error, is_dry);
+    installer.apply(waves, &mut tell).await.map_err(failed)?;
+    installer.prune(waves, &mut tell).await.map_err(failed)?;
     if !waits {
         return Ok(());
     }
     let mut waiting = |what: &str| anstream::eprintln!("waiting: {what}");
-    installer.wait(waves, timeout, &mut waiting).await.map_err(|error| hinted(&error))?;
+    installer.wait(waves, timeout, &mut waiting).await.map_err(failed)?;
     output::print("the operator runs; `clusterstack shards` shows its replicas\n")
 }
 
-/// Installs these objects and waits until the operator runs.
+/// Installs these objects and waits until the operator runs; the definitions that it `takes` may be Helm's.
 ///
 /// # Errors
 /// What the API server says, or it does not run in time.
-pub async fn all(client: &kube::Client, namespace: &str, objects: Vec<Value>, timeout: Duration) -> Result<()> {
-    install_with(&Installer::new(client, namespace, false), &waves(objects), false, timeout, true).await
+pub async fn all(
+    client: &kube::Client,
+    namespace: &str,
+    waves: &Waves,
+    takes: &[String],
+    timeout: Duration,
+) -> Result<()> {
+    install_with(&Installer::new(client, namespace, false).taking(takes), waves, false, timeout, true).await
+}
+
+/// Asks the API server what it would say to all of it, and changes nothing.
+///
+/// # Errors
+/// What the API server says.
+pub async fn rehearse(client: &kube::Client, namespace: &str, waves: &Waves, takes: &[String]) -> Result<()> {
+    let installer = Installer::new(client, namespace, true).taking(takes);
+    let mut quiet = |_: &str, _| {};
+    let failed = |error| hinted(&error, true);
+    installer.apply(waves, &mut quiet).await.map_err(failed)?;
+    installer.prune(waves, &mut quiet).await.map_err(failed)
 }
 
 /// Makes the operator's namespace, for what has to be there before it.
@@ -166,7 +185,7 @@ pub async fn make_namespace(client: &kube::Client, namespace: &str) -> Result<()
     let first = Waves { definitions: vec![namespace_object(namespace)], ..Waves::default() };
     let installer = Installer::new(client, namespace, false);
     let mut tell = |_: &str, _| {};
-    installer.apply(&first, &mut tell).await.map_err(|error| hinted(&error))
+    installer.apply(&first, &mut tell).await.map_err(|error| hinted(&error, false))
 }
 
 fn namespace_object(namespace: &str) -> Value {
@@ -189,7 +208,7 @@ pub fn uninstall(args: &UninstallArgs) -> Result<()> {
             removed += 1;
             say(object, change, args.dry_run);
         };
-        installer.remove(&mut tell).await.map_err(|error| hinted(&error))?;
+        installer.remove(&mut tell).await.map_err(|error| hinted(&error, args.dry_run))?;
         if removed == 0 {
             output::print(&format!("`clusterstack install` made nothing in {}\n", args.namespace))?;
         }
@@ -215,20 +234,25 @@ fn names_no_namespace(error: &kube::Error) -> bool {
     status.code == 404 && status.details.as_ref().is_some_and(|details| details.kind == "namespaces")
 }
 
-fn hinted(error: &InstallError) -> anyhow::Error {
+fn hinted(error: &InstallError, is_dry: bool) -> anyhow::Error {
     let hint = match error {
         InstallError::Refused { error: cause, .. } if matches!(&**cause, kube::Error::Api(status) if status.code == 403) => {
             "installing takes the rights of a cluster administrator; --dry-run prints what one has to apply"
         }
+        InstallError::Refused { error: cause, .. } if names_no_namespace(cause) && is_dry => {
+            "make that namespace: kubectl create namespace; then the same command again"
+        }
         InstallError::Refused { error: cause, .. } if names_no_namespace(cause) => {
             "make that namespace: kubectl create namespace; what was applied stays, and the same command goes on"
         }
+        InstallError::Refused { .. } if is_dry => "check --kubeconfig and --context, and the values",
         InstallError::Refused { .. } => {
             "check --kubeconfig and --context; what was applied stays, and the same command goes on"
         }
         InstallError::NoKind { .. } => "install what serves it, or leave it out: --set metrics.serviceMonitor=false",
         InstallError::Foreign { .. } => {
-            "upgrade it with the same tool, or remove it there first; the CRDs and ClusterStacks stay"
+            "upgrade it with the same tool. Where that has the CRDs, they go when it is removed there, and with them all \
+             ClusterStacks: docs/install.md"
         }
         InstallError::Timeout { .. } => {
             "kubectl describe pods, and kubectl logs, in its namespace say more; the same command waits on"

@@ -17,7 +17,7 @@ use super::output::{self, Format};
 use super::report::Hinted;
 use super::template::ValuesArgs;
 use crate::core::cso::{self, Facts, Note};
-use crate::core::install::NAMESPACE;
+use crate::core::install::{NAMESPACE, waves};
 use crate::core::yaml;
 use crate::io::cso::Cso;
 use crate::settings::duration;
@@ -87,21 +87,28 @@ pub fn run(args: &MigrateArgs) -> Result<ExitCode> {
 }
 
 fn migrate(args: &MigrateArgs, facts: &Facts) -> Result<()> {
-    let backup = backup(facts);
-    fs::write(&args.backup, backup).with_context(|| format!("cannot write {}", args.backup.display()))?;
-    let objects = install::objects(&args.namespace, values(args, facts)?)?;
+    let waves = waves(install::objects(&args.namespace, values(args, facts)?)?);
+    let takes = cso::taken(facts);
     connection::block_on(async {
         let connection = args.connection.connect().await?;
-        let old = Cso::new(&connection.client);
+        let client = &connection.client;
+        let old = Cso::new(client);
+        // Half of it would leave Clusters that nobody may change, and no operator.
+        let may = async {
+            old.rehearse(facts).await?;
+            install::rehearse(client, &args.namespace, &waves, &takes).await
+        };
+        may.await.context("nothing was changed: the API server would refuse a part of it")?;
+        fs::write(&args.backup, backup(facts)).with_context(|| format!("cannot write {}", args.backup.display()))?;
         old.stop(facts, args.timeout, &mut |step| anstream::println!("{step}")).await?;
         let from = facts.deployments.first().and_then(|object| object["metadata"]["namespace"].as_str());
-        install::make_namespace(&connection.client, &args.namespace).await?;
+        install::make_namespace(client, &args.namespace).await?;
         for secret in cso::secrets(facts) {
             if old.copy_secret(&secret, from.unwrap_or_default(), &args.namespace).await? {
                 anstream::println!("Secret {}/{secret} copied", args.namespace);
             }
         }
-        install::all(&connection.client, &args.namespace, objects, args.timeout).await
+        install::all(client, &args.namespace, &waves, &takes, args.timeout).await
     })
 }
 
@@ -153,11 +160,13 @@ fn text(facts: &Facts, notes: &[Note], args: &MigrateArgs) -> String {
 /// What is done, in its order.
 fn steps(facts: &Facts, args: &MigrateArgs) -> Vec<String> {
     let mut steps = vec![format!("{} is written with what is touched", args.backup.display())];
-    let removed = |kind: &'static str| move |object: &Value| format!("{} is removed", cso::named(kind, object));
-    steps.extend(facts.webhooks.iter().map(removed("ValidatingWebhookConfiguration")));
-    steps.extend(facts.extensions.iter().map(removed("ExtensionConfig")));
-    steps.extend(facts.deployments.iter().map(|object| format!("{} is stopped", cso::named("Deployment", object))));
+    let registered = facts.webhooks.iter().chain(&facts.extensions);
+    steps.extend(registered.map(|object| format!("{} is removed", cso::named(object))));
+    steps.extend(facts.deployments.iter().map(|object| format!("{} is stopped", cso::named(object))));
     steps.extend(cso::secrets(facts).iter().map(|name| format!("Secret {name} is copied to {}", args.namespace)));
+    steps.extend(
+        cso::taken(facts).iter().map(|name| format!("CustomResourceDefinition {name} is taken over from Helm")),
+    );
     let values = cso::values(facts);
     let names = values.get("env").and_then(Value::as_array).into_iter().flatten();
     let names: Vec<&str> = names.filter_map(|variable| variable["name"].as_str()).collect();

@@ -1,5 +1,11 @@
 //! What an installation of the Go operator (cluster-stack-operator, CSO) means for ours, decided from what was read of it.
 
+mod keeper;
+mod registered;
+
+pub use keeper::{HELM, release, taken};
+pub use registered::is_theirs;
+
 use std::collections::BTreeSet;
 
 use serde::Serialize;
@@ -25,10 +31,14 @@ const FLAGS: &[&str] = &["watch-filter", "namespace", "log-level", "source"];
 pub struct Facts {
     /// Deployments with CSO's label.
     pub deployments: Vec<Value>,
-    /// `ValidatingWebhookConfigurations` with its label.
+    /// Its validating and mutating webhook configurations.
     pub webhooks: Vec<Value>,
-    /// `ExtensionConfigs` with its label.
+    /// Its `ExtensionConfigs`.
     pub extensions: Vec<Value>,
+    /// Kinds of objects in which Helm keeps its release, as kubectl names them; none where Helm knows of none.
+    pub records: Vec<&'static str>,
+    /// CRDs, of which their metadata.
+    pub definitions: Vec<Value>,
     /// ClusterStacks.
     pub stacks: Vec<Value>,
     /// ClusterAddons.
@@ -56,7 +66,8 @@ impl Note {
 }
 
 /// `Kind namespace/name` of an object.
-pub fn named(kind: &str, object: &Value) -> String {
+pub fn named(object: &Value) -> String {
+    let kind = object["kind"].as_str().unwrap_or_default();
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
     let (namespace, name) = (text("namespace"), text("name"));
     if namespace.is_empty() { format!("{kind} {name}") } else { format!("{kind} {namespace}/{name}") }
@@ -64,7 +75,7 @@ pub fn named(kind: &str, object: &Value) -> String {
 
 /// What has to be known before a migration; what blocks it comes first.
 pub fn notes(facts: &Facts) -> Vec<Note> {
-    let mut notes = Vec::new();
+    let mut notes = keeper::notes(facts);
     if facts.deployments.is_empty() {
         let remedy = "nothing has to be migrated where it never ran; where it was renamed, stop it and remove its webhooks by hand";
         notes.push(Note::new("Deployment".into(), true, "no CSO is found by its label", remedy));
@@ -76,7 +87,7 @@ pub fn notes(facts: &Facts) -> Vec<Note> {
     let has_default = environment(facts).iter().any(|variable| SOURCE.iter().any(|name| variable["name"] == *name));
     let mut kinds = BTreeSet::new();
     for stack in &facts.stacks {
-        let name = named("ClusterStack", stack);
+        let name = named(stack);
         if let Err(error) = serde_json::from_value::<ClusterStack>(stack.clone()) {
             notes.push(Note::new(name, true, format!("it can't be read: {error}"), "correct it"));
             continue;
@@ -102,7 +113,7 @@ pub fn notes(facts: &Facts) -> Vec<Note> {
     for addon in facts.addons.iter().filter(|addon| addon["status"]["ready"] != true) {
         let message = "its addons are not ready: an upgrade may be under way";
         let remedy = "let it come to its end where it can; our operator goes on where CSO is stuck";
-        notes.push(Note::new(named("ClusterAddon", addon), false, message, remedy));
+        notes.push(Note::new(named(addon), false, message, remedy));
     }
     notes.sort_by_key(|note| !note.blocks);
     notes

@@ -1,8 +1,10 @@
 //! Reads an installation of the Go operator, and takes it out of the way.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
@@ -10,7 +12,8 @@ use tokio::time::{Instant, sleep};
 
 use super::kinds::Kinds;
 use crate::api::GROUP;
-use crate::core::cso::{Facts, LABEL};
+use crate::core::cso::{Facts, LABEL, is_theirs, named, release};
+use crate::core::manifest::split_api_version;
 use crate::io::apply::refusal;
 
 /// Field manager of what is changed.
@@ -47,7 +50,10 @@ fn refused(what: impl Into<String>) -> impl FnOnce(kube::Error) -> CsoError {
 }
 
 /// Kinds of CSO's installation that are in the way while nobody answers them, and its Deployment.
-const WEBHOOKS: (&str, &str) = ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration");
+const WEBHOOKS: [(&str, &str); 2] = [
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"),
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"),
+];
 const EXTENSIONS: (&str, &str) = ("runtime.cluster.x-k8s.io", "ExtensionConfig");
 const DEPLOYMENTS: (&str, &str) = ("apps", "Deployment");
 
@@ -68,14 +74,65 @@ impl<'a> Cso<'a> {
     /// # Errors
     /// The first refusal.
     pub async fn facts(&self) -> Result<Facts, CsoError> {
-        let label = format!("{}={}", LABEL.0, LABEL.1);
+        let deployments = self.all(DEPLOYMENTS, &format!("{}={}", LABEL.0, LABEL.1)).await?;
+        let services = self.services(&deployments).await?;
+        let theirs = |mut all: Vec<Value>| {
+            all.retain(|registration| is_theirs(registration, &deployments, &services));
+            all
+        };
+        let mut webhooks = Vec::new();
+        for kind in WEBHOOKS {
+            webhooks.extend(theirs(self.all(kind, "").await?));
+        }
+        let extensions = theirs(self.all(EXTENSIONS, "").await?);
         Ok(Facts {
-            deployments: self.all(DEPLOYMENTS, &label).await?,
-            webhooks: self.all(WEBHOOKS, &label).await?,
-            extensions: self.all(EXTENSIONS, &label).await?,
+            webhooks,
+            extensions,
+            records: self.records(&deployments).await?,
+            definitions: self.definitions().await?,
             stacks: self.all((GROUP, "ClusterStack"), "").await?,
             addons: self.all((GROUP, "ClusterAddon"), "").await?,
+            deployments,
         })
+    }
+
+    /// The Services beside its Deployments.
+    async fn services(&self, deployments: &[Value]) -> Result<Vec<Value>, CsoError> {
+        let namespaces = deployments.iter().filter_map(|object| object["metadata"]["namespace"].as_str());
+        let mut services = Vec::new();
+        for namespace in namespaces.collect::<BTreeSet<_>>() {
+            let api: Api<Service> = Api::namespaced(self.client.clone(), namespace);
+            let list = api.list(&ListParams::default()).await.map_err(refused("Services can't be listed"))?;
+            services.extend(list.items.into_iter().map(|service| serde_json::to_value(service).unwrap_or_default()));
+        }
+        Ok(services)
+    }
+
+    /// In what Helm keeps its release. What stands in it is nobody's business.
+    async fn records(&self, deployments: &[Value]) -> Result<Vec<&'static str>, CsoError> {
+        let Some((namespace, name)) = deployments.iter().find_map(release) else { return Ok(Vec::new()) };
+        let params = ListParams::default().labels(&format!("owner=helm,name={name}"));
+        let mut records = Vec::new();
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
+        let of_helm = params.clone().fields("type=helm.sh/release.v1");
+        let found = secrets.list_metadata(&of_helm).await.map_err(refused("Secrets can't be listed"))?;
+        if !found.items.is_empty() {
+            records.push("secret");
+        }
+        // With HELM_DRIVER=configmap.
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
+        let found = maps.list_metadata(&params).await.map_err(refused("ConfigMaps can't be listed"))?;
+        if !found.items.is_empty() {
+            records.push("configmap");
+        }
+        Ok(records)
+    }
+
+    async fn definitions(&self) -> Result<Vec<Value>, CsoError> {
+        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let list = api.list_metadata(&ListParams::default()).await;
+        let list = list.map_err(refused("CustomResourceDefinitions can't be listed"))?;
+        Ok(list.items.into_iter().map(|object| json!({"metadata": object.metadata})).collect())
     }
 
     async fn all(&self, (group, kind): (&str, &str), labels: &str) -> Result<Vec<Value>, CsoError> {
@@ -100,44 +157,65 @@ impl<'a> Cso<'a> {
     /// # Errors
     /// The first refusal, or it does not stop within `limit`.
     pub async fn stop(&self, facts: &Facts, limit: Duration, tell: &mut impl FnMut(&str)) -> Result<(), CsoError> {
-        for (kind, objects) in [(WEBHOOKS, &facts.webhooks), (EXTENSIONS, &facts.extensions)] {
-            for object in objects {
-                self.delete(kind, object).await?;
-                tell(&format!("{} removed", crate::core::cso::named(kind.1, object)));
-            }
+        for object in facts.webhooks.iter().chain(&facts.extensions) {
+            self.delete(object, false).await?;
+            tell(&format!("{} removed", named(object)));
         }
         for deployment in &facts.deployments {
-            self.scale_to_zero(deployment, limit).await?;
-            tell(&format!("{} stopped", crate::core::cso::named("Deployment", deployment)));
+            self.scale_to_zero(deployment, false).await?;
+            self.stopped(deployment, limit).await?;
+            tell(&format!("{} stopped", named(deployment)));
         }
         Ok(())
     }
 
-    async fn api(&self, (group, kind): (&str, &str), object: &Value) -> Result<Option<Api<DynamicObject>>, CsoError> {
-        let found = self.kinds.preferred(self.client, group, kind).await.map_err(refused(format!("{kind}s")))?;
+    /// Asks the API server whether it would let [`stop`](Self::stop) do all that, and changes nothing.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub async fn rehearse(&self, facts: &Facts) -> Result<(), CsoError> {
+        for object in facts.webhooks.iter().chain(&facts.extensions) {
+            self.delete(object, true).await?;
+        }
+        for deployment in &facts.deployments {
+            self.scale_to_zero(deployment, true).await?;
+        }
+        Ok(())
+    }
+
+    async fn api(&self, object: &Value) -> Result<Option<Api<DynamicObject>>, CsoError> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+        let (group, _) = split_api_version(&api_version);
+        let found = self.kinds.preferred(self.client, group, &kind).await.map_err(refused(format!("{kind}s")))?;
         Ok(found.map(|found| match object["metadata"]["namespace"].as_str() {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &found.resource),
             None => Api::all_with(self.client.clone(), &found.resource),
         }))
     }
 
-    async fn delete(&self, kind: (&str, &str), object: &Value) -> Result<(), CsoError> {
-        let Some(api) = self.api(kind, object).await? else { return Ok(()) };
+    async fn delete(&self, object: &Value, is_dry: bool) -> Result<(), CsoError> {
+        let Some(api) = self.api(object).await? else { return Ok(()) };
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
-        match api.delete(name, &DeleteParams::default()).await {
+        match api.delete(name, &DeleteParams { dry_run: is_dry, ..DeleteParams::default() }).await {
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            deleted => deleted.map(drop).map_err(refused(format!("{} {name} can't be deleted", kind.1))),
+            deleted => deleted.map(drop).map_err(refused(format!("{} can't be deleted", named(object)))),
         }
     }
 
-    async fn scale_to_zero(&self, deployment: &Value, limit: Duration) -> Result<(), CsoError> {
-        let Some(api) = self.api(DEPLOYMENTS, deployment).await? else { return Ok(()) };
+    async fn scale_to_zero(&self, deployment: &Value, is_dry: bool) -> Result<(), CsoError> {
+        let Some(api) = self.api(deployment).await? else { return Ok(()) };
         let name = deployment["metadata"]["name"].as_str().unwrap_or_default();
         let patch = Patch::Merge(json!({"spec": {"replicas": 0}}));
-        let failed = || refused(format!("Deployment {name} can't be scaled"));
-        api.patch_scale(name, &PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() }, &patch)
-            .await
-            .map_err(failed())?;
+        let params = PatchParams { dry_run: is_dry, field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+        let scaled = api.patch_scale(name, &params, &patch).await;
+        scaled.map(drop).map_err(refused(format!("Deployment {name} can't be scaled")))
+    }
+
+    async fn stopped(&self, deployment: &Value, limit: Duration) -> Result<(), CsoError> {
+        let Some(api) = self.api(deployment).await? else { return Ok(()) };
+        let name = deployment["metadata"]["name"].as_str().unwrap_or_default();
+        let failed = || refused(format!("Deployment {name} can't be read"));
         let began = Instant::now();
         loop {
             let live = api.get(name).await.map_err(failed())?;

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
 use kube::{Client, ResourceExt};
-use serde_json::Value;
+use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
 use super::apply::refusal;
 use super::kinds::{Kind, Kinds};
 use crate::api::{MANAGED_BY as OPERATOR, MANAGED_BY_LABEL};
+use crate::core::cso::HELM;
 use crate::core::install::{INSTALLED_IN, MANAGED_BY, Owner, Waves, key, owner, told, waits_for};
 use crate::core::manifest::ObjectKey;
 
@@ -98,12 +99,20 @@ pub struct Installer<'a> {
     namespace: &'a str,
     kinds: Kinds,
     is_dry: bool,
+    /// Names of definitions that may be taken over from who installed them.
+    takes: &'a [String],
 }
 
 impl<'a> Installer<'a> {
     /// The operator's `namespace`; `is_dry`: the API server is asked, and nothing is stored.
     pub fn new(client: &'a Client, namespace: &'a str, is_dry: bool) -> Self {
-        Self { client, namespace, kinds: Kinds::default(), is_dry }
+        Self { client, namespace, kinds: Kinds::default(), is_dry, takes: &[] }
+    }
+
+    /// Takes these CRDs over from Helm, which has forgotten them; what else is another's stays so.
+    #[must_use]
+    pub fn taking(self, definitions: &'a [String]) -> Self {
+        Self { takes: definitions, ..self }
     }
 
     /// Applies everything in its order; `tell` is told of each object.
@@ -114,6 +123,9 @@ impl<'a> Installer<'a> {
         self.nobody_elses(waves).await?;
         for object in waves.objects() {
             self.apply_one(object, tell).await?;
+            if self.may_take(object) {
+                self.take(object).await?;
+            }
             if object["kind"] == "CustomResourceDefinition" && !self.is_dry {
                 self.established(object).await?;
             }
@@ -166,11 +178,29 @@ impl<'a> Installer<'a> {
     async fn nobody_elses(&self, waves: &Waves) -> Result<(), InstallError> {
         for object in waves.objects() {
             let Some(live) = self.live(object).await? else { continue };
-            if let Owner::Other(by) = owner(&live) {
+            if let Owner::Other(by) = owner(&live)
+                && !self.may_take(object)
+            {
                 return Err(InstallError::Foreign { object: key(object).to_string(), by });
             }
         }
         Ok(())
+    }
+
+    fn may_take(&self, object: &Value) -> bool {
+        object["kind"] == "CustomResourceDefinition"
+            && self.takes.iter().any(|name| object["metadata"]["name"] == name.as_str())
+    }
+
+    /// Helm's names on it go, by which a release of that name would have it again.
+    async fn take(&self, object: &Value) -> Result<(), InstallError> {
+        let Some(kind) = self.kind(object).await? else { return Ok(()) };
+        let patch = json!({"metadata": {"annotations": {HELM.0: null, HELM.1: null}}});
+        let params =
+            PatchParams { dry_run: self.is_dry, field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+        let name = text(&object["metadata"]["name"]);
+        let taken = self.api(&kind, object).patch(name, &params, &Patch::Merge(&patch)).await;
+        taken.map(drop).map_err(|error| refused(object, "taken over", error))
     }
 
     /// The object that is there; `None` too where its kind is not.
