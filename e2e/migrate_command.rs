@@ -1,6 +1,7 @@
 //! `clusterstack migrate-from-cso`: an installation of the Go operator is looked at, then replaced, and nothing that it
 //! brought changes hands twice.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
 use clusterstack::api::ConditionType;
@@ -115,6 +116,11 @@ async fn one_command_puts_the_operator_in_the_go_operators_place() {
     assert!(kept.contains("cso-validating-webhook-configuration") && kept.contains("cso-controller-manager"), "{kept}");
     assert!(!said.contains(TOKEN) && !kept.contains(TOKEN) && !node.logs().contains(TOKEN), "the token is shown");
 
+    // A second run has nothing to take away, and keeps what the first one wrote.
+    let (_, said) = migrate(&t, &[]).await;
+    assert!(said.contains("the migration is finished"), "{said}");
+    assert_eq!(std::fs::metadata(t.dir().join("backup.yaml")).unwrap().permissions().mode() & 0o777, 0o600);
+
     // What it brought is the operator's now, as it was. What the Go operator said of it gave no reason.
     t.release_says(V1, ConditionType::Ready, "True", "Ready").await;
     t.ready("x", "v1").await;
@@ -197,6 +203,13 @@ async fn what_helm_installed_is_taken_over_when_helm_has_forgotten_it() {
     assert!(!webhooks().contains("cso-validating-webhook-configuration") && replicas() == "0", "{said}");
     let kept = std::fs::read_to_string(t.dir().join("backup.yaml")).unwrap();
     assert!(kept.contains("kind: MutatingWebhookConfiguration"), "{kept}");
+    let (output, said) = migrate(&t, &yes).await;
+    assert!(output.status.success(), "{said}");
+    assert_eq!(std::fs::read_to_string(t.dir().join("backup.yaml")).unwrap(), kept);
+    std::fs::write(t.dir().join("backup.yaml"), "a: b").unwrap();
+    let (output, said) = migrate(&t, &yes).await;
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("is no backup of this command") && said.contains("--backup"), "{said}");
     let taken = t.kubectl(&["get", "crd", CRD, OTHER_CRD, "-o", "yaml"]);
     assert!(!taken.contains("meta.helm.sh") && !taken.contains("managed-by: Helm"), "{taken}");
 }

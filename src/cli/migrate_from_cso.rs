@@ -2,14 +2,15 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result};
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::connection::{self, ConnectionArgs};
 use super::install;
@@ -18,7 +19,6 @@ use super::report::Hinted;
 use super::template::ValuesArgs;
 use crate::core::cso::{self, Facts, Note};
 use crate::core::install::{NAMESPACE, waves};
-use crate::core::yaml;
 use crate::io::cso::Cso;
 use crate::settings::duration;
 
@@ -89,6 +89,7 @@ pub fn run(args: &MigrateArgs) -> Result<ExitCode> {
 fn migrate(args: &MigrateArgs, facts: &Facts) -> Result<()> {
     let waves = waves(install::objects(&args.namespace, values(args, facts)?)?);
     let takes = cso::taken(facts);
+    let backup = backup(args, facts)?;
     connection::block_on(async {
         let connection = args.connection.connect().await?;
         let client = &connection.client;
@@ -99,7 +100,7 @@ fn migrate(args: &MigrateArgs, facts: &Facts) -> Result<()> {
             install::rehearse(client, &args.namespace, &waves, &takes).await
         };
         may.await.context("nothing was changed: the API server would refuse a part of it")?;
-        fs::write(&args.backup, backup(facts)).with_context(|| format!("cannot write {}", args.backup.display()))?;
+        write(&args.backup, &backup)?;
         old.stop(facts, args.timeout, &mut |step| anstream::println!("{step}")).await?;
         let from = facts.deployments.first().and_then(|object| object["metadata"]["namespace"].as_str());
         install::make_namespace(client, &args.namespace).await?;
@@ -119,20 +120,31 @@ fn values(args: &MigrateArgs, facts: &Facts) -> Result<Map<String, Value>> {
     Ok(values.as_object().cloned().unwrap_or_default())
 }
 
-/// What is touched, as it was, for `kubectl apply`.
-fn backup(facts: &Facts) -> String {
-    let all = facts.webhooks.iter().chain(&facts.extensions).chain(&facts.deployments);
-    let plain = |object: &Value| {
-        let mut object = object.clone();
-        if let Some(map) = object.as_object_mut() {
-            map.remove("status");
-        }
-        if let Some(metadata) = object["metadata"].as_object_mut() {
-            metadata.retain(|field, _| ["name", "namespace", "labels", "annotations"].contains(&field.as_str()));
-        }
-        object
+/// The text of the backup, with what an earlier run wrote.
+fn backup(args: &MigrateArgs, facts: &Facts) -> Result<String> {
+    let path = &args.backup;
+    let there = match fs::read_to_string(path) {
+        Ok(text) => Some(text),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     };
-    yaml::to_string(&json!({"apiVersion": "v1", "kind": "List", "items": all.map(plain).collect::<Vec<_>>()}))
+    cso::backup(facts, there.as_deref()).map_err(|error| {
+        let message = format!("{} is no backup of this command", path.display());
+        Hinted::new(message, "nothing was changed: name another file by --backup").because(error).into()
+    })
+}
+
+/// Writes it whole or not at all, for its owner alone: variables of CSO may stand in it.
+fn write(path: &Path, text: &str) -> Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let written = || -> std::io::Result<()> {
+        let mut file = tempfile::Builder::new().prefix(".cso-backup-").tempfile_in(directory)?;
+        file.write_all(text.as_bytes())?;
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        Ok(())
+    };
+    written().with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn text(facts: &Facts, notes: &[Note], args: &MigrateArgs) -> String {
@@ -150,7 +162,10 @@ fn text(facts: &Facts, notes: &[Note], args: &MigrateArgs) -> String {
         // Writing to a String can't fail.
         let _ = writeln!(text, "{style}{word}{style:#} {object}: {message}\n       → {remedy}");
     }
-    if !args.yes && notes.iter().all(|note| !note.blocks) {
+    if cso::is_finished(facts) {
+        let ours = facts.operators.join(", ");
+        let _ = writeln!(text, "the migration is finished: nothing of CSO is in the way, and {ours} is installed");
+    } else if !args.yes && notes.iter().all(|note| !note.blocks) {
         text.push_str("--yes does it:\n");
         text.extend(steps(facts, args).iter().map(|step| format!("  {step}\n")));
     }
@@ -162,7 +177,9 @@ fn steps(facts: &Facts, args: &MigrateArgs) -> Vec<String> {
     let mut steps = vec![format!("{} is written with what is touched", args.backup.display())];
     let registered = facts.webhooks.iter().chain(&facts.extensions);
     steps.extend(registered.map(|object| format!("{} is removed", cso::named(object))));
-    steps.extend(facts.deployments.iter().map(|object| format!("{} is stopped", cso::named(object))));
+    let already = |object: &Value| if cso::is_stopped(object) { " already" } else { "" };
+    let stopped = |object: &Value| format!("{} is stopped{}", cso::named(object), already(object));
+    steps.extend(facts.deployments.iter().map(stopped));
     steps.extend(cso::secrets(facts).iter().map(|name| format!("Secret {name} is copied to {}", args.namespace)));
     steps.extend(
         cso::taken(facts).iter().map(|name| format!("CustomResourceDefinition {name} is taken over from Helm")),

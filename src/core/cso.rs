@@ -1,10 +1,14 @@
 //! What an installation of the Go operator (cluster-stack-operator, CSO) means for ours, decided from what was read of it.
 
+mod backup;
 mod keeper;
 mod registered;
+mod step;
 
+pub use backup::{BackupError, backup};
 pub use keeper::{HELM, release, taken};
 pub use registered::is_theirs;
+pub use step::{is_finished, is_stopped};
 
 use std::collections::BTreeSet;
 
@@ -39,6 +43,8 @@ pub struct Facts {
     pub records: Vec<&'static str>,
     /// CRDs, of which their metadata.
     pub definitions: Vec<Value>,
+    /// Our own operators, by kind, namespace and name.
+    pub operators: Vec<String>,
     /// ClusterStacks.
     pub stacks: Vec<Value>,
     /// ClusterAddons.
@@ -77,8 +83,13 @@ pub fn named(object: &Value) -> String {
 pub fn notes(facts: &Facts) -> Vec<Note> {
     let mut notes = keeper::notes(facts);
     if facts.deployments.is_empty() {
-        let remedy = "nothing has to be migrated where it never ran; where it was renamed, stop it and remove its webhooks by hand";
-        notes.push(Note::new("Deployment".into(), true, "no CSO is found by its label", remedy));
+        let (message, remedy) = if facts.operators.is_empty() {
+            let remedy = "nothing has to be migrated where it never ran; where it was renamed, stop it and remove its webhooks by hand";
+            ("no CSO is found by its label", remedy)
+        } else {
+            ("no CSO is found by its label, and the operator is there", "nothing is left to migrate")
+        };
+        notes.push(Note::new("Deployment".into(), true, message, remedy));
     }
     if facts.deployments.len() > 1 {
         let message = format!("{} Deployments have CSO's label", facts.deployments.len());
@@ -217,6 +228,14 @@ mod tests {
         type Break = fn(&mut Facts);
         let cases: &[(Break, bool, &str)] = &[
             (|f| f.deployments.clear(), true, "no CSO is found"),
+            (
+                |f| {
+                    f.deployments.clear();
+                    f.operators.push("Deployment clusterstack-system/clusterstack".into());
+                },
+                true,
+                "and the operator is there",
+            ),
             (|f| f.deployments.push(json!({})), true, "2 Deployments"),
             (|f| f.stacks[0]["spec"]["autoSubscribe"] = json!("often"), true, "can't be read"),
             (

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::kinds::Kinds;
 use crate::api::GROUP;
 use crate::core::cso::{Facts, LABEL, is_theirs, named, release};
+use crate::core::install::NAME;
 use crate::core::manifest::split_api_version;
 use crate::io::apply::refusal;
 
@@ -90,6 +91,7 @@ impl<'a> Cso<'a> {
             extensions,
             records: self.records(&deployments).await?,
             definitions: self.definitions().await?,
+            operators: self.operators().await?,
             stacks: self.all((GROUP, "ClusterStack"), "").await?,
             addons: self.all((GROUP, "ClusterAddon"), "").await?,
             deployments,
@@ -126,6 +128,15 @@ impl<'a> Cso<'a> {
             records.push("configmap");
         }
         Ok(records)
+    }
+
+    /// What runs our operator, by whatever it was installed.
+    async fn operators(&self) -> Result<Vec<String>, CsoError> {
+        let mut all = Vec::new();
+        for kind in [DEPLOYMENTS, ("apps", "StatefulSet")] {
+            all.extend(self.all(kind, &format!("app.kubernetes.io/name={NAME}")).await?.iter().map(named));
+        }
+        Ok(all)
     }
 
     async fn definitions(&self) -> Result<Vec<Value>, CsoError> {
