@@ -10,6 +10,7 @@ use thiserror::Error;
 use crate::core::duration::go_duration;
 use crate::io::client::Rate;
 
+mod arguments;
 pub mod environment;
 pub mod overlay;
 pub mod shared;
@@ -142,7 +143,7 @@ pub struct Flags {
     pub clusteraddon_concurrency: u16,
 
     /// Kubeconfigs of workload clusters may make the operator run programs and read its files.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, value_parser = clap::builder::BoolishValueParser::new())]
     pub allow_any_kubeconfig: bool,
 
     /// A local source that ClusterStacks may use: the root of a `file://` source, or a `host[:port]` on a loopback or
@@ -189,7 +190,7 @@ pub struct Flags {
 
     /// ClusterStacks without `serviceAccountName` may apply cluster-scoped objects and objects of other namespaces, with
     /// the operator's own rights.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, value_parser = clap::builder::BoolishValueParser::new())]
     pub allow_cluster_scope: bool,
 }
 

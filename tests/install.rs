@@ -152,10 +152,57 @@ fn values_that_make_no_sense_are_refused() {
         ("image.digest=latest", "digest"),
         ("flags.health-probe-bind-address=:9999", "flags.health-probe-bind-address: the chart gives that flag itself"),
         ("flags.webhook-url=https://a.example", "flags.webhook-url: the chart gives that flag itself"),
+        ("flags.default-interval=abc", "invalid value 'abc' for '--default-interval"),
+        ("flags.qps={1,2}", "--qps"),
+        ("settings.qsp=100", "\"qsp\" is no setting"),
+        ("settings.burst=many", "burst: invalid value 'many'"),
+        ("settings.log-format=text", "can be a flag alone"),
+        ("fullnameOverride=Foo_Bar", "fullnameOverride"),
+        ("rbac.secretsNamespaces={Team_A}", "secretsNamespaces"),
         ("flags.alow-source=127.0.0.1", "flags.alow-source: `clusterstack operator` has no flag --alow-source"),
     ] {
         let said = clusterstack(&["install", "--dry-run", "--set", value]).fails(1);
         assert!(said.contains(expected) && said.contains("install --chart DIR"), "{value}: {said}");
+    }
+}
+
+#[test]
+fn what_is_no_name_is_refused() {
+    let said = clusterstack(&["install", "--dry-run", "-n", "Bad_NS"]).fails(1);
+    assert!(said.contains("\"Bad_NS\" is no name of a namespace"), "{said}");
+    let dir = tempfile::tempdir().unwrap();
+    let chart = dir.path().join("chart");
+    for flag in ["--set", "--set-literal"] {
+        let said = clusterstack(&["install", "--chart", chart.to_str().unwrap(), flag, "a=b"]).fails(2);
+        assert!(said.contains("cannot be used with"), "{said}");
+    }
+    assert!(!chart.exists());
+}
+
+/// Helm hands numbers of files on as floats.
+#[test]
+fn whole_numbers_are_written_whole_and_switches_are_taken_with_their_value() {
+    let dir = tempfile::tempdir().unwrap();
+    let values = dir.path().join("values.yaml");
+    let text = "flags: {release-dir-size: 1048576, qps: 0.5, allow-cluster-scope: true, allow-any-kubeconfig: false}\n\
+                settings: {burst: 1048576, clusterstack.burst: 2097152}\n";
+    std::fs::write(&values, text).unwrap();
+    let values = values.to_str().unwrap();
+    for rendered in [
+        clusterstack(&["install", "--dry-run", "-f", values]).succeeds(),
+        clusterstack(&["template", "clusterstack", CHART, "-n", "clusterstack-system", "-f", values]).succeeds(),
+    ] {
+        for expected in [
+            "--release-dir-size=1048576",
+            "--qps=0.5",
+            "--allow-cluster-scope=true",
+            "--allow-any-kubeconfig=false",
+            "burst: \"1048576\"",
+            "clusterstack.burst: \"2097152\"",
+        ] {
+            let there = rendered.lines().any(|line| line.replace('\'', "\"").contains(expected));
+            assert!(there, "{expected}: {rendered}");
+        }
     }
 }
 

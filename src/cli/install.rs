@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result};
-use clap::{Args, CommandFactory, ValueEnum};
+use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -19,8 +19,9 @@ use super::template::ValuesArgs;
 use crate::core::chart::{Capabilities, Chart, HelmVersion, Release, RenderInput, render};
 use crate::core::files::FileTree;
 use crate::core::install::{self, INSTALLED_IN, MANAGED_BY, NAME, NAMESPACE, Overlay, Waves, waves};
+use crate::core::name::is_label;
 use crate::io::install::{Change, InstallError, Installer};
-use crate::settings::duration;
+use crate::settings::{Flags, duration};
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -66,7 +67,7 @@ pub struct InstallArgs {
     kustomize: Option<PathBuf>,
 
     /// Write the Helm chart into this directory instead
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["dry_run", "namespace", "files", "set", "set_string", "set_json", "set_file"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["dry_run", "namespace", "files", "set", "set_string", "set_json", "set_file", "set_literal"])]
     chart: Option<PathBuf>,
 
     /// Do not wait until the operator runs
@@ -267,7 +268,10 @@ fn hinted(error: &InstallError, is_dry: bool) -> anyhow::Error {
 /// # Errors
 /// Values that the chart refuses.
 pub fn objects(namespace: &str, values: Map<String, Value>) -> Result<Vec<Value>> {
-    check_flags(&values)?;
+    if !is_label(namespace) {
+        let message = format!("{namespace:?} is no name of a namespace");
+        return Err(Hinted::new(message, "lower-case letters, digits and '-' make one, up to 63 of them").into());
+    }
     let chart = Chart::load(&install::chart()).context("the chart of this binary can't be loaded")?;
     let capabilities = Capabilities::of(HelmVersion::V3);
     let input = RenderInput {
@@ -292,22 +296,34 @@ pub fn objects(namespace: &str, values: Map<String, Value>) -> Result<Vec<Value>
         object["metadata"]["labels"][INSTALLED_IN] = namespace.into();
         objects.push(object);
     }
+    judge(&objects)?;
     Ok(objects)
 }
 
-/// Refuses flags that the operator does not have: its pods would end as soon as they start.
-fn check_flags(values: &Map<String, Value>) -> Result<()> {
-    let command = super::Cli::command();
-    let known = command.find_subcommand("operator").into_iter().flat_map(clap::Command::get_arguments);
-    let known: Vec<&str> = known.filter_map(clap::Arg::get_long).collect();
-    let mut given = values.get("flags").and_then(Value::as_object).into_iter().flat_map(Map::keys);
-    let Some(unknown) = given.find(|flag| !known.contains(&flag.as_str())) else { return Ok(()) };
-    Err(Hinted::new(
-        format!("flags.{unknown}: `clusterstack operator` has no flag --{unknown}"),
-        "clusterstack operator --help has them all; clusterstack install --chart DIR writes values.yaml, which says what else \
-         there is",
-    )
-    .into())
+/// Refuses what the operator would refuse: its pods would end as soon as they start, or go on without their settings.
+fn judge(objects: &[Value]) -> Result<()> {
+    let refused = |message: String| {
+        Hinted::new(
+            message,
+            "clusterstack operator --help has all flags; clusterstack install --chart DIR writes values.yaml, which says what \
+             else there is",
+        )
+    };
+    let workloads = objects.iter().filter(|object| object["kind"] == "Deployment" || object["kind"] == "StatefulSet");
+    let maps = objects.iter().filter(|object| object["kind"] == "ConfigMap");
+    let data: BTreeMap<String, String> = maps
+        .filter_map(|map| map["data"].as_object())
+        .flatten()
+        .map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned()))
+        .collect();
+    for workload in workloads {
+        let arguments = workload.pointer("/spec/template/spec/containers/0/args").and_then(Value::as_array);
+        // The first is the subcommand.
+        let arguments = arguments.into_iter().flatten().filter_map(Value::as_str).skip(1);
+        let flags = Flags::of_arguments(arguments).map_err(refused)?;
+        flags.judge_overlay(&data).map_err(|error| refused(format!("settings: {error}")))?;
+    }
+    Ok(())
 }
 
 fn print(objects: &[Value], format: Format) -> Result<()> {

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use clap::builder::BoolishValueParser;
-use clap::{Arg, ArgAction, Args, Command, FromArgMatches};
+use clap::{Arg, Args, Command, FromArgMatches};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+use super::arguments::line;
 use super::{Flags, Live, SettingsError};
 use crate::core::digest::hex;
 
@@ -68,6 +68,23 @@ impl Flags {
     /// # Errors
     /// A key or a value that can't be used, also where it is another replica's: all of them say the same.
     pub fn overlaid(&self, data: &BTreeMap<String, String>, replica: &str) -> Result<Self, OverlayError> {
+        self.overlaid_as(data, replica, |flags| flags.clone().settings().map(drop))
+    }
+
+    /// Whether [`overlaid`](Self::overlaid) takes a ConfigMap's settings, judged where the operator does not run.
+    ///
+    /// # Errors
+    /// A key or a value that can't be used.
+    pub fn judge_overlay(&self, data: &BTreeMap<String, String>) -> Result<(), OverlayError> {
+        self.overlaid_as(data, "", Self::judged_elsewhere).map(drop)
+    }
+
+    fn overlaid_as(
+        &self,
+        data: &BTreeMap<String, String>,
+        replica: &str,
+        judge: impl Fn(&Self) -> Result<(), SettingsError>,
+    ) -> Result<Self, OverlayError> {
         let mut concerning = Vec::new();
         for (key, value) in data {
             let (scope, flag) = key.rsplit_once('.').unwrap_or(("", key));
@@ -76,7 +93,7 @@ impl Flags {
             }
             let mut tried = self.clone();
             tried.set(key, flag, value)?;
-            tried.settings()?;
+            judge(&tried)?;
             let is_ours = replica.strip_prefix(scope).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
             if scope.is_empty() || is_ours {
                 concerning.push((scope, key, flag, value));
@@ -87,7 +104,7 @@ impl Flags {
         for (_, key, flag, value) in concerning {
             flags.set(key, flag, value)?;
         }
-        flags.clone().settings()?;
+        judge(&flags)?;
         Ok(flags)
     }
 
@@ -96,11 +113,7 @@ impl Flags {
         if !command.get_arguments().any(|arg| arg.get_long() == Some(flag)) {
             return Err(OverlayError::Unknown(key.to_owned()));
         }
-        let refused = |error: clap::Error| {
-            let text = error.to_string();
-            let line = text.lines().next().unwrap_or_default();
-            OverlayError::Value { key: key.to_owned(), error: line.trim_start_matches("error: ").to_owned() }
-        };
+        let refused = |error: clap::Error| OverlayError::Value { key: key.to_owned(), error: line(&error) };
         let matches = command.try_get_matches_from([format!("--{flag}={}", value.trim())]).map_err(refused)?;
         self.update_from_arg_matches(&matches).map_err(refused)
     }
@@ -142,11 +155,7 @@ impl Flags {
 
 /// The flags, of which only those count that are given.
 fn command() -> Command {
-    let plain = |arg: Arg| {
-        let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
-        let arg = arg.default_value(None::<&str>).env(None::<&str>).required(false);
-        if is_switch { arg.action(ArgAction::Set).value_parser(BoolishValueParser::new()) } else { arg }
-    };
+    let plain = |arg: Arg| arg.default_value(None::<&str>).env(None::<&str>).required(false);
     Flags::augment_args_for_update(Command::new("settings"))
         .no_binary_name(true)
         .disable_help_flag(true)
@@ -187,6 +196,11 @@ mod tests {
         );
         assert_eq!((now.allow_source.clone(), now.burst), (vec!["/a".to_owned()], 1000));
         assert_eq!(given.overlaid(&data(&[]), "pod").unwrap(), given);
+        let given = flags(&["--allow-cluster-scope"]);
+        for (value, expected) in [("false", false), ("yes", true), ("off", false)] {
+            let now = given.overlaid(&data(&[("allow-cluster-scope", value)]), "pod").unwrap();
+            assert_eq!(now.allow_cluster_scope, expected, "{value}");
+        }
     }
 
     #[test]
@@ -223,6 +237,7 @@ mod tests {
             ("default-interval", "soon", "default-interval"),
             ("allow-any-kubeconfig", "perhaps", "allow-any-kubeconfig"),
             ("default-interval", "1s", "10s"),
+            ("allow-cluster-scope", "", "allow-cluster-scope"),
         ] {
             let error = flags(&[]).overlaid(&data(&[(key, value)]), "pod").unwrap_err().to_string();
             assert!(error.contains(words), "{key}: {error}");

@@ -33,3 +33,14 @@ subjects:
   name: {{ include "clusterstack.name" . }}
   namespace: {{ .Release.Namespace }}
 {{- end }}
+
+{{- /* Helm hands whole numbers of a file on as floats, which print with an exponent. */}}
+{{- define "clusterstack.text" -}}
+{{- if not (kindIs "float64" .) -}}
+{{ . }}
+{{- else if eq (floor .) . -}}
+{{ int64 . }}
+{{- else -}}
+{{ . }}
+{{- end }}
+{{- end }}
