@@ -149,3 +149,29 @@ async fn one_command_installs_it_and_it_is_scaled_upgraded_and_taken_away() {
     assert!(succeeds(&t, &["uninstall"]).await.contains("made nothing in clusterstack-system"));
     assert!(!node.logs().contains("panicked"), "{}", node.logs());
 }
+
+/// What the API server knows, without any pod: nothing is half done, and each installation keeps to itself.
+#[tokio::test]
+async fn what_would_be_refused_is_refused_before_anything_is_changed() {
+    let Some(t) = World::installable("refused", "what would be refused").await else { return };
+    let fails = async |args: &[&str]| {
+        let output = clusterstack(&t, args).await;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        said
+    };
+    succeeds(&t, &["install", "--no-wait"]).await;
+    let binding = || {
+        t.kubectl(&["get", "clusterrolebinding", "clusterstack-operator", "-o", "jsonpath={.subjects[*].namespace}"])
+    };
+
+    // Another namespace, and the same names.
+    let said = fails(&["install", "-n", "other", "--no-wait"]).await;
+    assert!(said.contains("is of the installation in namespace clusterstack-system"), "{said}");
+    assert!(said.contains("-n clusterstack-system") && said.contains("fullnameOverride"), "{said}");
+    assert_eq!(binding(), NAMESPACE);
+    assert_eq!(t.kubectl(&["get", "namespace", "other", "--ignore-not-found", "-o", "name"]), "");
+    succeeds(&t, &["install", "-n", "other", "--set", "fullnameOverride=second", "--no-wait"]).await;
+    succeeds(&t, &["uninstall", "-n", "other"]).await;
+    assert_eq!(binding(), NAMESPACE);
+}

@@ -255,6 +255,9 @@ fn hinted(error: &InstallError, is_dry: bool) -> anyhow::Error {
             "upgrade it with the same tool. Where that has the CRDs, they go when it is removed there, and with them all \
              ClusterStacks: docs/install.md"
         }
+        InstallError::Elsewhere { namespace, .. } => &format!(
+            "-n {namespace} changes that one; a second one beside it takes another name: --set fullnameOverride=NAME"
+        ),
         InstallError::Timeout { .. } => {
             "kubectl describe pods, and kubectl logs, in its namespace say more; the same command waits on"
         }

@@ -13,7 +13,7 @@ use super::apply::refusal;
 use super::kinds::{Kind, Kinds};
 use crate::api::{MANAGED_BY as OPERATOR, MANAGED_BY_LABEL};
 use crate::core::cso::HELM;
-use crate::core::install::{INSTALLED_IN, MANAGED_BY, Owner, Waves, key, owner, told, waits_for};
+use crate::core::install::{INSTALLED_IN, MANAGED_BY, Owner, Waves, elsewhere, key, owner, told, waits_for};
 use crate::core::manifest::ObjectKey;
 
 /// Field manager of what is installed.
@@ -69,6 +69,14 @@ pub enum InstallError {
         object: String,
         /// Who: the value of `app.kubernetes.io/managed-by`.
         by: String,
+    },
+    /// Another installation of this cluster has it.
+    #[error("{object} is of the installation in namespace {namespace}")]
+    Elsewhere {
+        /// The object.
+        object: String,
+        /// Where that one is.
+        namespace: String,
     },
     /// It does not run in time.
     #[error("after {} s {waits}", waited.as_secs())]
@@ -182,6 +190,10 @@ impl<'a> Installer<'a> {
                 && !self.may_take(object)
             {
                 return Err(InstallError::Foreign { object: key(object).to_string(), by });
+            }
+            if let Some(namespace) = elsewhere(&live, self.namespace) {
+                let (object, namespace) = (key(object).to_string(), namespace.to_owned());
+                return Err(InstallError::Elsewhere { object, namespace });
             }
         }
         Ok(())

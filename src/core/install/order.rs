@@ -59,6 +59,13 @@ pub fn owner(live: &Value) -> Owner {
     }
 }
 
+/// The namespace of another installation that has an object; definitions and namespaces are everybody's.
+pub fn elsewhere<'a>(live: &'a Value, namespace: &str) -> Option<&'a str> {
+    let is_shared = live["kind"] == "CustomResourceDefinition" || live["kind"] == "Namespace";
+    let there = live["metadata"]["labels"][INSTALLED_IN].as_str()?;
+    (!is_shared && there != namespace).then_some(there)
+}
+
 /// Which object it is.
 pub fn key(object: &Value) -> ObjectKey {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -96,6 +103,20 @@ mod tests {
             (of("Namespace", Some("Helm")), Owner::Ours),
         ] {
             assert_eq!(owner(&live), expected, "{live}");
+        }
+    }
+
+    #[test]
+    fn what_another_installation_has_is_its_own() {
+        let of = |kind: &str, there: Option<&str>| json!({"kind": kind, "metadata": {"labels": {INSTALLED_IN: there}}});
+        for (live, expected) in [
+            (of("ClusterRoleBinding", Some("first")), Some("first")),
+            (of("ClusterRoleBinding", Some("second")), None),
+            (of("ClusterRoleBinding", None), None),
+            (of("Namespace", Some("first")), None),
+            (of("CustomResourceDefinition", Some("first")), None),
+        ] {
+            assert_eq!(elsewhere(&live, "second"), expected, "{live}");
         }
     }
 }
