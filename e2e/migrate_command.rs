@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use serde_json::{Value, json};
 
-use crate::harness::{GitServer, IMAGE, Node, SETTINGS, World, leave_behind};
+use crate::harness::{GitServer, IMAGE, Node, SETTINGS, SHELL, World, leave_behind};
 
 const V1: &str = "docker-x-1-34-v1";
 const NAMESPACE: &str = "clusterstack-system";
@@ -146,6 +146,12 @@ async fn left_by_helm(t: &World) {
         }
         if object["kind"] == "Deployment" {
             object["metadata"]["annotations"] = helm.clone();
+            // It takes its time to end.
+            let pod = &mut object["spec"]["template"]["spec"];
+            pod["terminationGracePeriodSeconds"] = 8.into();
+            pod["containers"][0]["image"] = SHELL.into();
+            pod["containers"][0]["command"] = json!(["bash", "-c", "trap : TERM; while :; do sleep 1; done"]);
+            pod["containers"][0]["args"] = json!([]);
         }
     }
     manifest["items"].as_array_mut().unwrap().extend([
@@ -166,6 +172,7 @@ async fn left_by_helm(t: &World) {
 }
 
 const CRD: &str = "clusterstacks.clusterstack.x-k8s.io";
+const PODS: &str = "control-plane=cso-controller-manager";
 const OTHER_CRD: &str = "clusteraddons.clusterstack.x-k8s.io";
 
 #[tokio::test]
@@ -196,10 +203,21 @@ async fn what_helm_installed_is_taken_over_when_helm_has_forgotten_it() {
 
     let (repository, tag) = IMAGE.rsplit_once(':').unwrap();
     let (repository, tag) = (format!("image.repository={repository}"), format!("image.tag={tag}"));
+    t.kubectl(&["wait", "-n", "cso-system", "--for=condition=Ready", "pod", "-l", PODS, "--timeout=60s"]);
+    // A pod that is ending works on.
+    let (output, said) = migrate(&t, &["--yes", "--timeout", "1s"]).await;
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("MutatingWebhookConfiguration cso-validating-webhook-configuration removed"), "{said}");
+    assert!(said.contains("pod cso-controller-manager-") && said.contains(" on node "), "{said}");
+    assert!(!said.contains("cso-controller-manager stopped"), "{said}");
+    let (_, said) = migrate(&t, &[]).await;
+    assert!(said.contains("cso-controller-manager is stopped already"), "{said}");
+
     let yes = ["--yes", "--timeout", "90s", "--set", &repository, "--set", &tag];
     let (output, said) = migrate(&t, &yes).await;
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("MutatingWebhookConfiguration cso-validating-webhook-configuration removed"), "{said}");
+    assert!(said.contains("Deployment cso-system/cso-controller-manager stopped"), "{said}");
+    assert_eq!(t.kubectl(&["get", "pod", "-n", "cso-system", "-l", PODS, "-o", "name"]), "");
     assert!(!webhooks().contains("cso-validating-webhook-configuration") && replicas() == "0", "{said}");
     let kept = std::fs::read_to_string(t.dir().join("backup.yaml")).unwrap();
     assert!(kept.contains("kind: MutatingWebhookConfiguration"), "{kept}");

@@ -19,7 +19,7 @@ use super::report::Hinted;
 use super::template::ValuesArgs;
 use crate::core::cso::{self, Facts, Note};
 use crate::core::install::{NAMESPACE, waves};
-use crate::io::cso::Cso;
+use crate::io::cso::{Cso, CsoError};
 use crate::settings::duration;
 
 /// Examples in the help.
@@ -101,7 +101,7 @@ fn migrate(args: &MigrateArgs, facts: &Facts) -> Result<()> {
         };
         may.await.context("nothing was changed: the API server would refuse a part of it")?;
         write(&args.backup, &backup)?;
-        old.stop(facts, args.timeout, &mut |step| anstream::println!("{step}")).await?;
+        old.stop(facts, args.timeout, &mut |step| anstream::println!("{step}")).await.map_err(hinted)?;
         let from = facts.deployments.first().and_then(|object| object["metadata"]["namespace"].as_str());
         install::make_namespace(client, &args.namespace).await?;
         for secret in cso::secrets(facts) {
@@ -111,6 +111,17 @@ fn migrate(args: &MigrateArgs, facts: &Facts) -> Result<()> {
         }
         install::all(client, &args.namespace, &waves, &takes, args.timeout).await
     })
+}
+
+fn hinted(error: CsoError) -> anyhow::Error {
+    match error {
+        CsoError::Runs { .. } => Hinted::new(
+            error.to_string(),
+            "the same command waits on; a pod whose node is gone for good goes by kubectl delete pod --force",
+        )
+        .into(),
+        error @ CsoError::Refused { .. } => error.into(),
+    }
 }
 
 /// CSO's own settings as values of our chart, under those that are given.

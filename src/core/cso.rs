@@ -8,7 +8,7 @@ mod step;
 pub use backup::{BackupError, backup};
 pub use keeper::{HELM, release, taken};
 pub use registered::is_theirs;
-pub use step::{is_finished, is_stopped};
+pub use step::{is_finished, is_stopped, runs};
 
 use std::collections::BTreeSet;
 

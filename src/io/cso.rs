@@ -3,16 +3,19 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::Selector;
 use kube::{Client, ResourceExt};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::kinds::Kinds;
 use crate::api::GROUP;
-use crate::core::cso::{Facts, LABEL, is_theirs, named, release};
+use crate::core::cso::{Facts, LABEL, is_theirs, named, release, runs};
 use crate::core::install::NAME;
 use crate::core::manifest::split_api_version;
 use crate::io::apply::refusal;
@@ -34,12 +37,12 @@ pub enum CsoError {
         error: Box<kube::Error>,
     },
     /// It does not stop.
-    #[error("after {} s {what} still has {replicas} replicas", waited.as_secs())]
+    #[error("after {} s there still is of {what}: {left}", waited.as_secs())]
     Runs {
         /// The Deployment.
         what: String,
-        /// How many.
-        replicas: i64,
+        /// Its pods, with their nodes.
+        left: String,
         /// How long it was waited for.
         waited: Duration,
     },
@@ -225,17 +228,22 @@ impl<'a> Cso<'a> {
 
     async fn stopped(&self, deployment: &Value, limit: Duration) -> Result<(), CsoError> {
         let Some(api) = self.api(deployment).await? else { return Ok(()) };
-        let name = deployment["metadata"]["name"].as_str().unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (name, namespace) = (text(&deployment["metadata"]["name"]), text(&deployment["metadata"]["namespace"]));
         let failed = || refused(format!("Deployment {name} can't be read"));
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
+        let selector = LabelSelector::deserialize(&deployment["spec"]["selector"]).unwrap_or_default();
+        // One that kube can't read is none that the API server took.
+        let selector = Selector::try_from(selector).unwrap_or_default();
         let began = Instant::now();
         loop {
-            let live = api.get(name).await.map_err(failed())?;
-            let replicas = live.data.pointer("/status/replicas").and_then(Value::as_i64).unwrap_or_default();
-            if replicas == 0 {
-                return Ok(());
-            }
+            let live = serde_json::to_value(api.get(&name).await.map_err(failed())?).unwrap_or_default();
+            let list = pods.list(&ListParams::default().labels_from(&selector)).await;
+            let list = list.map_err(refused(format!("pods of Deployment {name} can't be listed")))?;
+            let list: Vec<Value> = list.items.iter().filter_map(|pod| serde_json::to_value(pod).ok()).collect();
+            let Some(left) = runs(&live, &list) else { return Ok(()) };
             if began.elapsed() > limit {
-                return Err(CsoError::Runs { what: format!("Deployment {name}"), replicas, waited: began.elapsed() });
+                return Err(CsoError::Runs { what: named(deployment), left, waited: began.elapsed() });
             }
             sleep(LOOK).await;
         }

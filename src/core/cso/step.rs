@@ -17,6 +17,27 @@ pub fn is_finished(facts: &Facts) -> bool {
         && !facts.operators.is_empty()
 }
 
+/// What of a Deployment that was scaled to nothing still runs; `pods` are those of its selector. Its status does not count pods
+/// that are ending, and those work on until they have ended.
+pub fn runs(deployment: &Value, pods: &[Value]) -> Option<String> {
+    let ended = |pod: &&Value| pod["status"]["phase"] == "Succeeded" || pod["status"]["phase"] == "Failed";
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let told = |pod: &Value| {
+        let node = pod["spec"]["nodeName"].as_str().map_or_else(String::new, |node| format!(" on node {node}"));
+        format!("pod {}{node}", text(&pod["metadata"]["name"]))
+    };
+    let left: Vec<String> = pods.iter().filter(|pod| !ended(pod)).map(told).collect();
+    if !left.is_empty() {
+        return Some(left.join(", "));
+    }
+    let (seen, wanted) = (&deployment["status"]["observedGeneration"], &deployment["metadata"]["generation"]);
+    if seen.as_i64() < wanted.as_i64() {
+        return Some("its controller has not seen yet that it is to end".to_owned());
+    }
+    let replicas = deployment["status"]["replicas"].as_i64().unwrap_or_default();
+    (replicas > 0).then(|| format!("{replicas} replicas"))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -44,6 +65,23 @@ mod tests {
             let mut facts = finished.clone();
             break_it(&mut facts);
             assert!(!is_finished(&facts), "{name}");
+        }
+    }
+
+    #[test]
+    fn it_has_ended_when_no_pod_of_it_is_left() {
+        let pod = |name: &str, node: Option<&str>, phase: &str| json!({"metadata": {"name": name}, "spec": {"nodeName": node}, "status": {"phase": phase}});
+        let mut ending = pod("c", Some("n"), "Running");
+        ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        let deployment = |seen: i64, replicas: i64| json!({"metadata": {"generation": 2}, "status": {"observedGeneration": seen, "replicas": replicas}});
+        for (deployment, pods, expected) in [
+            (deployment(2, 0), vec![], None),
+            (deployment(2, 0), vec![pod("a", Some("n"), "Succeeded"), pod("b", None, "Failed")], None),
+            (deployment(2, 0), vec![ending, pod("d", None, "Pending")], Some("pod c on node n, pod d")),
+            (deployment(1, 0), vec![], Some("its controller has not seen yet that it is to end")),
+            (deployment(2, 1), vec![], Some("1 replicas")),
+        ] {
+            assert_eq!(runs(&deployment, &pods).as_deref(), expected, "{deployment} {pods:?}");
         }
     }
 }
