@@ -174,4 +174,34 @@ async fn what_would_be_refused_is_refused_before_anything_is_changed() {
     succeeds(&t, &["install", "-n", "other", "--set", "fullnameOverride=second", "--no-wait"]).await;
     succeeds(&t, &["uninstall", "-n", "other"]).await;
     assert_eq!(binding(), NAMESPACE);
+
+    // Nothing is applied before what is refused.
+    let version = || {
+        t.kubectl(&[
+            "get",
+            "configmap",
+            "-n",
+            NAMESPACE,
+            "clusterstack-settings",
+            "-o",
+            "jsonpath={.metadata.resourceVersion}",
+        ])
+    };
+    let before = version();
+    for (values, expected, hint) in [
+        ("metrics.serviceMonitor=true", "does not serve this kind", "metrics.serviceMonitor=false"),
+        ("rbac.secretsNamespaces={nowhere}", "nowhere", "kubectl create namespace"),
+    ] {
+        let said = fails(&["install", "--no-wait", "--set", values, "--set", "settings.burst=7"]).await;
+        assert!(said.contains("nothing was changed") && said.contains(expected) && said.contains(hint), "{said}");
+        assert_eq!(version(), before, "{values}");
+    }
+    succeeds(&t, &["install", "--no-wait", "--set", "storage.size=1Gi"]).await;
+    let larger = ["install", "--no-wait", "--set", "storage.size=2Gi"];
+    let said = fails(&larger).await;
+    assert!(said.contains("spec can't be changed once it is there") && !said.contains("replace=true"), "{said}");
+    let way = "kubectl delete statefulset clusterstack -n clusterstack-system --cascade=orphan";
+    assert!(said.contains(way), "{said}");
+    t.kubectl(&way.split(' ').skip(1).collect::<Vec<_>>());
+    succeeds(&t, &larger).await;
 }

@@ -129,6 +129,10 @@ pub fn run(args: &InstallArgs) -> Result<()> {
 async fn apply(args: &InstallArgs, waves: Waves) -> Result<()> {
     let connection = args.connection.connect().await?;
     let is_dry = args.dry_run.is_some();
+    if !is_dry {
+        let may = rehearse(&connection.client, &args.namespace, &waves, &[]).await;
+        may.context("nothing was changed: the API server would refuse a part of it")?;
+    }
     let installer = Installer::new(&connection.client, &args.namespace, is_dry);
     install_with(&installer, &waves, is_dry, args.timeout, !is_dry && !args.no_wait).await
 }
@@ -250,6 +254,10 @@ fn hinted(error: &InstallError, is_dry: bool) -> anyhow::Error {
         InstallError::Refused { .. } => {
             "check --kubeconfig and --context; what was applied stays, and the same command goes on"
         }
+        InstallError::Immutable { object, .. } => &format!(
+            "`{}`, then the same command again; claims that are there keep their size",
+            install::make_way(object)
+        ),
         InstallError::NoKind { .. } => "install what serves it, or leave it out: --set metrics.serviceMonitor=false",
         InstallError::Foreign { .. } => {
             "upgrade it with the same tool. Where that has the CRDs, they go when it is removed there, and with them all \

@@ -13,6 +13,7 @@ use super::apply::refusal;
 use super::kinds::{Kind, Kinds};
 use crate::api::{MANAGED_BY as OPERATOR, MANAGED_BY_LABEL};
 use crate::core::cso::HELM;
+use crate::core::immutable;
 use crate::core::install::{INSTALLED_IN, MANAGED_BY, Owner, Waves, elsewhere, key, owner, told, waits_for};
 use crate::core::manifest::ObjectKey;
 
@@ -61,6 +62,16 @@ pub enum InstallError {
     NoKind {
         /// The object.
         object: String,
+    },
+    /// Fields differ that nobody can change once the object is there.
+    #[error("{object}: {fields} can't be changed once it is there: {words}")]
+    Immutable {
+        /// The object.
+        object: ObjectKey,
+        /// The fields.
+        fields: String,
+        /// The API server's words.
+        words: String,
     },
     /// Somebody else keeps it.
     #[error("{object} was installed with {by}")]
@@ -234,11 +245,13 @@ impl<'a> Installer<'a> {
         let applied = self.api(&kind, object).patch(name, &params, &Patch::Apply(object)).await;
         let applied = match applied {
             // Its namespace would be made before.
-            Err(kube::Error::Api(status)) if self.is_dry && status.code == 404 && before.is_none() => {
+            Err(kube::Error::Api(status))
+                if self.is_dry && status.code == 404 && object["metadata"]["namespace"] == self.namespace =>
+            {
                 tell(&key(object).to_string(), Change::Created);
                 return Ok(());
             }
-            applied => applied.map_err(|error| refused(object, "applied", error))?,
+            applied => applied.map_err(|error| unapplied(object, error))?,
         };
         let change = match before {
             None => Change::Created,
@@ -365,6 +378,20 @@ fn is_same(before: &Value, after: &DynamicObject) -> bool {
     };
     before["metadata"]["resourceVersion"] == after.resource_version().unwrap_or_default()
         || serde_json::to_value(after).is_ok_and(|after| plain(&after) == plain(before))
+}
+
+/// Why an object can't be applied.
+fn unapplied(object: &Value, error: kube::Error) -> InstallError {
+    let kube::Error::Api(status) = &error else { return refused(object, "applied", error) };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let causes = causes.map(|cause| (cause.field.as_str(), cause.message.as_str()));
+    match immutable::fields(causes).filter(|_| status.code == 422) {
+        Some(fields) => {
+            let (fields, words) = (fields.join(", "), status.message.clone());
+            InstallError::Immutable { object: key(object), fields, words }
+        }
+        None => refused(object, "applied", error),
+    }
 }
 
 fn refused(object: &Value, what: &'static str, error: kube::Error) -> InstallError {

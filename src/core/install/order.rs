@@ -66,6 +66,14 @@ pub fn elsewhere<'a>(live: &'a Value, namespace: &str) -> Option<&'a str> {
     (!is_shared && there != namespace).then_some(there)
 }
 
+/// The command that makes way for an object that can't be changed in place. The pods of a `StatefulSet` and their claims stay.
+pub fn make_way(object: &ObjectKey) -> String {
+    let kind = object.kind.to_lowercase();
+    let namespace = if object.namespace.is_empty() { String::new() } else { format!(" -n {}", object.namespace) };
+    let orphan = if kind == "statefulset" { " --cascade=orphan" } else { "" };
+    format!("kubectl delete {kind} {}{namespace}{orphan}", object.name)
+}
+
 /// Which object it is.
 pub fn key(object: &Value) -> ObjectKey {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -117,6 +125,18 @@ mod tests {
             (of("CustomResourceDefinition", Some("first")), None),
         ] {
             assert_eq!(elsewhere(&live, "second"), expected, "{live}");
+        }
+    }
+
+    #[test]
+    fn pods_of_what_makes_way_run_on_where_they_can() {
+        let of = |kind: &str, namespace: &str| json!({"kind": kind, "metadata": {"name": "x", "namespace": namespace}});
+        for (object, expected) in [
+            (of("StatefulSet", "ns"), "kubectl delete statefulset x -n ns --cascade=orphan"),
+            (of("Deployment", "ns"), "kubectl delete deployment x -n ns"),
+            (of("ClusterRoleBinding", ""), "kubectl delete clusterrolebinding x"),
+        ] {
+            assert_eq!(make_way(&key(&object)), expected);
         }
     }
 }
