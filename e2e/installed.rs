@@ -172,7 +172,24 @@ async fn what_would_be_refused_is_refused_before_anything_is_changed() {
     assert_eq!(binding(), NAMESPACE);
     assert_eq!(t.kubectl(&["get", "namespace", "other", "--ignore-not-found", "-o", "name"]), "");
     succeeds(&t, &["install", "-n", "other", "--set", "fullnameOverride=second", "--no-wait"]).await;
+    // What each one's operator registers.
+    let registered = |name: &str, namespace: &str| {
+        let service = json!({"name": "x-hooks", "namespace": namespace, "path": "/"});
+        let object = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "clusterstack"}},
+            "webhooks": [{"name": "a.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+                "failurePolicy": "Ignore", "clientConfig": {"service": service}}],
+        });
+        let file = t.dir().join("webhook.json");
+        std::fs::write(&file, object.to_string()).unwrap();
+        t.kubectl(&["apply", "-f", file.to_str().unwrap()]);
+    };
+    registered("first", NAMESPACE);
+    registered("second", "other");
+    let webhooks = || t.kubectl(&["get", "validatingwebhookconfigurations", "-o", "name"]);
     succeeds(&t, &["uninstall", "-n", "other"]).await;
+    assert!(webhooks().contains("/first") && !webhooks().contains("/second"), "{}", webhooks());
     assert_eq!(binding(), NAMESPACE);
 
     // Nothing is applied before what is refused.

@@ -14,7 +14,7 @@ use super::kinds::{Kind, Kinds};
 use crate::api::{MANAGED_BY as OPERATOR, MANAGED_BY_LABEL};
 use crate::core::cso::HELM;
 use crate::core::immutable;
-use crate::core::install::{INSTALLED_IN, MANAGED_BY, Owner, Waves, elsewhere, key, owner, told, waits_for};
+use crate::core::install::{INSTALLED_IN, MANAGED_BY, Owner, Waves, elsewhere, is_of, key, owner, told, waits_for};
 use crate::core::manifest::ObjectKey;
 
 /// Field manager of what is installed.
@@ -273,7 +273,9 @@ impl<'a> Installer<'a> {
                 |error| InstallError::Refused { object: (*kind).to_owned(), what: "listed", error: Box::new(error) };
             let Some(found) = self.kinds.preferred(self.client, group, kind).await.map_err(failed)? else { continue };
             let api_version = found.resource.api_version.clone();
-            for object in self.labelled(&api_version, kind, &format!("{MANAGED_BY_LABEL}={OPERATOR}")).await? {
+            let registered = self.labelled(&api_version, kind, &format!("{MANAGED_BY_LABEL}={OPERATOR}")).await?;
+            // Another installation answers its own.
+            for object in registered.into_iter().filter(|object| is_of(object, self.namespace)) {
                 self.delete(&object).await?;
                 tell(&key(&object).to_string(), Change::Removed);
             }

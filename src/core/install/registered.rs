@@ -4,10 +4,23 @@ use serde_json::Value;
 
 /// Namespace and name of the Service of each `clientConfig` that names one. One that is called by URL has none.
 pub fn answered_by(registration: &Value) -> Vec<(&str, &str)> {
+    calls(registration)
+        .filter_map(|config| Some((config["service"]["namespace"].as_str()?, config["service"]["name"].as_str()?)))
+        .collect()
+}
+
+/// How each call is made.
+fn calls(registration: &Value) -> impl Iterator<Item = &Value> {
     let webhooks = registration["webhooks"].as_array().into_iter().flatten();
     let all = webhooks.map(|webhook| &webhook["clientConfig"]).chain([&registration["spec"]["clientConfig"]]);
-    all.filter_map(|config| Some((config["service"]["namespace"].as_str()?, config["service"]["name"].as_str()?)))
-        .collect()
+    all.filter(|config| !config.is_null())
+}
+
+/// Whether Services of one namespace answer all of it: it is registered by the installation there.
+pub fn is_of(registration: &Value, namespace: &str) -> bool {
+    let answered = answered_by(registration);
+    let is_here = answered.iter().all(|(there, _)| *there == namespace);
+    is_here && !answered.is_empty() && answered.len() == calls(registration).count()
 }
 
 #[cfg(test)]
@@ -26,6 +39,23 @@ mod tests {
             (json!({"webhooks": []}), vec![]),
         ] {
             assert_eq!(answered_by(&registration), expected, "{registration}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_answered_here_alone_is_of_here() {
+        let service = |namespace: &str| json!({"clientConfig": {"service": {"namespace": namespace, "name": "x"}}});
+        let by_url = json!({"clientConfig": {"url": "https://a.example"}});
+        for (registration, expected) in [
+            (json!({"spec": service("here")}), true),
+            (json!({"spec": service("there")}), false),
+            (json!({"spec": by_url}), false),
+            (json!({"webhooks": [service("here"), service("here")]}), true),
+            (json!({"webhooks": [service("here"), service("there")]}), false),
+            (json!({"webhooks": [service("here"), by_url]}), false),
+            (json!({"webhooks": []}), false),
+        ] {
+            assert_eq!(is_of(&registration, "here"), expected, "{registration}");
         }
     }
 }
