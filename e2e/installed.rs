@@ -192,6 +192,11 @@ async fn what_would_be_refused_is_refused_before_anything_is_changed() {
     assert!(webhooks().contains("/first") && !webhooks().contains("/second"), "{}", webhooks());
     assert_eq!(binding(), NAMESPACE);
 
+    // One that no Service answers any more would be waited for.
+    registered("hooks", NAMESPACE);
+    succeeds(&t, &["install", "--no-wait"]).await;
+    assert!(!webhooks().contains("/hooks"), "{}", webhooks());
+
     // Nothing is applied before what is refused.
     let version = || {
         t.kubectl(&[

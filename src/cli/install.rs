@@ -149,10 +149,11 @@ async fn install_with(
     installer.apply(waves, &mut tell).await.map_err(failed)?;
     installer.prune(waves, &mut tell).await.map_err(failed)?;
     if !waits {
-        return Ok(());
+        return installer.withdraw(waves, &mut tell).await.map_err(failed);
     }
     let mut waiting = |what: &str| anstream::eprintln!("waiting: {what}");
     installer.wait(waves, timeout, &mut waiting).await.map_err(failed)?;
+    installer.withdraw(waves, &mut tell).await.map_err(failed)?;
     output::print("the operator runs; `clusterstack shards` shows its replicas\n")
 }
 
@@ -179,7 +180,8 @@ pub async fn rehearse(client: &kube::Client, namespace: &str, waves: &Waves, tak
     let mut quiet = |_: &str, _| {};
     let failed = |error| hinted(&error, true);
     installer.apply(waves, &mut quiet).await.map_err(failed)?;
-    installer.prune(waves, &mut quiet).await.map_err(failed)
+    installer.prune(waves, &mut quiet).await.map_err(failed)?;
+    installer.withdraw(waves, &mut quiet).await.map_err(failed)
 }
 
 /// Makes the operator's namespace, for what has to be there before it.

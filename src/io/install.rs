@@ -14,7 +14,7 @@ use super::kinds::{Kind, Kinds};
 use crate::api::{MANAGED_BY as OPERATOR, MANAGED_BY_LABEL};
 use crate::core::cso::HELM;
 use crate::core::immutable;
-use crate::core::install::{INSTALLED_IN, MANAGED_BY, Owner, Waves, elsewhere, is_of, key, owner, told, waits_for};
+use crate::core::install::{INSTALLED_IN, MANAGED_BY, Owner, Waves, elsewhere, is_left, key, owner, told, waits_for};
 use crate::core::manifest::ObjectKey;
 
 /// Field manager of what is installed.
@@ -268,6 +268,15 @@ impl<'a> Installer<'a> {
     /// The first refusal.
     pub async fn remove(&self, tell: &mut impl FnMut(&str, Change)) -> Result<(), InstallError> {
         self.prune(&Waves::default(), tell).await?;
+        self.withdraw(&Waves::default(), tell).await
+    }
+
+    /// Removes what the operator registered and no Service of this installation answers any more. An older replica would
+    /// register it again.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub async fn withdraw(&self, waves: &Waves, tell: &mut impl FnMut(&str, Change)) -> Result<(), InstallError> {
         for (group, kind) in REGISTERED {
             let failed =
                 |error| InstallError::Refused { object: (*kind).to_owned(), what: "listed", error: Box::new(error) };
@@ -275,7 +284,7 @@ impl<'a> Installer<'a> {
             let api_version = found.resource.api_version.clone();
             let registered = self.labelled(&api_version, kind, &format!("{MANAGED_BY_LABEL}={OPERATOR}")).await?;
             // Another installation answers its own.
-            for object in registered.into_iter().filter(|object| is_of(object, self.namespace)) {
+            for object in registered.into_iter().filter(|object| is_left(object, self.namespace, waves)) {
                 self.delete(&object).await?;
                 tell(&key(&object).to_string(), Change::Removed);
             }

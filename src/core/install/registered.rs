@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::order::Waves;
+
 /// Namespace and name of the Service of each `clientConfig` that names one. One that is called by URL has none.
 pub fn answered_by(registration: &Value) -> Vec<(&str, &str)> {
     calls(registration)
@@ -21,6 +23,18 @@ pub fn is_of(registration: &Value, namespace: &str) -> bool {
     let answered = answered_by(registration);
     let is_here = answered.iter().all(|(there, _)| *there == namespace);
     is_here && !answered.is_empty() && answered.len() == calls(registration).count()
+}
+
+/// Whether it is of the installation in a namespace, which no longer has a Service that answers it.
+pub fn is_left(registration: &Value, namespace: &str, wanted: &Waves) -> bool {
+    let is_there = |(namespace, name): &(&str, &str)| {
+        let is_it = |object: &Value| {
+            let metadata = &object["metadata"];
+            object["kind"] == "Service" && metadata["namespace"] == *namespace && metadata["name"] == *name
+        };
+        wanted.objects().any(is_it)
+    };
+    is_of(registration, namespace) && !answered_by(registration).iter().all(is_there)
 }
 
 #[cfg(test)]
@@ -56,6 +70,21 @@ mod tests {
             (json!({"webhooks": []}), false),
         ] {
             assert_eq!(is_of(&registration, "here"), expected, "{registration}");
+        }
+    }
+
+    #[test]
+    fn what_no_service_of_the_installation_answers_is_left() {
+        let registration = |namespace: &str, name: &str| json!({"spec": {"clientConfig": {"service": {"namespace": namespace, "name": name}}}});
+        let service = json!({"kind": "Service", "metadata": {"namespace": "here", "name": "hooks"}});
+        let wanted = Waves { before: vec![service], ..Waves::default() };
+        for (registration, wanted, expected) in [
+            (registration("here", "hooks"), &wanted, false),
+            (registration("here", "gone"), &wanted, true),
+            (registration("there", "gone"), &wanted, false),
+            (registration("here", "hooks"), &Waves::default(), true),
+        ] {
+            assert_eq!(is_left(&registration, "here", wanted), expected, "{registration}");
         }
     }
 }
