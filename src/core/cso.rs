@@ -1,5 +1,6 @@
 //! What an installation of the Go operator (cluster-stack-operator, CSO) means for ours, decided from what was read of it.
 
+mod arguments;
 mod backup;
 mod keeper;
 mod registered;
@@ -17,6 +18,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{AGGREGATE_LABEL, ClusterStack, INFRASTRUCTURE_GROUP};
 use crate::core::manifest::split_api_version;
+use crate::core::rights::Role;
 
 /// Label of all that CSO's manifest installs, and its value.
 pub const LABEL: (&str, &str) = ("cluster.x-k8s.io/provider", "cluster-stack-operator");
@@ -26,9 +28,6 @@ const SOURCE: &[&str] = &["GIT_PROVIDER", "OCI_REGISTRY"];
 
 /// The template of the built-in provider.
 const OWN_TEMPLATE: &str = "ProviderClusterStackReleaseTemplate";
-
-/// Flags that mean the same here.
-const FLAGS: &[&str] = &["watch-filter", "namespace", "log-level", "source"];
 
 /// What was read.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +46,8 @@ pub struct Facts {
     pub operators: Vec<String>,
     /// ClusterStacks.
     pub stacks: Vec<Value>,
+    /// ClusterStackReleases.
+    pub releases: Vec<Value>,
     /// ClusterAddons.
     pub addons: Vec<Value>,
 }
@@ -121,6 +122,11 @@ pub fn notes(facts: &Facts) -> Vec<Note> {
         let remedy = format!("a ClusterRole with the label {AGGREGATE_LABEL}=true: docs/provider-contract.md");
         notes.push(Note::new(kind, false, message, remedy));
     }
+    for kind in foreign_kinds(facts) {
+        let message = "what releases brought: the operator needs rights on its kind";
+        let remedy = format!("a ClusterRole with the label {AGGREGATE_LABEL}=true: docs/rights.md");
+        notes.push(Note::new(kind, false, message, remedy));
+    }
     for addon in facts.addons.iter().filter(|addon| addon["status"]["ready"] != true) {
         let message = "its addons are not ready: an upgrade may be under way";
         let remedy = "let it come to its end where it can; our operator goes on where CSO is stuck";
@@ -128,6 +134,15 @@ pub fn notes(facts: &Facts) -> Vec<Note> {
     }
     notes.sort_by_key(|note| !note.blocks);
     notes
+}
+
+/// Kinds that releases brought, of groups that the operator has no right on.
+fn foreign_kinds(facts: &Facts) -> BTreeSet<String> {
+    let rows = facts.releases.iter().filter_map(|release| release["status"]["resources"].as_array()).flatten();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let kinds = rows.map(|row| (text(&row["group"]), text(&row["kind"])));
+    let is_foreign = |group: &str| !Role::Operator.rights().any(|right| right.group == group);
+    kinds.filter(|(group, _)| is_foreign(group)).map(|(group, kind)| format!("{kind}.{group}")).collect()
 }
 
 fn container(facts: &Facts) -> Option<&Value> {
@@ -156,14 +171,7 @@ pub fn values(facts: &Facts) -> Map<String, Value> {
             key["optional"] = true.into();
         }
     }
-    let arguments = container(facts).and_then(|container| container["args"].as_array()).cloned().unwrap_or_default();
-    let mut flags = Map::new();
-    for argument in arguments.iter().filter_map(Value::as_str) {
-        let Some((name, value)) = argument.trim_start_matches('-').split_once('=') else { continue };
-        if FLAGS.contains(&name) && !value.is_empty() {
-            flags.insert(name.to_owned(), value.into());
-        }
-    }
+    let mut flags = container(facts).map(arguments::flags).unwrap_or_default();
     let mut values = Map::new();
     if !env.is_empty() {
         values.insert("env".to_owned(), env.into());
@@ -251,6 +259,19 @@ mod tests {
                 "a provider of others",
             ),
             (|f| f.addons[0]["status"]["ready"] = json!(false), false, "not ready"),
+            (
+                |f| {
+                    let row = |group: &str, kind: &str| json!({"group": group, "kind": kind, "name": "x"});
+                    let rows = [
+                        row("cluster.x-k8s.io", "ClusterClass"),
+                        row("", "ConfigMap"),
+                        row("openstack.k-orc.cloud", "Image"),
+                    ];
+                    f.releases = vec![json!({"status": {"resources": rows}}), json!({})];
+                },
+                false,
+                "what releases brought",
+            ),
         ];
         for (break_it, blocks, part) in cases {
             let mut facts = facts();

@@ -96,6 +96,7 @@ impl<'a> Cso<'a> {
             definitions: self.definitions().await?,
             operators: self.operators().await?,
             stacks: self.all((GROUP, "ClusterStack"), "").await?,
+            releases: self.all((GROUP, "ClusterStackRelease"), "").await?,
             addons: self.all((GROUP, "ClusterAddon"), "").await?,
             deployments,
         })
