@@ -308,6 +308,71 @@ async fn an_upgrade_is_told_before_it_happens() {
     }
 }
 
+/// The kubeconfig of somebody who may read all that an upgrade is about, but for one kind of templates.
+async fn without_machine_templates(t: &World) -> std::path::PathBuf {
+    const RBAC: &str = "rbac.authorization.k8s.io";
+    let name = format!("alice-{}", t.namespace);
+    let api_version = format!("{RBAC}/v1");
+    let read = |groups: &[&str], resources: &[&str]| json!({"apiGroups": groups, "resources": resources, "verbs": ["get", "list"]});
+    t.apply(&json!({"apiVersion": api_version, "kind": "Role", "metadata": {"name": "reads"}, "rules": [
+        read(&[GROUP, "cluster.x-k8s.io", "controlplane.cluster.x-k8s.io", "bootstrap.cluster.x-k8s.io"], &["*"]),
+        read(&["infrastructure.cluster.x-k8s.io"], &["dockerclustertemplates"]),
+    ]}))
+    .await;
+    t.apply(&json!({"apiVersion": api_version, "kind": "RoleBinding", "metadata": {"name": "reads"},
+        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "reads"},
+        "subjects": [{"kind": "User", "name": name, "apiGroup": RBAC}]}))
+        .await;
+    let mut config = kube::config::Kubeconfig::read_from(&t.plane.kubeconfig).unwrap();
+    for user in &mut config.auth_infos {
+        user.auth_info.as_mut().unwrap().impersonate = Some(name.clone());
+    }
+    let path = t.dir().join("alice.kubeconfig");
+    std::fs::write(&path, serde_json::to_string(&config).unwrap()).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn what_may_not_be_read_is_not_said_to_stay() {
+    let t = World::new("unread").await;
+    let repo = t.repo();
+    repo.release("docker-x-1-34-v1", &class("one", "same", "\"zone\""));
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    let mut object = cluster("c", "docker-x-1-34-v1");
+    object["spec"]["topology"]["workers"] =
+        json!({"machineDeployments": [{"class": "default", "name": "md-0", "replicas": 1}]});
+    t.apply(&object).await;
+    repo.release("docker-x-1-34-v2", &class("two", "same", "\"zone\""));
+    t.look_again("x").await;
+    t.ready("x", "v2, v1").await;
+    let alice = without_machine_templates(&t).await;
+    let of = |text: &str, kind: &str| -> Value {
+        let plan: Value = serde_json::from_str(text).unwrap_or_else(|_| panic!("{text}"));
+        let found = plan["rollouts"].as_array().unwrap().iter().find(|one| one["kind"] == kind).cloned();
+        found.unwrap_or_else(|| panic!("{plan:#}"))
+    };
+    let version = object["spec"]["topology"]["version"].as_str().unwrap().to_owned();
+    let output = Command::new(env!("CARGO_BIN_EXE_clusterstack"))
+        .args(["diff", "c", "-n", &t.namespace, "-o", "json", "--kubernetes-version", &version, "--kubeconfig"])
+        .arg(&alice)
+        .arg("--allow-source")
+        .arg(t.dir().canonicalize().unwrap())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}{said}");
+    for kind in ["ControlPlane", "MachineDeployment"] {
+        let rollout = of(&text, kind);
+        assert_eq!(rollout["verdict"], "unknown", "{rollout:#}");
+        let why = rollout["reasons"][0]["what"].as_str().unwrap();
+        assert!(why.starts_with("DockerMachineTemplate ") && why.ends_with(" was not read"), "{why}");
+    }
+    assert_eq!(of(&text, "InfrastructureCluster")["verdict"], "unchanged", "{text}");
+}
+
 #[tokio::test]
 async fn definitions_are_told_by_the_policy_of_their_stage() {
     let Some(plane) = workload().await else { return };

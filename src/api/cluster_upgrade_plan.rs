@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "To", type_ = "string", json_path = ".spec.release"),
     printcolumn(name = "Kubernetes", type_ = "string", json_path = ".status.kubernetesVersion"),
     printcolumn(name = "Rolls", type_ = "integer", json_path = ".status.counts.rolling"),
+    printcolumn(name = "Unknown", type_ = "integer", json_path = ".status.counts.unknown"),
     printcolumn(name = "Added", type_ = "integer", json_path = ".status.counts.addonsAdded"),
     printcolumn(name = "Changed", type_ = "integer", json_path = ".status.counts.addonsChanged"),
     printcolumn(name = "Removed", type_ = "integer", json_path = ".status.counts.addonsRemoved"),
@@ -89,6 +90,9 @@ pub struct ClusterUpgradePlanStatus {
 pub struct PlannedCounts {
     /// Control planes and workers whose machines are replaced.
     pub rolling: u32,
+    /// Control planes, workers and infrastructures of which it is not known: a template that counts was not read.
+    #[serde(default)]
+    pub unknown: u32,
     /// Addon objects that come.
     pub addons_added: u32,
     /// Addon objects that change.

@@ -116,7 +116,9 @@ pub struct Plan {
 impl Plan {
     /// Whether that nothing changes may be said: all that could is known.
     pub fn is_known(&self) -> bool {
-        matches!(self.addons.compared, Compared::DryRun | Compared::NoAddons) && self.unknown.is_empty()
+        matches!(self.addons.compared, Compared::DryRun | Compared::NoAddons)
+            && self.unknown.is_empty()
+            && self.rollouts.iter().all(|rollout| rollout.verdict != Verdict::Unknown)
     }
 
     /// Whether anything would change but names.
@@ -125,7 +127,7 @@ impl Plan {
             != (&self.to.release, &self.to.class, &self.to.kubernetes_version);
         is_moved
             || self.objects.iter().any(|object| object.fate != Fate::Rotated)
-            || self.rollouts.iter().any(|rollout| rollout.verdict != Verdict::Unchanged)
+            || self.rollouts.iter().any(|rollout| !matches!(rollout.verdict, Verdict::Unchanged | Verdict::Unknown))
             || self.addons.is_change()
             || !self.variables.is_empty()
             || !self.images.is_empty()

@@ -167,6 +167,8 @@ fn machines(out: &mut String, plan: &Plan) {
             Verdict::Unchanged => ("stays as it is", QUIET),
             Verdict::InPlace => ("changed in place", CHANGES),
             Verdict::MayRoll => ("may roll", CHANGES),
+            Verdict::Unknown if rollout.kind == "InfrastructureCluster" => ("not known", CHANGES),
+            Verdict::Unknown => ("not known, may roll", CHANGES),
             Verdict::Rolls => ("rolls", GOES),
         };
         line(out, 0, &format!("{:width$}  {style}{word}{style:#}", title(rollout)));

@@ -86,6 +86,8 @@ pub enum Place {
 pub struct Evaluated {
     /// The patched templates.
     pub templates: BTreeMap<Place, Value>,
+    /// What stands in a place and was not read, by kind and name.
+    pub unread: BTreeMap<Place, String>,
     /// Names of external patches: what they change is unknown.
     pub external: Vec<String>,
     /// What would keep Cluster API from going on.
@@ -152,19 +154,26 @@ fn items(
     definitions: &BTreeMap<String, Definition>,
     evaluated: &mut Evaluated,
 ) -> Vec<Item> {
+    if objects.class.is_null() {
+        evaluated.unread = without_class(subject);
+        return Vec::new();
+    }
     let references: BTreeMap<Slot, TemplateReference> = objects.references().into_iter().collect();
     let mut items = Vec::new();
     let mut push = |slot: Slot, place: Place, class: &str, variables: &Map<String, Value>| {
         let Some(reference) = references.get(&slot) else { return };
-        match objects.template(reference) {
-            Some(object) => items.push(Item {
+        if let Some(object) = objects.template(reference) {
+            items.push(Item {
                 place,
                 class: class.to_owned(),
                 reference: reference.clone(),
                 object: object.clone(),
                 variables: variables.clone(),
-            }),
-            None => evaluated.unknown.push(format!("{} {} is not known", reference.kind, reference.name)),
+            });
+        } else {
+            let what = format!("{} {}", reference.kind, reference.name);
+            evaluated.unknown.push(format!("{what} is not known"));
+            evaluated.unread.insert(place, what);
         }
     };
     push(Slot::InfrastructureCluster, Place::InfrastructureCluster, "", &Map::new());
@@ -182,6 +191,15 @@ fn items(
         push(Slot::Infrastructure(kind, class.clone()), Place::Infrastructure(kind, name), &class, &variables);
     }
     items
+}
+
+/// Beside a class that was not read, nothing is known of any template that the topology asks for.
+fn without_class(subject: &Subject<'_>) -> BTreeMap<Place, String> {
+    let (namespace, name) = subject.class;
+    let of = |worker: Worker| Place::Infrastructure(worker.kind, worker.name);
+    let places = [Place::InfrastructureCluster, Place::ControlPlane].into_iter();
+    let places = places.chain(workers(subject.cluster).into_iter().map(of));
+    places.map(|place| (place, format!("ClusterClass {namespace}/{name}"))).collect()
 }
 
 fn text<'v>(value: &'v Value, pointer: &str) -> Option<&'v str> {

@@ -6,6 +6,7 @@
 //! - Of a `KubeadmControlPlane`, the version, `kubeadmConfigSpec` and the template of its machines count; DNS, discovery
 //!   tokens and the timeout of health checks don't, the rest is changed in place.
 //! - Of a `MachineDeployment`, the version, both templates and the failure domain count.
+//! - Of a template that counts and was not read, nothing is known: that is said, and never that all stays.
 
 use std::collections::BTreeMap;
 
@@ -41,6 +42,8 @@ pub enum Verdict {
     InPlace,
     /// They may be replaced: it is for another controller to say.
     MayRoll,
+    /// They may be replaced: a template that counts was not read.
+    Unknown,
     /// They are replaced.
     Rolls,
 }
@@ -86,12 +89,10 @@ pub struct Topology<'a> {
 pub fn rollouts(before: Topology<'_>, after: Topology<'_>, workers: &[Worker]) -> Vec<Rollout> {
     let mut all = Vec::new();
     let pair = Pair { before, after };
-    let infrastructure = pair.spec(&Place::InfrastructureCluster);
-    all.extend(collected(
-        "InfrastructureCluster",
-        "",
-        in_place("the infrastructure is changed in place", infrastructure),
-    ));
+    let changed = "the infrastructure is changed in place";
+    let infrastructure =
+        pair.looked_at(&Place::InfrastructureCluster, |spec| of(Verdict::InPlace, changed, spec.changes));
+    all.extend(collected("InfrastructureCluster", "", infrastructure));
     all.extend(collected("ControlPlane", "", pair.control_plane()));
     for worker in workers {
         all.extend(collected(worker.kind.as_str(), &worker.name, pair.worker(worker)));
@@ -119,10 +120,6 @@ fn of(verdict: Verdict, what: &str, fields: Vec<Change>) -> Found {
     if fields.is_empty() { Vec::new() } else { vec![(verdict, reason(what, fields))] }
 }
 
-fn in_place(what: &str, spec: Option<Spec>) -> Option<Found> {
-    Some(of(Verdict::InPlace, what, spec?.changes))
-}
-
 /// How the `spec` of a template differs.
 struct Spec {
     /// Its kind afterwards.
@@ -137,6 +134,19 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
+    /// What a template does, or that it was not read; `None` where the template is of neither side.
+    fn looked_at(&self, place: &Place, does: impl FnOnce(Spec) -> Found) -> Option<Found> {
+        let mut unread: Vec<&str> = Vec::new();
+        for side in [self.before, self.after] {
+            unread.extend(side.evaluated.unread.get(place).map(String::as_str));
+        }
+        unread.dedup();
+        if unread.is_empty() {
+            return self.spec(place).map(does);
+        }
+        Some(vec![(Verdict::Unknown, reason(format!("{} was not read", unread.join(" and ")), Vec::new()))])
+    }
+
     /// `None` where the template is of neither side.
     fn spec(&self, place: &Place) -> Option<Spec> {
         let (old, new) = (self.before.evaluated.templates.get(place), self.after.evaluated.templates.get(place));
@@ -162,28 +172,10 @@ impl Pair<'_> {
     }
 
     fn control_plane(&self) -> Option<Found> {
-        let spec = self.spec(&Place::ControlPlane)?;
         let mut found: Found = self.version().map(|reason| (Verdict::Rolls, reason)).into_iter().collect();
-        if spec.kind == "KubeadmControlPlaneTemplate" {
-            let mut by: BTreeMap<Verdict, Vec<Change>> = BTreeMap::new();
-            for change in spec.changes {
-                by.entry(of_kubeadm(&change.path)).or_default().push(change);
-            }
-            for (verdict, changes) in by {
-                let what = match verdict {
-                    Verdict::Rolls => "its kubeadm configuration differs",
-                    Verdict::MayRoll => "only machines that kubeadm init made are compared with it",
-                    Verdict::InPlace | Verdict::Unchanged => "changed in place",
-                };
-                found.extend(of(verdict, what, changes));
-            }
-        } else {
-            let what = format!("{} differs: its own controller says what that does", spec.kind);
-            found.extend(of(Verdict::MayRoll, &what, spec.changes));
-        }
-        if let Some(machines) = self.spec(&Place::ControlPlaneMachine) {
-            found.extend(of(Verdict::Rolls, &rotates(&machines.kind), machines.changes));
-        }
+        found.extend(self.looked_at(&Place::ControlPlane, of_control_plane)?);
+        let rotate = |machines: Spec| of(Verdict::Rolls, &rotates(&machines.kind), machines.changes);
+        found.extend(self.looked_at(&Place::ControlPlaneMachine, rotate).unwrap_or_default());
         Some(found)
     }
 
@@ -200,18 +192,21 @@ impl Pair<'_> {
         }
         // Machines of a pool are the infrastructure's to replace.
         let replaced = if worker.kind == WorkerKind::MachinePool { Verdict::MayRoll } else { Verdict::Rolls };
-        let mut known = false;
+        let mut is_there = false;
         for place in [
             Place::Bootstrap(worker.kind, worker.name.clone()),
             Place::Infrastructure(worker.kind, worker.name.clone()),
         ] {
-            if let Some(spec) = self.spec(&place) {
-                known = true;
-                found.extend(of(replaced, &rotates(&spec.kind), spec.changes));
+            if let Some(rotated) = self.looked_at(&place, |spec| of(replaced, &rotates(&spec.kind), spec.changes)) {
+                is_there = true;
+                found.extend(rotated);
             }
         }
-        found.extend(self.class_entry(worker));
-        (known || !found.is_empty()).then_some(found)
+        // Beside a class that was not read, all that the other one says would seem to differ.
+        if self.before.objects.class.is_null() == self.after.objects.class.is_null() {
+            found.extend(self.class_entry(worker));
+        }
+        (is_there || !found.is_empty()).then_some(found)
     }
 
     /// What the class itself says of the workers.
@@ -241,6 +236,26 @@ impl Pair<'_> {
         found.extend(of(Verdict::InPlace, "changed in place", rest));
         found
     }
+}
+
+fn of_control_plane(spec: Spec) -> Found {
+    if spec.kind != "KubeadmControlPlaneTemplate" {
+        let what = format!("{} differs: its own controller says what that does", spec.kind);
+        return of(Verdict::MayRoll, &what, spec.changes);
+    }
+    let mut by: BTreeMap<Verdict, Vec<Change>> = BTreeMap::new();
+    for change in spec.changes {
+        by.entry(of_kubeadm(&change.path)).or_default().push(change);
+    }
+    let told = |(verdict, changes)| {
+        let what = match verdict {
+            Verdict::Rolls => "its kubeadm configuration differs",
+            Verdict::MayRoll => "only machines that kubeadm init made are compared with it",
+            Verdict::InPlace | Verdict::Unchanged | Verdict::Unknown => "changed in place",
+        };
+        of(verdict, what, changes)
+    };
+    by.into_iter().flat_map(told).collect()
 }
 
 fn rotates(kind: &str) -> String {

@@ -49,11 +49,13 @@ fn counts(plan: &Plan) -> PlannedCounts {
         u32::try_from(objects.iter().filter(|object| object.fate == fate).count()).unwrap_or(u32::MAX)
     };
     let size = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
+    let with = |verdict| size(plan.rollouts.iter().filter(|rollout| rollout.verdict == verdict).count());
     PlannedCounts {
         addons_added: number(&addons, Fate::Added),
         addons_changed: number(&addons, Fate::Changed),
         addons_removed: number(&addons, Fate::Removed),
-        rolling: size(plan.rollouts.iter().filter(|rollout| rollout.verdict == Verdict::Rolls).count()),
+        rolling: with(Verdict::Rolls),
+        unknown: with(Verdict::Unknown),
         variables: size(plan.variables.len()),
         images: size(plan.images.len()),
     }
@@ -75,6 +77,7 @@ fn lines(plan: &Plan) -> Vec<String> {
             Verdict::Unchanged => continue,
             Verdict::InPlace => "changed in place",
             Verdict::MayRoll => "may roll",
+            Verdict::Unknown => "is not known",
             Verdict::Rolls => "rolls",
         };
         let why: Vec<String> = rollout
@@ -194,6 +197,17 @@ mod tests {
         assert_eq!(status.refusals, ["patch p fails"]);
         let counts = status.counts.unwrap();
         assert_eq!((counts.rolling, counts.addons_changed, counts.addons_added), (1, 1, 0));
+    }
+
+    #[test]
+    fn a_status_tells_whose_machines_are_not_known() {
+        let mut plan = plan(0);
+        plan.rollouts[0].verdict = Verdict::Unknown;
+        plan.rollouts[0].reasons[0].what = "DockerMachineTemplate m was not read".into();
+        let status = status(&plan);
+        assert_eq!(status.summary, ["ControlPlane is not known: DockerMachineTemplate m was not read"]);
+        let counts = status.counts.unwrap();
+        assert_eq!((status.rolls.len(), counts.rolling, counts.unknown), (0, 0, 1));
     }
 
     #[test]

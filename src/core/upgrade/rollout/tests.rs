@@ -176,3 +176,81 @@ fn the_class_of_workers_counts_where_the_topology_says_nothing() {
         assert_eq!(all.first().map(|rollout| rollout.verdict), expected, "{topology}");
     }
 }
+
+#[test]
+fn what_was_not_read_is_never_said_to_stay() {
+    use Verdict::{InPlace, Rolls, Unchanged, Unknown};
+    let deployment = WorkerKind::MachineDeployment;
+    let machines = Place::Infrastructure(deployment, "w".to_owned());
+    let bootstrap = Place::Bootstrap(deployment, "w".to_owned());
+    let template = |kind: &str, value: u32| json!({"kind": kind, "spec": {"template": {"spec": {"x": value}}}});
+    let side = |value: u32, unread: &[&Place]| {
+        let mut evaluated = Evaluated::default();
+        for (place, kind) in [
+            (&Place::InfrastructureCluster, "ClusterTemplate"),
+            (&Place::ControlPlane, "KubeadmControlPlaneTemplate"),
+            (&Place::ControlPlaneMachine, "MachineTemplate"),
+            (&bootstrap, "ConfigTemplate"),
+            (&machines, "MachineTemplate"),
+        ] {
+            if unread.contains(&place) {
+                evaluated.unread.insert(place.clone(), format!("{kind} m{value}"));
+            } else {
+                evaluated.templates.insert(place.clone(), template(kind, value));
+            }
+        }
+        evaluated
+    };
+    let objects = ClassObjects::default();
+    let workers = [worker(deployment, json!({}))];
+    let all = |before: &Evaluated, after: &Evaluated, version: &str| -> Vec<Rollout> {
+        let of = |evaluated, version| Topology { objects: &objects, evaluated, version };
+        rollouts(of(before, "v1.34.1"), of(after, version), &workers)
+    };
+    for (unread, after, version, expected) in [
+        (vec![&Place::ControlPlaneMachine, &machines], 1, "v1.34.1", [Unchanged, Unknown, Unknown]),
+        (vec![&Place::ControlPlane, &bootstrap], 1, "v1.34.1", [Unchanged, Unknown, Unknown]),
+        (vec![&Place::InfrastructureCluster], 1, "v1.34.1", [Unknown, Unchanged, Unchanged]),
+        // What was read differs, and says more or less than what was not.
+        (vec![&Place::ControlPlaneMachine, &machines], 2, "v1.34.1", [InPlace, Unknown, Rolls]),
+        (vec![&Place::ControlPlane, &machines], 1, "v1.34.2", [Unchanged, Rolls, Rolls]),
+    ] {
+        // A template that one side alone could read did not come or go.
+        for (old, new) in [(&unread[..], &unread[..]), (&unread[..], &[]), (&[], &unread[..])] {
+            let all = all(&side(1, old), &side(after, new), version);
+            let verdicts: Vec<Verdict> = all.iter().map(|rollout| rollout.verdict).collect();
+            assert_eq!(verdicts, expected, "{unread:?}: {all:#?}");
+        }
+    }
+    let all = all(&side(1, &[]), &side(1, &[&machines]), "v1.34.1");
+    assert_eq!(all[2].reasons[0].what, "MachineTemplate m1 was not read");
+}
+
+#[test]
+fn beside_a_class_that_was_not_read_nothing_is_known() {
+    let class = json!({"spec": {"workers": {"machineDeployments": [{"class": "c", "failureDomain": "a"}]}}});
+    let known = ClassObjects { class, ..ClassObjects::default() };
+    let unread = ClassObjects::default();
+    let cluster = json!({"spec": {"topology": {"workers": {"machineDeployments": [{"class": "c", "name": "w"}]}}}});
+    let subject = super::super::patches::Subject {
+        cluster: &cluster,
+        control_plane: None,
+        workers: &BTreeMap::new(),
+        class: ("team", "x-v2"),
+        version: "v1.34.1",
+    };
+    let of = |objects| super::super::patches::evaluate(objects, &subject);
+    let (before, after) = (of(&known), of(&unread));
+    assert_eq!(after.problems, Vec::<String>::new());
+    let workers = super::super::patches::workers(&cluster);
+    let all = rollouts(
+        Topology { objects: &known, evaluated: &before, version: "v1.34.1" },
+        Topology { objects: &unread, evaluated: &after, version: "v1.34.1" },
+        &workers,
+    );
+    let told: Vec<(&str, Verdict, &str)> =
+        all.iter().map(|one| (one.kind.as_str(), one.verdict, one.reasons[0].what.as_str())).collect();
+    let why = "ClusterClass team/x-v2 was not read";
+    let kinds = ["InfrastructureCluster", "ControlPlane", "MachineDeployment"];
+    assert_eq!(told, kinds.map(|kind| (kind, Verdict::Unknown, why)));
+}
