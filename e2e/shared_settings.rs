@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use clusterstack::api::operator_shard::ShardSettings;
-use clusterstack::api::{API_VERSION, ConditionType, OperatorShard, SHARD_CLASS};
+use clusterstack::api::{API_VERSION, ConditionType, OperatorShard, SHARD_CLASS, WATCH_LABEL};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
@@ -114,6 +115,29 @@ async fn settings_are_in_force_within_seconds_and_bad_ones_are_refused() {
     .await;
     assert_eq!((starts(&a), starts(&b)), (1, before + 2));
     assert!(a.is_running() && b.is_running());
+    t.ready("x", "v1").await;
+}
+
+#[tokio::test]
+async fn nothing_is_done_before_the_first_settings_can_be_used() {
+    let t = World::new("held").await;
+    let repo = t.repo();
+    repo.release("docker-x-1-34-v1", SETTINGS);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    put(&t, &json!({"watch-filter": "blue", "qsp": "100"})).await;
+    let mut a = replica(&t, "a");
+    t.event("SettingsInvalid", "nothing is done before they are corrected").await;
+    let answer = a.get("probes", "/readyz").await;
+    assert!(answer.contains(" 503 ") && answer.contains("the settings are refused: the log says why"), "{answer}");
+    let answer = a.get("metrics", "/metrics").await;
+    assert!(answer.contains("clusterstack_settings_refused 1"), "{answer}");
+    let leases: Api<Lease> = Api::namespaced(t.client.clone(), &t.namespace);
+    assert!(leases.list(&ListParams::default()).await.unwrap().items.is_empty());
+    // Corrected: it works on what the settings leave to it, in the same process.
+    put(&t, &json!({"watch-filter": "blue", "qps": "100"})).await;
+    said(&t, "the corrected settings to be in force", &["a"], |_, s| is_in_force(s)).await;
+    assert!(a.is_running());
+    t.change_stack("x", json!({"metadata": {"labels": {WATCH_LABEL: "blue"}}})).await;
     t.ready("x", "v1").await;
 }
 

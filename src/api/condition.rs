@@ -243,7 +243,7 @@ vocabulary! {
     ShardClassUnserved,
     /// The object was stored under another schema than this version of the operator knows: it is left alone.
     Unreadable,
-    /// The settings in the operator's ConfigMap can't be used: the replicas keep those from before.
+    /// The settings in the operator's ConfigMap can't be used: the replicas keep those from before, and do nothing where none were good.
     SettingsInvalid,
     /// A fault of the operator itself ended the pass over this object; it is tried again, ever more seldom.
     InternalError,

@@ -1,5 +1,6 @@
 //! Starts the controllers, connects their watches, and ends them in order.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
@@ -10,8 +11,10 @@ use futures::channel::mpsc::{self, UnboundedSender};
 use futures::future::ready;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::{Client, Resource, ResourceExt};
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{SetOnce, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -24,6 +27,7 @@ use super::{
     Caches, Context, FirstRead, Handover, Lines, Memory, Moves, Owned, Pokes, Searches, Seats, admission,
     cluster_addon, handover, image_provider, page, runtime_hooks, served, shard, upgrade_plans,
 };
+use crate::api::operator_shard::ShardSettings;
 use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource};
 use crate::core::page::PageError;
 use crate::core::share::Reach;
@@ -90,6 +94,9 @@ const DRAIN: Duration = Duration::from_secs(20);
 /// How long passes may take to stop when they are ended.
 const ENDING: Duration = Duration::from_secs(5);
 
+/// How long an address may still be taken by what ended just before.
+const GIVEN_BACK: Duration = Duration::from_secs(1);
+
 /// How long answers to hooks may go on at the end.
 const ANSWERING: Duration = Duration::from_secs(2);
 
@@ -103,10 +110,10 @@ pub(super) async fn run(settings: Settings, ongoing: Ongoing, stop: Cancellation
     // Ends after the controllers, so that probes and metrics answer while they drain.
     let servers = CancellationToken::new();
     let _end = servers.clone().drop_guard();
-    serve("metrics", settings.metrics, telemetry::metrics_routes(metrics.clone()), &servers)?;
+    serve("metrics", settings.metrics, telemetry::metrics_routes(metrics.clone()), &servers).await?;
     let logs = Logs::new(settings.image_dir.clone(), Pod::of_environment());
     let probes = telemetry::probe_routes(readiness.clone()).merge(log_server::routes(Arc::clone(&logs)));
-    if let Some(bound) = serve("probes", settings.probes, probes, &servers)? {
+    if let Some(bound) = serve("probes", settings.probes, probes, &servers).await? {
         logs.served_at(bound.port());
     }
     let instance = members::identity();
@@ -141,6 +148,7 @@ pub(super) async fn run(settings: Settings, ongoing: Ongoing, stop: Cancellation
     // Passes under way may end by themselves for a while after the intake ended.
     let abort = CancellationToken::new();
     let (intake, cancel) = (work.clone(), abort.clone());
+    tasks.spawn(refusing(metrics.settings_refused.clone(), ongoing.said.clone(), work.clone()));
     tasks.spawn(reaching(settings.clone(), ongoing.live.clone(), reach, work.clone()));
     let parts = Parts {
         clients,
@@ -238,18 +246,48 @@ fn join(
     Members::join(clients.watching(), namespace, instance, reach)
 }
 
-fn serve(
+/// Answers probes, as not ready, and metrics where the settings are refused and none were good before.
+///
+/// # Errors
+/// They can't be served.
+pub(super) async fn idle(settings: &Settings, end: &CancellationToken) -> Result<(), RunError> {
+    let metrics = Metrics::default();
+    metrics.settings_refused.set(1);
+    serve("metrics", settings.metrics, telemetry::metrics_routes(metrics), end).await?;
+    let readiness = Readiness::because("the settings are refused: the log says why");
+    serve("probes", settings.probes, telemetry::probe_routes(readiness), end).await?;
+    Ok(())
+}
+
+/// Tells whether settings are refused, until `end`.
+async fn refusing(gauge: Gauge, mut said: watch::Receiver<Option<ShardSettings>>, end: CancellationToken) {
+    loop {
+        let is_refused = said.borrow_and_update().as_ref().is_some_and(|settings| !settings.refused.is_empty());
+        gauge.set(i64::from(is_refused));
+        tokio::select! {
+            () = end.cancelled() => return,
+            changed = said.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+async fn serve(
     what: &'static str,
     address: Option<SocketAddr>,
     routes: axum::Router,
     cancel: &CancellationToken,
 ) -> Result<Option<SocketAddr>, RunError> {
     let Some(address) = address else { return Ok(None) };
-    let bound = plain_server::serve(address, routes, cancel.clone()).map_err(|error| RunError::Serve {
-        what,
-        address,
-        error,
-    })?;
+    let patient = Instant::now();
+    let bound = loop {
+        match plain_server::serve(address, routes.clone(), cancel.clone()) {
+            // The server from before the settings changed gives it back.
+            Err(error) if error.kind() == ErrorKind::AddrInUse && patient.elapsed() < GIVEN_BACK => {
+                tokio::time::sleep(GIVEN_BACK / 50).await;
+            }
+            result => break result.map_err(|error| RunError::Serve { what, address, error })?,
+        }
+    };
     tracing::info!(%bound, "serving {what}");
     Ok(Some(bound))
 }
@@ -361,8 +399,8 @@ async fn controllers(parts: Parts, noticed: UnboundedReceiver<Notice>, tasks: &T
     let faults = Faults::default();
     tasks.spawn(faults.rewound(context.seats.members.clone(), parts.intake.clone()));
     tasks.spawn(faults.watched("the words of other replicas", Arc::clone(&hooks).listen()));
-    serve("receiver", context.settings.receiver, receiver::routes(hooks), &parts.intake)?;
-    serve_page(&context, &identity, &parts.intake)?;
+    serve("receiver", context.settings.receiver, receiver::routes(hooks), &parts.intake).await?;
+    serve_page(&context, &identity, &parts.intake).await?;
     // Nothing that the settings say stands in the way any more. Nobody else sets it.
     let _ = parts.ongoing.started.set(());
     let resized = (to_stacks.clone(), to_sources.clone());
@@ -416,10 +454,10 @@ async fn keep_small(ctx: Arc<Context>, intake: CancellationToken) {
 }
 
 /// The web page, if an address is given.
-fn serve_page(ctx: &Arc<Context>, replica: &str, intake: &CancellationToken) -> Result<(), RunError> {
+async fn serve_page(ctx: &Arc<Context>, replica: &str, intake: &CancellationToken) -> Result<(), RunError> {
     let Some(address) = ctx.settings.page else { return Ok(()) };
     let pages = page::Pages::new(Arc::clone(ctx), address, replica.to_owned())?;
-    serve("page", Some(address), page::routes(pages), intake)?;
+    serve("page", Some(address), page::routes(pages), intake).await?;
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! Settings that all replicas share: a ConfigMap that each watches. What can be changed at once is, for the rest this
 //! replica begins anew, and what can't be used is refused, in an event of the ConfigMap: then what was good stays.
+//! Where nothing was, nothing is done before the ConfigMap is corrected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +63,11 @@ pub async fn run(flags: Flags, stop: CancellationToken) -> Result<(), RunError> 
     let mut shared = Shared::begin(flags, &place.replica, data_of(map.as_ref()), map.as_ref().and_then(last_good));
     let (said, heard) = watch::channel(None);
     loop {
-        place.refused(&shared, found.borrow().map()).await;
+        let map = found.borrow().map();
+        place.refused(&shared, map).await;
+        if shared.is_held() && !held(&mut shared, &mut found, &place, &stop).await? {
+            return Ok(());
+        }
         let (live, taken) = watch::channel(shared.flags().live());
         let (end, started) = (stop.child_token(), Arc::new(SetOnce::new()));
         let ongoing = Ongoing { live: taken, said: heard.clone(), started: Arc::clone(&started) };
@@ -74,7 +79,15 @@ pub async fn run(flags: Flags, stop: CancellationToken) -> Result<(), RunError> 
             said.send_replace(Some(shared.said()));
             tokio::select! {
                 result = &mut work => match result {
-                    Err(error) if !stop.is_cancelled() && shared.fail(&error.to_string()) => break,
+                    Err(error) if !stop.is_cancelled() && shared.fail(&error.to_string()) => {
+                        if shared.is_held() {
+                            // It may be no fault of the settings: who starts the process anew tries them again.
+                            let map = found.borrow().map();
+                            place.refused(&shared, map).await;
+                            return Err(error);
+                        }
+                        break;
+                    }
                     result => return result,
                 },
                 () = started.wait(), if !works => {
@@ -121,6 +134,30 @@ async fn first(found: &mut Found, place: &Place, stop: &CancellationToken) -> bo
             }
         }
     }
+}
+
+/// Does nothing, and is not ready, until the ConfigMap holds what can be used; `false` if the process ends before.
+async fn held(
+    shared: &mut Shared,
+    found: &mut Found,
+    place: &Place,
+    stop: &CancellationToken,
+) -> Result<bool, RunError> {
+    let end = stop.child_token();
+    let _end = end.clone().drop_guard();
+    run::idle(&shared.flags().clone().settings()?, &end).await?;
+    while shared.is_held() {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(false),
+            changed = found.changed() => if changed.is_err() { return Ok(false) },
+        }
+        let map = found.borrow_and_update().map();
+        if shared.find(data_of(map.as_ref())) == Step::Tell {
+            place.refused(shared, map).await;
+        }
+    }
+    tracing::info!(settings = shared.said().wanted, "beginning with settings that can be used");
+    Ok(true)
 }
 
 /// Where the ConfigMap is.
@@ -191,7 +228,12 @@ impl Place {
         if refused.is_empty() {
             return;
         }
-        let note = cut(&format!("refused, and the settings from before stay: {refused}"), MAX_MESSAGE);
+        let then = if shared.is_held() {
+            "refused, and nothing is done before they are corrected, for none were good before"
+        } else {
+            "refused, and the settings from before stay"
+        };
+        let note = cut(&format!("{then}: {refused}"), MAX_MESSAGE);
         tracing::error!(settings = self.name, "{note}");
         if let Some(map) = map {
             self.events.say_of(&map.object_ref(&()), Reason::SettingsInvalid, &note).await;

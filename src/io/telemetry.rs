@@ -136,6 +136,8 @@ pub struct Metrics {
     pub images: BuildMetrics,
     /// 1 while this replica does what one alone does.
     pub leader: Gauge,
+    /// 1 while the ConfigMap of the settings holds what can't be used.
+    pub settings_refused: Gauge,
 }
 
 impl Default for Metrics {
@@ -155,6 +157,7 @@ impl Default for Metrics {
             sources: SourceMetrics::default(),
             images: BuildMetrics::default(),
             leader: Gauge::default(),
+            settings_refused: Gauge::default(),
         };
         registry.register("reconciles", "Passes of the controllers", metrics.reconciles.clone());
         registry.register("reconcile_seconds", "Duration of a pass", metrics.reconcile_seconds.clone());
@@ -168,6 +171,12 @@ impl Default for Metrics {
         let build = [("version", BUILD.version), ("commit", BUILD.commit), ("date", BUILD.date)];
         registry.register("build", "This program", Info::new(build));
         registry.register("leader", "Whether this replica does what one alone does", metrics.leader.clone());
+        let refused = metrics.settings_refused.clone();
+        registry.register(
+            "settings_refused",
+            "Whether the ConfigMap of the settings holds what can't be used",
+            refused,
+        );
         Self { registry: Arc::new(registry), ..metrics }
     }
 }
@@ -190,20 +199,35 @@ impl Metrics {
 }
 
 /// What the probes answer.
-#[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<AtomicBool>);
+#[derive(Clone, Debug)]
+pub struct Readiness {
+    is_ready: Arc<AtomicBool>,
+    /// What is said until it is.
+    because: &'static str,
+}
+
+impl Default for Readiness {
+    fn default() -> Self {
+        Self::because("starting")
+    }
+}
 
 impl Readiness {
+    /// Not ready, and why.
+    pub fn because(because: &'static str) -> Self {
+        Self { is_ready: Arc::default(), because }
+    }
+
     /// Says whether the operator is ready.
     pub fn set(&self, ready: bool) {
-        self.0.store(ready, Ordering::Relaxed);
+        self.is_ready.store(ready, Ordering::Relaxed);
     }
 
     fn answer(&self) -> (StatusCode, &'static str) {
-        if self.0.load(Ordering::Relaxed) {
+        if self.is_ready.load(Ordering::Relaxed) {
             (StatusCode::OK, "ok")
         } else {
-            (StatusCode::SERVICE_UNAVAILABLE, "starting")
+            (StatusCode::SERVICE_UNAVAILABLE, self.because)
         }
     }
 }

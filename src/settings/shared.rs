@@ -47,22 +47,36 @@ pub struct Shared {
     before: Option<Usable>,
     /// Whether the operator works with what was taken.
     works: bool,
+    /// Whether `before` was good once: the flags alone may say less than they do with the ConfigMap.
+    returns_to_good: bool,
+    /// Whether nothing is to be done before other settings are found.
+    is_held: bool,
     wanted: String,
     refused: String,
 }
 
 impl Shared {
-    /// At the start: what the ConfigMap holds; where that can't be used, what was good `last`; else the flags alone.
+    /// At the start: what the ConfigMap holds; where that can't be used, what was good `last`; else nothing is done.
     pub fn begin(base: Flags, replica: &str, found: Data, last: Option<Data>) -> Self {
         let wanted = version(&found);
         let usable = |data| Usable::of(&base, replica, data);
         let alone = || Usable { flags: base.clone(), data: Data::new() };
-        let fallback = last.and_then(|last| usable(last).ok()).unwrap_or_else(alone);
+        let good = last.and_then(|last| usable(last).ok());
+        let returns_to_good = good.is_some();
+        let fallback = good.unwrap_or_else(alone);
         let (taken, before, refused) = match usable(found) {
             Ok(taken) => (taken, Some(fallback), String::new()),
             Err(why) => (fallback, None, why),
         };
-        Self { replica: replica.to_owned(), before, works: false, wanted, refused, taken, base }
+        let is_held = !refused.is_empty() && !returns_to_good;
+        let replica = replica.to_owned();
+        Self { base, replica, taken, before, works: false, returns_to_good, is_held, wanted, refused }
+    }
+
+    /// Whether nothing may be done: what was found can't be used, nothing was good before, and the flags alone may take
+    /// what the ConfigMap keeps from this operator.
+    pub fn is_held(&self) -> bool {
+        self.is_held
     }
 
     /// The flags in force, or those that are tried.
@@ -95,6 +109,7 @@ impl Shared {
             }
             Ok(next) => {
                 self.refused.clear();
+                self.is_held = false;
                 let restarts = next.flags.needs_restart(&self.taken.flags);
                 let previous = std::mem::replace(&mut self.taken, next);
                 if !restarts {
@@ -103,6 +118,7 @@ impl Shared {
                 // What was tried and never worked is nothing to come back to.
                 if self.works {
                     self.before = Some(previous);
+                    self.returns_to_good = true;
                 }
                 self.works = false;
                 Step::Restart
@@ -122,6 +138,7 @@ impl Shared {
             return false;
         };
         self.taken = before;
+        self.is_held = !self.returns_to_good;
         why.clone_into(&mut self.refused);
         true
     }
@@ -183,6 +200,28 @@ mod tests {
         assert_eq!((shared.flags().burst, shared.said().refused.is_empty()), (7, false));
         let shared = begin(&BAD, Some(&BAD));
         assert_eq!((shared.flags().burst, shared.said().running), (1000, String::new()));
+    }
+
+    #[test]
+    fn without_good_ones_from_before_nothing_is_done() {
+        let mut shared = begin(&BAD, None);
+        assert!(shared.is_held() && shared.said().refused.contains("burst"));
+        assert_eq!((shared.find(data(&[("qsp", "1")])), shared.is_held()), (Step::Tell, true));
+        assert!(matches!(shared.find(data(&LIVE)), Step::Live) && !shared.is_held());
+        // The flags alone were never good either, and are nothing to come back to.
+        let mut shared = begin(&BAD, None);
+        assert!(shared.find(data(&DEAD)) == Step::Restart && !shared.fail("no such directory"));
+        let mut shared = begin(&DEAD, None);
+        assert!(!shared.is_held() && shared.fail("no such directory") && shared.is_held());
+        assert!(!begin(&[], None).is_held() && begin(&BAD, Some(&BAD)).is_held());
+        // What works, or did, goes on.
+        assert!(!begin(&BAD, Some(&LIVE)).is_held());
+        let mut shared = begin(&DEAD, Some(&LIVE));
+        assert!(shared.fail("no such directory") && !shared.is_held());
+        let mut shared = begin(&[], None);
+        shared.confirm();
+        assert_eq!((shared.find(data(&BAD)), shared.is_held()), (Step::Tell, false));
+        assert!(shared.find(data(&DEAD)) == Step::Restart && shared.fail("no such directory") && !shared.is_held());
     }
 
     #[test]
