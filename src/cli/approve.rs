@@ -128,9 +128,13 @@ fn version_of(stack: &ClusterStack, name: &str) -> Option<ReleaseVersion> {
     ReleaseName::of_stack(name, &stack.spec.provider, &stack.spec.name).map(|name| name.version)
 }
 
+fn waiting(release: &AvailableRelease) -> String {
+    format!("{}  {}\n", output::one_line(&release.name), output::one_line(&release.message))
+}
+
 fn show(stack: &ClusterStack) -> Result<()> {
     let waits = |release: &&AvailableRelease| release.reason == Reason::WaitsForApproval.as_str();
-    let rows = available(stack).iter().filter(waits).map(|release| format!("{}  {}\n", release.name, release.message));
+    let rows = available(stack).iter().filter(waits).map(waiting);
     let text: String = rows.collect();
     if text.is_empty() {
         anstream::eprintln!("nothing waits for approval in ClusterStack {}", stack.name_any());
@@ -175,6 +179,16 @@ mod tests {
             },
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn what_is_said_of_a_release_steers_no_terminal() {
+        let release = AvailableRelease {
+            name: "docker-scs-1-34-v3".into(),
+            message: "new\u{1b}[2K\rold".into(),
+            ..AvailableRelease::default()
+        };
+        assert_eq!(waiting(&release), "docker-scs-1-34-v3  new [2K old\n");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::connection::{self, ConnectionArgs};
-use super::output::{self, Format};
+use super::output::{self, Format, one_line};
 use crate::core::doctor::{self, Finding, Grade};
 use crate::io::doctor as io;
 
@@ -77,7 +77,7 @@ fn line(finding: &Finding) -> String {
     };
     let style = Style::new().fg_color(Some(colour.into()));
     let gap = " ".repeat(8_usize.saturating_sub(word.len()));
-    let Finding { check, message, remedy, .. } = finding;
+    let (check, message, remedy) = (finding.check, one_line(&finding.message), one_line(&finding.remedy));
     let remedy = if remedy.is_empty() { String::new() } else { format!("         → {remedy}\n") };
     format!("{style}{word}{style:#}{gap} {check}: {message}\n{remedy}")
 }
@@ -99,5 +99,12 @@ mod tests {
         let message = "operator: Deployment a/b: 1 of 2 replicas are ready";
         assert_eq!(plain, format!("good     {message}\nbad      {message}\n         → look at its pods\n"));
         assert_eq!(text(&[]), "nothing is wrong\n");
+        let steering = Finding {
+            check: "operator",
+            grade: Grade::Good,
+            message: "a\u{1b}]0;x\u{7}b\rc".into(),
+            remedy: "d\u{202e}e".into(),
+        };
+        assert!(line(&steering).ends_with(" operator: a ]0;x b c\n         → d e\n"), "{:?}", line(&steering));
     }
 }

@@ -1,4 +1,7 @@
 //! Standard output, and the forms of what is written there.
+//!
+//! Guarantee: what others wrote into objects, and API servers and tools say, steers no terminal: it goes through
+//! [`one_line`] or [`visible`].
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -25,12 +28,30 @@ pub fn print(text: &str) -> Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to standard output")
 }
 
+/// Text as it may reach a terminal: its characters that steer one, or turn the direction of what stands around them, are
+/// spaces. Line breaks and tabs stay.
+pub fn visible(text: &str) -> String {
+    let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    text.chars().map(|c| if steers(c) || turns(c) { ' ' } else { c }).collect()
+}
+
+/// The same on one line, without space that is nothing but room.
+pub fn one_line(text: &str) -> String {
+    visible(text).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Unicode's marks, embeddings, overrides and isolates of a direction.
+fn turns(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// Lines in columns, two spaces apart, as wide as they are shown.
 pub fn columns<const N: usize>(lines: &[[String; N]]) -> String {
+    let lines: Vec<[String; N]> = lines.iter().map(|line| line.each_ref().map(|cell| one_line(cell))).collect();
     let widths: Vec<usize> =
         (0..N).map(|at| lines.iter().map(|line| line[at].width()).max().unwrap_or_default()).collect();
     let mut text = String::new();
-    for line in lines {
+    for line in &lines {
         let mut out = String::new();
         for (cell, width) in line.iter().zip(&widths) {
             let gap = width.saturating_sub(cell.width()) + 2;
@@ -56,4 +77,18 @@ pub fn format(value: &impl Serialize, format: Format) -> Result<String> {
         // Fields in the order of their type: a name before what it names.
         Format::Json => serde_json::to_string_pretty(value)? + "\n",
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_others_wrote_steers_a_terminal() {
+        let steers = "a\u{1b}[31mred\u{1b}]0;title\u{7}\r\nb\u{9b}2J\tc\u{202e}txt.exe\u{2066}x\u{200f}";
+        assert_eq!(one_line(steers), "a [31mred ]0;title b 2J c txt.exe x");
+        assert_eq!(visible("a\u{1b}b\r\n\tc\u{202e}d"), "a b \n\tc d");
+        let lines = [["a\u{1b}[2Kb".to_owned(), "x\ny".to_owned()]];
+        assert_eq!(columns(&lines), "a [2Kb  x y\n");
+    }
 }

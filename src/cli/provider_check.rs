@@ -303,11 +303,11 @@ fn line(check: &Check) -> String {
         Outcome::Skipped => ("-", QUIET),
     };
     // A provider's words don't move the cursor.
-    let message = check.message.replace(char::is_control, " ");
+    let message = output::visible(&check.message).replace(['\n', '\t'], " ");
     let mut text = format!("{style}{mark}{style:#} {:<NAME$} {message}\n", check.name);
     if !check.todo.is_empty() {
         // Writing to a String does not fail.
-        let _ = writeln!(text, "  {:<NAME$} → {}", "", check.todo);
+        let _ = writeln!(text, "  {:<NAME$} → {}", "", output::one_line(&check.todo));
     }
     text
 }

@@ -79,7 +79,7 @@ pub fn run(args: &ReleasesArgs) -> Result<()> {
         ReleasesFormat::Text => output::print(&table(&rows))?,
     }
     for note in cut {
-        anstream::eprintln!("{note}");
+        anstream::eprintln!("{}", output::one_line(&note));
     }
     Ok(())
 }

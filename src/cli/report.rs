@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use anstyle::{AnsiColor, Style};
 use kube::core::Status;
 
+use super::output::{one_line, visible};
+
 /// An error that knows what the user can do about it.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
@@ -45,7 +47,7 @@ pub fn failure(error: &anyhow::Error) -> ExitCode {
 pub fn left_out<'a>(notes: impl IntoIterator<Item = &'a String>) {
     let yellow = Style::new().fg_color(Some(AnsiColor::Yellow.into()));
     for note in notes {
-        anstream::eprintln!("{yellow}warning{yellow:#}: {note}");
+        anstream::eprintln!("{yellow}warning{yellow:#}: {}", one_line(note));
     }
 }
 
@@ -72,7 +74,7 @@ pub fn text(error: &anyhow::Error) -> String {
     let cyan = Style::new().bold().fg_color(Some(AnsiColor::Cyan.into()));
     let mut causes: Vec<String> = Vec::new();
     for cause in error.chain() {
-        let cause = words(cause);
+        let cause = visible(&words(cause));
         // Many errors print their source themselves.
         if !causes.iter().any(|said| said.contains(&cause)) {
             causes.push(cause);
@@ -82,7 +84,7 @@ pub fn text(error: &anyhow::Error) -> String {
     text.push_str(&causes.join("\n  caused by: "));
     text.push('\n');
     if let Some(hinted) = error.chain().find_map(|cause| cause.downcast_ref::<Hinted>()) {
-        text = format!("{text}{cyan}hint{cyan:#}: {}\n", hinted.hint);
+        text = format!("{text}{cyan}hint{cyan:#}: {}\n", visible(&hinted.hint));
     }
     text
 }
@@ -103,6 +105,13 @@ mod tests {
           caused by: no such file
         hint: write - to read standard input
         ");
+    }
+
+    #[test]
+    fn what_an_api_server_says_steers_no_terminal() {
+        let error = anyhow::Error::new(Hinted::new("a\u{1b}[31mb\u{202e}c\nd", "e\u{7}f"));
+        let plain = anstream::adapter::strip_str(&text(&error)).to_string();
+        assert_eq!(plain, "error: a [31mb c\nd\nhint: e f\n");
     }
 
     #[test]

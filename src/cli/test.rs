@@ -73,7 +73,7 @@ async fn test(args: &TestArgs) -> Result<ExitCode> {
         return Err(Hinted::new(message, hint).into());
     };
     let (phase, message) = ended?;
-    output::print(&format!("{message}\n"))?;
+    output::print(&format!("{}\n", output::one_line(&message)))?;
     Ok(if phase == TestsPhase::Succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -113,7 +113,7 @@ async fn follow(
         let tests = status.tests.filter(|tests| tests.requested == asked);
         if let Some(tests) = tests {
             for line in ended(&status.charts).into_iter().filter(|line| !told.contains(line)).collect::<Vec<_>>() {
-                output::print(&format!("{line}\n"))?;
+                output::print(&format!("{}\n", output::one_line(&line)))?;
                 told.insert(line);
             }
             if tests.phase != TestsPhase::Running {
@@ -133,7 +133,7 @@ async fn follow(
 /// Tells what is waited for, where that is something else than before.
 fn say(waits: &mut String, now: String) {
     if *waits != now {
-        anstream::eprintln!("{now}");
+        anstream::eprintln!("{}", output::one_line(&now));
         *waits = now;
     }
 }

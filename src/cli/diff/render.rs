@@ -5,6 +5,7 @@ use std::fmt::Write;
 use anstyle::{AnsiColor, Style};
 use serde_json::Value;
 
+use crate::cli::output::{one_line, visible};
 use crate::core::upgrade::addons::{AddonChanges, Compared};
 use crate::core::upgrade::difference::{Change, Fate, ObjectChange};
 use crate::core::upgrade::rollout::{Rollout, Verdict};
@@ -33,14 +34,18 @@ pub fn text(plan: &Plan) -> String {
     if !plan.images.is_empty() {
         heading(&mut out, "Node images to build");
         for image in &plan.images {
-            let from = if image.url.is_empty() { String::new() } else { format!("  {QUIET}{}{QUIET:#}", image.url) };
+            let from = if image.url.is_empty() {
+                String::new()
+            } else {
+                format!("  {QUIET}{}{QUIET:#}", one_line(&image.url))
+            };
             let (sign, style) = if image.replaces { ('~', CHANGES) } else { ('+', COMES) };
-            line(&mut out, 0, &format!("{style}{sign}{style:#} {}{from}", image.name));
+            line(&mut out, 0, &format!("{style}{sign}{style:#} {}{from}", one_line(&image.name)));
         }
     }
     if !plan.unknown.is_empty() {
         heading(&mut out, "Not known");
-        plan.unknown.iter().for_each(|note| line(&mut out, 0, note));
+        plan.unknown.iter().for_each(|note| line(&mut out, 0, &one_line(note)));
     }
     out
 }
@@ -55,11 +60,12 @@ fn heading(out: &mut String, text: &str) {
 }
 
 fn header(out: &mut String, plan: &Plan) {
-    let arrow = |from: &str, to: &str| if from == to { from.to_owned() } else { format!("{from} → {to}") };
+    let arrow = |from: &str, to: &str| one_line(&if from == to { from.to_owned() } else { format!("{from} → {to}") });
     let release = arrow(&plan.from.release, &plan.to.release);
     let version = arrow(&plan.from.kubernetes_version, &plan.to.kubernetes_version);
-    line(out, 0, &format!("{HEADING}Cluster {}{HEADING:#}: {release}, Kubernetes {version}", plan.cluster));
-    let message = &plan.acceptance.message;
+    let cluster = one_line(&plan.cluster);
+    line(out, 0, &format!("{HEADING}Cluster {cluster}{HEADING:#}: {release}, Kubernetes {version}"));
+    let message = one_line(&plan.acceptance.message);
     let said = match plan.acceptance.state {
         AcceptanceState::Accepted => format!("{COMES}Cluster API would take it{COMES:#}"),
         AcceptanceState::Refused => format!("{GOES}Cluster API would refuse it{GOES:#}: {message}"),
@@ -69,7 +75,7 @@ fn header(out: &mut String, plan: &Plan) {
     };
     line(out, 0, &said);
     for problem in &plan.problems {
-        line(out, 0, &format!("{GOES}It would get stuck{GOES:#}: {problem}"));
+        line(out, 0, &format!("{GOES}It would get stuck{GOES:#}: {}", one_line(problem)));
     }
     match (plan.is_change(), plan.is_known()) {
         (true, _) => {}
@@ -99,14 +105,14 @@ fn object(out: &mut String, depth: usize, change: &ObjectChange) {
     };
     let place =
         if change.namespace.is_empty() || depth == 0 { String::new() } else { format!("{}/", change.namespace) };
-    let mut text = format!("{style}{sign}{style:#} {} {place}{}", change.kind, change.name);
+    let mut text = format!("{style}{sign}{style:#} {}", one_line(&format!("{} {place}{}", change.kind, change.name)));
     if !change.new_name.is_empty() {
-        let _ = write!(text, " → {}", change.new_name);
+        let _ = write!(text, " → {}", one_line(&change.new_name));
     }
     match change.fate {
         Fate::Rotated => text.push_str(": rotates, nothing but its name differs"),
-        Fate::Refused => _ = write!(text, ": {}", change.message),
-        _ if !change.message.is_empty() => _ = write!(text, ": {}", change.message),
+        Fate::Refused => _ = write!(text, ": {}", one_line(&change.message)),
+        _ if !change.message.is_empty() => _ = write!(text, ": {}", one_line(&change.message)),
         _ => {}
     }
     line(out, depth, &text);
@@ -124,7 +130,7 @@ fn fields(out: &mut String, depth: usize, changes: &[Change]) {
                 format!("{GOES}{before}{GOES:#} → {COMES}{after}{COMES:#}")
             }
         };
-        line(out, depth, &format!("{}: {values}", change.path));
+        line(out, depth, &format!("{}: {values}", one_line(&change.path)));
     }
     if changes.len() > FIELDS {
         line(out, depth, &format!("and {} fields more: -o json shows all", changes.len() - FIELDS));
@@ -147,7 +153,8 @@ fn pair(before: &Value, after: &Value) -> (String, String) {
 }
 
 fn shown(value: &Value) -> String {
-    let text = value.to_string();
+    // JSON leaves some that steer a terminal as they are.
+    let text = visible(&value.to_string());
     if text.chars().count() <= WIDTH {
         return text;
     }
@@ -160,7 +167,7 @@ fn machines(out: &mut String, plan: &Plan) {
         return;
     }
     heading(out, "Machines");
-    let title = |rollout: &Rollout| format!("{} {}", rollout.kind, rollout.name).trim_end().to_owned();
+    let title = |rollout: &Rollout| one_line(&format!("{} {}", rollout.kind, rollout.name));
     let width = plan.rollouts.iter().map(|rollout| title(rollout).chars().count()).max().unwrap_or_default();
     for rollout in &plan.rollouts {
         let (word, style) = match rollout.verdict {
@@ -173,12 +180,12 @@ fn machines(out: &mut String, plan: &Plan) {
         };
         line(out, 0, &format!("{:width$}  {style}{word}{style:#}", title(rollout)));
         for reason in &rollout.reasons {
-            line(out, 1, &reason.what);
+            line(out, 1, &one_line(&reason.what));
             fields(out, 2, &reason.fields);
         }
     }
     for patch in &plan.external_patches {
-        line(out, 0, &format!("{CHANGES}what the external patch {patch} changes is not known{CHANGES:#}"));
+        line(out, 0, &format!("{CHANGES}what the external patch {} changes is not known{CHANGES:#}", one_line(patch)));
     }
 }
 
@@ -189,7 +196,7 @@ fn addons(out: &mut String, addons: &AddonChanges) {
         Compared::Rendering => format!("renderings compared, for {}", addons.message),
         Compared::Nothing => format!("not known: {}", addons.message),
     };
-    heading(out, &format!("Addons, {how}"));
+    heading(out, &format!("Addons, {}", one_line(&how)));
     if addons.compared != Compared::Nothing && !addons.is_change() {
         line(out, 0, "nothing changes");
         return;
@@ -202,7 +209,7 @@ fn addons(out: &mut String, addons: &AddonChanges) {
             (changed, 0) => format!("{changed} to change"),
             (changed, unchanged) => format!("{changed} to change, {unchanged} stay"),
         };
-        line(out, 0, &format!("{name}{action} ({}): {count}", stage.hook));
+        line(out, 0, &one_line(&format!("{name}{action} ({}): {count}", stage.hook)));
         stage.objects.iter().for_each(|change| object(out, 1, change));
     }
     if !addons.pruned.is_empty() {
@@ -228,9 +235,12 @@ fn variables(out: &mut String, changes: &[VariableChange]) {
             }
             VariableFate::Schema => ('~', CHANGES, "takes other values".to_owned()),
         };
-        let blocks =
-            if change.blocks.is_empty() { String::new() } else { format!("; {GOES}{}{GOES:#}", change.blocks) };
-        line(out, 0, &format!("{style}{sign}{style:#} {}: {what}{blocks}", change.name));
+        let blocks = if change.blocks.is_empty() {
+            String::new()
+        } else {
+            format!("; {GOES}{}{GOES:#}", one_line(&change.blocks))
+        };
+        line(out, 0, &format!("{style}{sign}{style:#} {}: {what}{blocks}", one_line(&change.name)));
     }
 }
 

@@ -8,6 +8,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::row::Row;
 use crate::api::image_release::ImagePhase;
+use crate::cli::output::one_line;
 
 /// Columns of a bar.
 const BAR: usize = 16;
@@ -229,12 +230,6 @@ fn cut(text: &str, room: usize) -> String {
     };
     let head: String = text.chars().take_while(fits).collect();
     if room == 0 { head } else { head + "…" }
-}
-
-/// Messages come from tools and servers: line breaks and control characters would break the table.
-fn one_line(text: &str) -> String {
-    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    clean.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

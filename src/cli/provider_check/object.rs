@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::{Check, Run};
 use crate::api::{CLUSTER_STACK_LABEL, ClusterStackRelease, FIELD_MANAGER};
+use crate::cli::output::one_line;
 use crate::core::provider::{Instance, State, checks, state};
 use crate::io::apply::refusal;
 use crate::io::kinds::Kind;
@@ -42,7 +43,8 @@ impl Run<'_> {
         if owner.is_ours {
             let maps: Api<ConfigMap> = Api::namespaced(self.connection.client.clone(), &self.namespace);
             if let Err(error) = self.connection.answer(maps.delete(&name, &DeleteParams::background())).await? {
-                anstream::eprintln!("ConfigMap {}/{name} is left behind: {}", self.namespace, refusal(&error).message);
+                let why = one_line(&refusal(&error).message);
+                anstream::eprintln!("ConfigMap {}/{name} is left behind: {why}", self.namespace);
             }
         }
         let made = result?;
@@ -147,7 +149,7 @@ impl Progress {
     }
 
     fn show(&mut self, waited: Duration, object: Option<&Value>) {
-        let news = news(object);
+        let news = one_line(&news(object));
         if self.on_terminal {
             let (waited, limit) = (waited.as_secs(), self.limit.as_secs());
             let text: String = format!("waiting for {}: {waited} of {limit} s  {news}", self.what);

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use anstyle::{AnsiColor, Style};
 use unicode_width::UnicodeWidthStr;
 
+use crate::cli::output::one_line;
 use crate::core::tree::Node;
 
 /// Between two columns.
@@ -106,7 +107,7 @@ fn push(node: &Node, namespace: &str, lead: &str, turn: &str, rows: &mut Vec<Row
     rows.push(Row {
         branch: format!("{lead}{turn}"),
         trunk: if node.children.is_empty() { inner.clone() } else { format!("{inner}│  ") },
-        name,
+        name: one_line(&name),
         ready,
         style,
         reason: one_line(&node.reason),
@@ -116,12 +117,6 @@ fn push(node: &Node, namespace: &str, lead: &str, turn: &str, rows: &mut Vec<Row
         let turn = if index + 1 == node.children.len() { "└─ " } else { "├─ " };
         push(child, &node.namespace, &inner, turn, rows);
     }
-}
-
-/// Messages come from API servers and charts: line breaks and control characters would break the table.
-fn one_line(text: &str) -> String {
-    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    clean.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 struct Columns {

@@ -106,6 +106,28 @@ fn plain(plan: &Plan) -> String {
 }
 
 #[test]
+fn a_plan_steers_no_terminal() {
+    let evil = "a\u{1b}]0;x\u{7}b\rc\u{9b}d\u{202e}e";
+    let mut plan = plan();
+    plan.cluster = evil.into();
+    (plan.problems, plan.unknown, plan.external_patches) = (vec![evil.into()], vec![evil.into()], vec![evil.into()]);
+    plan.acceptance = Acceptance { state: AcceptanceState::Refused, message: evil.into() };
+    (plan.rollouts[1].name, plan.rollouts[1].reasons[0].what) = (evil.into(), evil.into());
+    plan.objects[1] = object(Fate::Changed, evil, evil, evil, vec![change(evil, json!(evil), json!([evil, "f"]))]);
+    plan.objects[1].message = evil.into();
+    plan.addons.stages[0].stage = evil.into();
+    plan.addons.stages[0].objects[0].fate = Fate::Refused;
+    plan.addons.stages[0].objects[0].message = evil.into();
+    plan.addons.stages[0].objects[0].namespace = evil.into();
+    (plan.variables[0].name, plan.variables[0].blocks) = (evil.into(), evil.into());
+    (plan.images[0].name, plan.images[0].url) = (evil.into(), evil.into());
+    let shown = text(&plan);
+    // What is left are our own colours.
+    let ours = shown.replace("\u{1b}[", "").replace('\n', "");
+    assert!(!ours.chars().any(|c| c.is_control() || c == '\u{202e}'), "{ours:?}");
+}
+
+#[test]
 fn a_plan_reads_from_top_to_bottom() {
     insta::assert_snapshot!(plain(&plan()), @r#"
     Cluster team/c: docker-x-1-34-v1 → docker-x-1-34-v2, Kubernetes v1.34.1 → v1.34.7

@@ -159,7 +159,7 @@ fn behind<'a>(text: &'a str, last: &str) -> &'a str {
 
 /// Text as it may reach a terminal: what a container writes must not steer it.
 pub fn shown(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { ' ' } else { c }).collect()
+    crate::cli::output::visible(text)
 }
 
 #[cfg(test)]
