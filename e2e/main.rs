@@ -23,6 +23,7 @@ mod defaults;
 mod delete;
 mod diff;
 mod directory;
+mod doctor;
 mod drift;
 mod faults;
 mod flaky;

@@ -1,5 +1,7 @@
 //! `clusterstack shards`: the replicas of the operator, and what each has of the work.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use jiff::{SignedDuration, Timestamp};
@@ -12,13 +14,17 @@ use super::output::{self, Format};
 use super::report;
 use crate::api::operator_shard::{ShardLoad, ShardSettings, ShardShare};
 use crate::api::{OperatorShard, OperatorShardStatus};
-use crate::io::stored;
+use crate::core::share::life::{Life, life};
+use crate::io::{leases, stored};
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
 Examples:
   clusterstack shards                    # every replica, its share and its load
-  clusterstack shards -o json | jq '.[] | select(.ready | not) | .name'";
+  clusterstack shards -o json | jq '.[] | select(.ready | not) | .name'
+
+A replica whose Lease has run out is not ready and does not lead, whatever it said last. Who may not
+list the Leases of its namespace is told that it is not known.";
 
 /// Flags of `clusterstack shards`.
 #[derive(Args, Clone, Debug)]
@@ -58,6 +64,9 @@ struct Row {
     settings: Option<ShardSettings>,
     created: Option<Timestamp>,
     last_change: Option<Timestamp>,
+    /// Why it is neither ready nor leads, whatever it said last.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    ended: String,
 }
 
 impl Row {
@@ -76,7 +85,16 @@ impl Row {
             settings: status.settings,
             created: shard.creation_timestamp().map(|at| at.0),
             last_change: status.last_change.map(|at| at.0),
+            ended: String::new(),
         }
+    }
+
+    /// What its Lease says counts before its own last words.
+    fn judged_by(mut self, life: Life) -> Self {
+        if let Life::Ended(why) = life {
+            (self.ready, self.leader, self.ended) = (false, false, why);
+        }
+        self
     }
 }
 
@@ -103,7 +121,23 @@ async fn read(args: &ShardsArgs) -> Result<Vec<Row>> {
     let listed = connection.answer(stored::list_cluster_wide::<OperatorShard>(&connection.client, &params)).await?;
     let (shards, left_out) = listed.map_err(|error| connection.refused("listed", "OperatorShards", error))?;
     report::left_out(&left_out);
-    let mut rows: Vec<Row> = shards.iter().map(Row::of).collect();
+    let read =
+        async { (leases::of_replicas(&connection.client, &shards).await, leases::now(&connection.client).await) };
+    let (leases, now) = connection.answer(read).await?;
+    let mut unknown = BTreeSet::new();
+    let mut rows = Vec::new();
+    for row in shards.iter().map(Row::of) {
+        rows.push(match life(&leases, (&row.lease_namespace, &row.name), now) {
+            Ok(life) => row.judged_by(life),
+            Err(why) => {
+                unknown.insert(format!("whether the replicas live is not known: {why}"));
+                row
+            }
+        });
+    }
+    let ended = rows.iter().filter(|row| !row.ended.is_empty());
+    let ended: Vec<String> = ended.map(|row| format!("{} is not at work: {}", row.name, row.ended)).collect();
+    report::left_out(unknown.iter().chain(&ended));
     rows.sort_by(|a, b| (&a.lease_namespace, &a.name).cmp(&(&b.lease_namespace, &b.name)));
     Ok(rows)
 }
@@ -197,5 +231,10 @@ mod tests {
         };
         assert_eq!([said("b", ""), said("a", "why"), said("", "")], ["b", "a (b refused)", "- -> b"]);
         assert_eq!(settings(None), "-");
+        let mut row = Row::of(&shard);
+        row.leader = true;
+        let row = row.judged_by(Life::Ended("its Lease is gone".to_owned()));
+        assert_eq!((row.ready, row.leader, row.ended.as_str()), (false, false, "its Lease is gone"));
+        assert!(Row::of(&shard).judged_by(Life::Lives).ready);
     }
 }

@@ -2,14 +2,17 @@
 
 mod objects;
 mod operator;
+mod replicas;
 
 #[cfg(test)]
 mod tests;
 
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::OperatorShard;
+use crate::core::share::life::Leases;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -97,6 +100,10 @@ pub struct Facts {
     pub workloads: Read<Vec<Workload>>,
     /// What replicas say.
     pub shards: Read<Vec<OperatorShard>>,
+    /// The Leases by which they live.
+    pub leases: Leases,
+    /// What time it is.
+    pub now: Timestamp,
     /// Versions of Cluster API's Clusters that are served.
     pub cluster_api: Read<Vec<String>>,
     /// `ExtensionConfigs` of ours.
@@ -112,7 +119,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     let mut all = vec![operator::kubernetes(&facts.kubernetes)];
     all.extend(operator::definitions(&facts.definitions));
     all.extend(operator::workloads(&facts.workloads));
-    all.extend(operator::replicas(&facts.shards));
+    all.extend(replicas::check(&facts.shards, &facts.leases, facts.now));
     all.push(operator::cluster_api(&facts.cluster_api));
     all.extend(operator::hooks(&facts.hooks));
     all.extend(operator::webhooks(&facts.webhooks));

@@ -3,6 +3,7 @@
 //! Guarantees: every replica that sees the same members says the same; a member that comes or goes moves only what it gets
 //! or had. It takes no notice of load: see shard classes.
 
+pub mod life;
 pub mod view;
 
 use std::collections::{BTreeMap, BTreeSet};

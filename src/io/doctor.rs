@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::apply::refusal;
 use super::kinds::{Kind, Kinds};
-use super::stored;
+use super::{leases, stored};
 use crate::api::{GROUP, INFRASTRUCTURE_GROUP, MANAGED_BY as OPERATOR, MANAGED_BY_LABEL, OperatorShard};
 use crate::core::doctor::{Asked, Facts, Read, Workload};
 use crate::core::install::INSTALLED_IN;
@@ -35,11 +35,15 @@ pub async fn facts(client: &Client) -> Facts {
         objects.push((*kind, reader.all(group, kind, "").await));
     }
     let ours = format!("{MANAGED_BY_LABEL}={OPERATOR}");
+    let shards = reader.shards().await;
+    let leases = leases::of_replicas(client, shards.as_deref().unwrap_or_default()).await;
     Facts {
         kubernetes: client.apiserver_version().await.map(|info| info.git_version).map_err(told("it does not answer")),
         definitions: reader.definitions().await,
         workloads: reader.workloads().await,
-        shards: reader.shards().await,
+        shards,
+        leases,
+        now: leases::now(client).await,
         cluster_api: reader.versions("cluster.x-k8s.io", "Cluster").await,
         hooks: reader.all("runtime.cluster.x-k8s.io", "ExtensionConfig", &ours).await,
         webhooks: reader.all("admissionregistration.k8s.io", "ValidatingWebhookConfiguration", &ours).await,

@@ -16,6 +16,7 @@ pub mod image;
 pub mod inputs;
 pub mod install;
 pub mod kinds;
+pub mod leases;
 pub mod lookup;
 pub mod members;
 pub mod observe;

@@ -1,12 +1,12 @@
 //! The operator and what it stands on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 use serde_json::Value;
 
 use super::{Asked, Finding, Grade, Read, Workload, condition, named, some};
-use crate::api::{self, OperatorShard, OperatorShardStatus};
+use crate::api;
 use crate::core::build_info::BUILD;
 use crate::core::install::{told, waits_for};
 
@@ -109,6 +109,10 @@ pub(super) fn workloads(found: &Read<Vec<Workload>>) -> Vec<Finding> {
         let kind = workload.object["kind"].as_str().unwrap_or_default();
         let name = format!("{kind} {}", named(&workload.object));
         findings.push(match waits_for(&workload.object) {
+            _ if workload.object["spec"]["replicas"] == 0 => {
+                let remedy = "scale it up: kubectl scale --replicas, or clusterstack install";
+                Finding::new(CHECK, Grade::Bad, format!("{name} is to have no replica, so nothing works"), remedy)
+            }
             None => Finding::good(CHECK, format!("{name} is as it was rolled out")),
             Some(waits) => {
                 let message = told(&name, &waits, &workload.pods);
@@ -138,67 +142,6 @@ fn rights(workload: &str, asked: &Read<Vec<Asked>>) -> Finding {
         missing.iter().map(|(role, what)| format!("{} (role {role})", some(what.iter().copied()))).collect();
     let message = format!("{workload} may not {}", told.join("; "));
     Finding::new(CHECK, Grade::Bad, message, "clusterstack install, or apply the roles of deploy/ of its version")
-}
-
-pub(super) fn replicas(found: &Read<Vec<OperatorShard>>) -> Vec<Finding> {
-    const CHECK: &str = "replicas";
-    let found = match found {
-        Ok(found) => found,
-        Err(why) => return vec![Finding::unknown(CHECK, why)],
-    };
-    if found.is_empty() {
-        let message = "no replica says that it works";
-        let remedy = "start the operator; one with --leader-elect=false says nothing here";
-        return vec![Finding::new(CHECK, Grade::Bad, message, remedy)];
-    }
-    let status = |shard: &OperatorShard| -> OperatorShardStatus { shard.status.clone().unwrap_or_default() };
-    let mut findings = Vec::new();
-    let mut tell = |grade, shards: Vec<String>, what: &str, remedy: &str| {
-        if !shards.is_empty() {
-            let message = format!("{what}: {}", some(shards.iter().map(String::as_str)));
-            findings.push(Finding::new(CHECK, grade, message, remedy));
-        }
-    };
-    let with = |is: &dyn Fn(&OperatorShardStatus) -> bool| -> Vec<String> {
-        found.iter().filter(|shard| is(&status(shard))).map(ResourceExt::name_any).collect()
-    };
-    let waits = "within a minute they agree; if not, look at the log of the one that is named and at its Lease";
-    tell(Grade::Bad, with(&|status| !status.ready), "not at work", waits);
-    let refused = |status: &OperatorShardStatus| status.settings.as_ref().is_some_and(|one| !one.refused.is_empty());
-    let reasons = found.iter().filter_map(|shard| Some(status(shard).settings?.refused)).find(|text| !text.is_empty());
-    let what = format!("settings refused ({})", reasons.unwrap_or_default());
-    tell(Grade::Bad, with(&refused), &what, "correct the ConfigMap of --settings");
-    let behind = |status: &OperatorShardStatus| {
-        !refused(status) && status.settings.as_ref().is_some_and(|one| one.running != one.wanted)
-    };
-    tell(Grade::Warning, with(&behind), "settings not taken yet", "wait for the restart of these replicas");
-    let versions: BTreeSet<String> = found.iter().map(|shard| status(shard).version).collect();
-    let versions: Vec<&str> = versions.iter().map(String::as_str).collect();
-    if versions.len() > 1 {
-        let message = format!("versions {} are at work together", versions.join(", "));
-        let remedy = "that is right in a roll-out alone: see whether it has come to its end";
-        findings.push(Finding::new(CHECK, Grade::Warning, message, remedy));
-    } else if versions != [BUILD.version] {
-        let message = format!("they are of version {}, this binary is of {}", versions.join(", "), BUILD.version);
-        findings.push(Finding::new(CHECK, Grade::Warning, message, "use the binary of the operator's version"));
-    }
-    let mut leaders: BTreeMap<&str, usize> = BTreeMap::new();
-    for shard in found {
-        *leaders.entry(&shard.spec.lease_namespace).or_default() += usize::from(status(shard).leader);
-    }
-    for (namespace, leaders) in leaders.iter().filter(|(_, leaders)| **leaders != 1) {
-        let message = format!("{leaders} of those of namespace {namespace} lead");
-        findings.push(Finding::new(CHECK, Grade::Bad, message, waits));
-    }
-    if leaders.len() > 1 {
-        let message = format!("operators of {} namespaces share this cluster", leaders.len());
-        let remedy = "each must have namespaces or a --watch-filter of its own";
-        findings.push(Finding::new(CHECK, Grade::Warning, message, remedy));
-    }
-    if findings.is_empty() {
-        findings.push(Finding::good(CHECK, format!("{} at work, one leads", found.len())));
-    }
-    findings
 }
 
 pub(super) fn cluster_api(versions: &Read<Vec<String>>) -> Finding {

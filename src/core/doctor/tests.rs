@@ -1,7 +1,12 @@
 use super::*;
 use crate::api;
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 use serde_json::json;
+use std::collections::BTreeMap;
+
+/// When replicas renewed their Leases.
+const RENEWED: &str = "2026-01-01T00:00:01.000000Z";
 
 fn definitions() -> Vec<Value> {
     let established = json!({"conditions": [{"type": "Established", "status": "True"}]});
@@ -27,6 +32,14 @@ fn shard(name: &str, status: &Value) -> OperatorShard {
     .unwrap()
 }
 
+fn lease(name: &str, renewed: &str) -> Lease {
+    serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {"holderIdentity": name, "leaseDurationSeconds": 15, "renewTime": renewed},
+    }))
+    .unwrap()
+}
+
 fn deployment(ready: i64) -> Workload {
     let object = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "clusterstack", "namespace": "cs", "generation": 1},
@@ -45,12 +58,29 @@ fn healthy() -> Facts {
         definitions: Ok(definitions()),
         workloads: Ok(vec![deployment(2)]),
         shards: Ok(vec![shard("a", &json!({"leader": true})), shard("b", &json!({}))]),
+        leases: BTreeMap::from([("cs".into(), Ok(["a", "b"].map(|name| lease(name, RENEWED)).to_vec()))]),
+        now: "2026-01-01T00:00:10Z".parse().unwrap(),
         cluster_api: Ok(vec!["v1beta2".into()]),
         hooks: Ok(vec![
             json!({"metadata": {"name": "h"}, "status": {"conditions": [{"type": "Discovered", "status": "True"}]}}),
         ]),
         webhooks: Ok(vec![json!({"metadata": {"name": "w"}, "webhooks": [{"clientConfig": {"caBundle": "x"}}]})]),
         objects: vec![("ClusterStack", Ok(vec![stack]))],
+    }
+}
+
+/// What breaks an installation, and what is found then: its check, how bad it is, and a part of its message.
+type Case = (fn(&mut Facts), &'static str, Grade, &'static str);
+
+fn found_alone(cases: &[Case]) {
+    for (break_it, check, grade, part) in cases {
+        let mut facts = healthy();
+        break_it(&mut facts);
+        let found = findings(&facts);
+        let wrong: Vec<&Finding> = found.iter().filter(|finding| finding.grade != Grade::Good).collect();
+        let [only] = wrong.as_slice() else { panic!("{check} {part}: {wrong:#?}") };
+        assert!(only.check == *check && only.grade == *grade && only.message.contains(part), "{part}: {only:#?}");
+        assert!(!only.remedy.is_empty(), "{only:#?}");
     }
 }
 
@@ -63,8 +93,7 @@ fn a_healthy_installation_has_nothing_to_mend() {
 
 #[test]
 fn each_fault_is_found_alone_and_told_what_to_do() {
-    type Break = fn(&mut Facts);
-    let cases: &[(Break, &str, Grade, &str)] = &[
+    let cases: &[Case] = &[
         (|f| f.kubernetes = Err("no answer".into()), "kubernetes", Grade::Bad, "no answer"),
         (|f| f.kubernetes = Ok("v1.99.0".into()), "kubernetes", Grade::Warning, "v1.99.0"),
         (|f| f.kubernetes = Ok("v1.20.0".into()), "kubernetes", Grade::Warning, "v1.20.0"),
@@ -145,15 +174,39 @@ fn each_fault_is_found_alone_and_told_what_to_do() {
         ),
         (|f| f.objects[0].1 = Err("forbidden".into()), "ClusterStack", Grade::Unknown, "forbidden"),
     ];
-    for (break_it, check, grade, part) in cases {
-        let mut facts = healthy();
-        break_it(&mut facts);
-        let found = findings(&facts);
-        let wrong: Vec<&Finding> = found.iter().filter(|finding| finding.grade != Grade::Good).collect();
-        let [only] = wrong.as_slice() else { panic!("{check} {part}: {wrong:#?}") };
-        assert!(only.check == *check && only.grade == *grade && only.message.contains(part), "{part}: {only:#?}");
-        assert!(!only.remedy.is_empty(), "{only:#?}");
-    }
+    found_alone(cases);
+}
+
+#[test]
+fn whether_it_runs_is_found_whatever_it_says() {
+    found_alone(&[
+        (
+            |f| f.workloads.as_mut().unwrap()[0].object["spec"]["replicas"] = json!(0),
+            "operator",
+            Grade::Bad,
+            "is to have no replica",
+        ),
+        (
+            |f| f.now = "2026-01-01T00:01:13Z".parse().unwrap(),
+            "replicas",
+            Grade::Bad,
+            "whatever they said last: a (its Lease of 15 s was renewed 72 s ago), b (",
+        ),
+        (
+            |f| {
+                f.leases.get_mut("cs").unwrap().as_mut().unwrap().pop();
+            },
+            "replicas",
+            Grade::Bad,
+            "whatever they said last: b (its Lease is gone)",
+        ),
+        (
+            |f| drop(f.leases.insert("cs".into(), Err("Leases can't be listed: forbidden".into()))),
+            "replicas",
+            Grade::Unknown,
+            "whether they live is not known: Leases can't be listed: forbidden",
+        ),
+    ]);
 }
 
 #[test]
