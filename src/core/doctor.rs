@@ -3,9 +3,12 @@
 mod objects;
 mod operator;
 mod replicas;
+mod serving;
 
 #[cfg(test)]
 mod tests;
+
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -13,6 +16,8 @@ use serde_json::Value;
 
 use crate::api::OperatorShard;
 use crate::core::share::life::Leases;
+
+pub use serving::{secret_of, service_of};
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -74,6 +79,10 @@ pub struct Asked {
     pub role: &'static str,
     /// What it is: `patch clusterclasses.cluster.x-k8s.io`.
     pub what: String,
+    /// Whether its role may be bound in namespaces instead of in the whole cluster.
+    pub may_be_narrow: bool,
+    /// The namespace that needs it, of one that may be bound so and is not in the whole cluster.
+    pub namespace: String,
     /// Whether it has it.
     pub is_allowed: bool,
 }
@@ -87,6 +96,24 @@ pub struct Workload {
     pub pods: Vec<Value>,
     /// What its ServiceAccount may do.
     pub rights: Option<Read<Vec<Asked>>>,
+}
+
+/// The certificate by which something is served, as its Secret has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Certificate {
+    /// The authorities to be trusted, PEM.
+    pub bundle: String,
+    /// Whether it lasts still, and fits its key and an authority.
+    pub is_usable: bool,
+}
+
+/// What stands behind the webhook.
+#[derive(Clone, Debug, Default)]
+pub struct Served {
+    /// Whether a Service is there, by namespace and name.
+    pub services: BTreeMap<String, Read<bool>>,
+    /// Certificates by the names of their Secrets; `None` where there is no such Secret.
+    pub certificates: BTreeMap<String, Read<Option<Certificate>>>,
 }
 
 /// All that is looked at.
@@ -110,6 +137,8 @@ pub struct Facts {
     pub hooks: Read<Vec<Value>>,
     /// `ValidatingWebhookConfigurations` of ours.
     pub webhooks: Read<Vec<Value>>,
+    /// What stands behind them.
+    pub served: Served,
     /// Our objects, by kind.
     pub objects: Vec<(&'static str, Read<Vec<Value>>)>,
 }
@@ -121,8 +150,8 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     all.extend(operator::workloads(&facts.workloads));
     all.extend(replicas::check(&facts.shards, &facts.leases, facts.now));
     all.push(operator::cluster_api(&facts.cluster_api));
-    all.extend(operator::hooks(&facts.hooks));
-    all.extend(operator::webhooks(&facts.webhooks));
+    all.extend(serving::hooks(facts));
+    all.extend(serving::webhooks(facts));
     for (kind, found) in &facts.objects {
         all.extend(objects::check(kind, found));
     }
@@ -132,6 +161,11 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
 /// The worst of them.
 pub fn worst(findings: &[Finding]) -> Grade {
     findings.iter().map(|finding| finding.grade).max().unwrap_or(Grade::Good)
+}
+
+/// The items of a list.
+fn objects_of(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
 }
 
 /// Condition of a type: its status, reason and message.

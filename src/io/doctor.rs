@@ -1,21 +1,27 @@
 //! Reads what tells how an installation is. Whatever can't be read is said, and stops nothing else.
 
+mod rights;
+mod serving;
+
+use std::collections::BTreeSet;
+
 use futures::{StreamExt, stream};
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
-use kube::Client;
-use kube::api::{Api, DynamicObject, ListParams, PostParams};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, DynamicObject, ListParams};
+use kube::{Client, ResourceExt};
 use serde_json::Value;
 
 use super::apply::refusal;
 use super::kinds::{Kind, Kinds};
 use super::{leases, stored};
 use crate::api::{GROUP, INFRASTRUCTURE_GROUP, MANAGED_BY as OPERATOR, MANAGED_BY_LABEL, OperatorShard};
-use crate::core::doctor::{Asked, Facts, Read, Workload};
+use crate::core::doctor::{Facts, Read, Workload};
 use crate::core::install::INSTALLED_IN;
-use crate::core::rights::{Right, Role};
 
-/// How many questions are asked at once.
+/// How many definitions are asked for at once.
 const AT_ONCE: usize = 16;
+/// What the chart labels the operator with, whoever applied it.
+const NAME_LABEL: &str = "app.kubernetes.io/name=clusterstack";
 
 /// Kinds whose objects are looked at, in the order of the work.
 const OBJECTS: &[(&str, &str)] = &[
@@ -35,18 +41,24 @@ pub async fn facts(client: &Client) -> Facts {
         objects.push((*kind, reader.all(group, kind, "").await));
     }
     let ours = format!("{MANAGED_BY_LABEL}={OPERATOR}");
+    let needed = rights::Needed::by(&objects);
     let shards = reader.shards().await;
-    let leases = leases::of_replicas(client, shards.as_deref().unwrap_or_default()).await;
+    let known = shards.as_deref().unwrap_or_default();
+    let leases = leases::of_replicas(client, known).await;
+    let now = leases::now(client).await;
+    let webhooks = reader.all("admissionregistration.k8s.io", "ValidatingWebhookConfiguration", &ours).await;
+    let served = serving::of_webhooks(client, webhooks.as_deref().unwrap_or_default(), known, now).await;
     Facts {
         kubernetes: client.apiserver_version().await.map(|info| info.git_version).map_err(told("it does not answer")),
         definitions: reader.definitions().await,
-        workloads: reader.workloads().await,
+        workloads: reader.workloads(&needed).await,
         shards,
         leases,
-        now: leases::now(client).await,
+        now,
         cluster_api: reader.versions("cluster.x-k8s.io", "Cluster").await,
         hooks: reader.all("runtime.cluster.x-k8s.io", "ExtensionConfig", &ours).await,
-        webhooks: reader.all("admissionregistration.k8s.io", "ValidatingWebhookConfiguration", &ours).await,
+        webhooks,
+        served,
         objects,
     }
 }
@@ -82,9 +94,18 @@ impl Reader<'_> {
         Ok(list.items.into_iter().map(plain).collect())
     }
 
+    /// The definitions of our kinds, whoever brought them.
     async fn definitions(&self) -> Read<Vec<Value>> {
-        let label = "app.kubernetes.io/name=clusterstack";
-        self.all("apiextensions.k8s.io", "CustomResourceDefinition", label).await
+        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let names: Vec<String> = crate::api::custom_resource_definitions().iter().map(ResourceExt::name_any).collect();
+        let read = |name: String| {
+            let api = api.clone();
+            async move { api.get_opt(&name).await.map_err(told(format!("CustomResourceDefinition {name} can't be read"))) }
+        };
+        let found: Vec<Read<Option<CustomResourceDefinition>>> =
+            stream::iter(names).map(read).buffered(AT_ONCE).collect().await;
+        let found: Vec<Option<CustomResourceDefinition>> = found.into_iter().collect::<Result<_, _>>()?;
+        Ok(found.into_iter().flatten().map(|one| serde_json::to_value(one).unwrap_or_default()).collect())
     }
 
     /// The versions of a kind that are served, without their group.
@@ -108,12 +129,19 @@ impl Reader<'_> {
         }
     }
 
-    async fn workloads(&self) -> Read<Vec<Workload>> {
+    /// What runs the operator: by what our chart labels it with, or by what `clusterstack install` does.
+    async fn workloads(&self, needed: &rights::Needed) -> Read<Vec<Workload>> {
         let mut workloads = Vec::new();
         for kind in ["Deployment", "StatefulSet"] {
-            for object in self.all("apps", kind, INSTALLED_IN).await? {
+            let mut known: BTreeSet<String> = BTreeSet::new();
+            let mut found = self.all("apps", kind, NAME_LABEL).await?;
+            found.extend(self.all("apps", kind, INSTALLED_IN).await?);
+            for object in found {
+                if !known.insert(text(&object["metadata"]["uid"]).to_owned()) {
+                    continue;
+                }
                 let pods = self.pods(&object).await;
-                let rights = Some(self.rights(&object).await);
+                let rights = Some(rights::of_workload(self.client, &object, needed).await);
                 workloads.push(Workload { object, pods, rights });
             }
         }
@@ -128,62 +156,6 @@ impl Reader<'_> {
         let pods = self.all("", "Pod", &labels.join(",")).await.unwrap_or_default();
         pods.into_iter().filter(|pod| pod["metadata"]["namespace"] == namespace).collect()
     }
-
-    /// Whether the ServiceAccount of a workload may do what the operator has to do.
-    async fn rights(&self, workload: &Value) -> Read<Vec<Asked>> {
-        let namespace = text(&workload["metadata"]["namespace"]).to_owned();
-        let account = text(&workload["spec"]["template"]["spec"]["serviceAccountName"]);
-        let user = format!("system:serviceaccount:{namespace}:{account}");
-        let of = |role: Role, namespace: &str| {
-            let namespace = namespace.to_owned();
-            role.rights().flat_map(move |right| questions(right, &namespace)).collect::<Vec<_>>()
-        };
-        let mut all = of(Role::Operator, "");
-        all.extend(of(Role::OwnNamespace, &namespace));
-        let ask = |question: Question| self.ask(&user, question);
-        let answers: Vec<Result<Asked, kube::Error>> = stream::iter(all).map(ask).buffered(AT_ONCE).collect().await;
-        answers.into_iter().collect::<Result<_, _>>().map_err(told(format!("what {user} may do can't be asked")))
-    }
-
-    async fn ask(&self, user: &str, question: Question) -> Result<Asked, kube::Error> {
-        let Question { role, what, attributes } = question;
-        let spec = SubjectAccessReviewSpec {
-            user: Some(user.to_owned()),
-            groups: Some(vec!["system:serviceaccounts".to_owned(), "system:authenticated".to_owned()]),
-            resource_attributes: Some(attributes),
-            ..SubjectAccessReviewSpec::default()
-        };
-        let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-        let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
-        let answer = api.create(&PostParams::default(), &review).await?;
-        Ok(Asked { role, what, is_allowed: answer.status.is_some_and(|status| status.allowed) })
-    }
-}
-
-/// A question to the API server.
-struct Question {
-    role: &'static str,
-    what: String,
-    attributes: ResourceAttributes,
-}
-
-fn questions(right: &'static Right, namespace: &str) -> Vec<Question> {
-    let (role, group) = (right.role.name(), right.group);
-    let one = |resource: &str, verb: &str| {
-        let (resource, subresource) = resource.split_once('/').map_or((resource, None), |(a, b)| (a, Some(b)));
-        let full = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
-        let what = format!("{verb} {full}{}", subresource.map(|part| format!("/{part}")).unwrap_or_default());
-        let attributes = ResourceAttributes {
-            group: Some(group.to_owned()),
-            resource: Some(resource.to_owned()),
-            subresource: subresource.map(ToOwned::to_owned),
-            verb: Some(verb.to_owned()),
-            namespace: Some(namespace.to_owned()).filter(|namespace| !namespace.is_empty()),
-            ..ResourceAttributes::default()
-        };
-        Question { role, what, attributes }
-    };
-    right.resources.iter().flat_map(|resource| right.verbs.iter().map(move |verb| one(resource, verb))).collect()
 }
 
 fn text(value: &Value) -> &str {

@@ -188,6 +188,14 @@ pub async fn ensure(
     }
 }
 
+/// The authorities that a Secret of ours has, PEM, and whether its certificate can be served by them.
+pub fn look(secret: &Secret, now: Timestamp) -> (String, bool) {
+    Identity::read(secret).map_or_else(Default::default, |known| {
+        let is_usable = known.is_usable(now);
+        (known.bundle, is_usable)
+    })
+}
+
 fn secret(identity: &Identity, metadata: ObjectMeta) -> Secret {
     let mut labels = metadata.labels.clone().unwrap_or_default();
     labels.insert(MANAGED_BY_LABEL.to_owned(), MANAGED_BY.to_owned());
@@ -453,6 +461,9 @@ mod tests {
         let made = made();
         assert_eq!(Identity::read(&secret(&made, ObjectMeta::default())), Some(made.clone()));
         assert_eq!(Identity::read(&Secret::default()), None);
+        let kept = secret(&made, ObjectMeta::default());
+        assert_eq!(look(&kept, at(1)), (made.bundle.clone(), true));
+        assert_eq!((look(&kept, at(400)).1, look(&Secret::default(), at(1))), (false, (String::new(), false)));
         assert_eq!(format!("{made:?}"), "Identity { .. }");
     }
 }

@@ -131,17 +131,46 @@ fn rights(workload: &str, asked: &Read<Vec<Asked>>) -> Finding {
         Ok(asked) => asked,
         Err(why) => return Finding::unknown(CHECK, why),
     };
-    let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for one in asked.iter().filter(|one| !one.is_allowed) {
-        missing.entry(one.role).or_default().push(&one.what);
+    let (mut missing, mut narrow): (ByRole<'_>, ByRole<'_>) = (BTreeMap::new(), BTreeMap::new());
+    for one in asked.iter().filter(|one| one.namespace.is_empty() && !one.is_allowed) {
+        let of = |other: &&Asked| (other.role, &other.what) == (one.role, &one.what) && !other.namespace.is_empty();
+        let there: Vec<&Asked> = asked.iter().filter(of).collect();
+        let denied: Vec<&str> =
+            there.iter().filter(|other| !other.is_allowed).map(|other| other.namespace.as_str()).collect();
+        match (one.may_be_narrow, there.is_empty(), denied.is_empty()) {
+            (false, ..) => missing.entry(one.role).or_default().push(one.what.clone()),
+            (true, true, _) => narrow.entry(one.role).or_default().push(one.what.clone()),
+            (true, false, false) => {
+                let what = format!("{} in {}", one.what, some(denied.into_iter()));
+                missing.entry(one.role).or_default().push(what);
+            }
+            // Bound where it is needed.
+            (true, false, true) => {}
+        }
     }
-    if missing.is_empty() {
-        return Finding::good(CHECK, format!("{workload} may do all that it has to"));
+    if !missing.is_empty() {
+        let message = format!("{workload} may not {}", by_role(&missing));
+        return Finding::new(
+            CHECK,
+            Grade::Bad,
+            message,
+            "clusterstack install, or apply the roles of deploy/ of its version",
+        );
     }
-    let told: Vec<String> =
-        missing.iter().map(|(role, what)| format!("{} (role {role})", some(what.iter().copied()))).collect();
-    let message = format!("{workload} may not {}", told.join("; "));
-    Finding::new(CHECK, Grade::Bad, message, "clusterstack install, or apply the roles of deploy/ of its version")
+    if !narrow.is_empty() {
+        let message = format!("{workload} may not, in the whole cluster, {}", by_role(&narrow));
+        let remedy = "bind the role, or bind it in the namespaces that need it: docs/rights.md";
+        return Finding::new(CHECK, Grade::Warning, message, remedy);
+    }
+    Finding::good(CHECK, format!("{workload} may do all that it has to"))
+}
+
+/// What is not allowed, by the role that gives it.
+type ByRole<'a> = BTreeMap<&'a str, Vec<String>>;
+
+fn by_role(missing: &ByRole<'_>) -> String {
+    let told = missing.iter().map(|(role, what)| format!("{} (role {role})", some(what.iter().map(String::as_str))));
+    told.collect::<Vec<_>>().join("; ")
 }
 
 pub(super) fn cluster_api(versions: &Read<Vec<String>>) -> Finding {
@@ -160,60 +189,4 @@ pub(super) fn cluster_api(versions: &Read<Vec<String>>) -> Finding {
             Finding::new(CHECK, Grade::Bad, message, "take a release of clusterstack that was made for it")
         }
     }
-}
-
-pub(super) fn hooks(found: &Read<Vec<Value>>) -> Vec<Finding> {
-    const CHECK: &str = "hooks";
-    let found = match found {
-        Ok(found) => found,
-        Err(why) => return vec![Finding::unknown(CHECK, why)],
-    };
-    if found.is_empty() {
-        let message = "no runtime hooks are registered: stages run from watching the Clusters";
-        return vec![Finding::good(CHECK, message)];
-    }
-    let one = |config: &Value| {
-        let name = named(config);
-        match condition(config, "Discovered") {
-            Some(("True", ..)) => Finding::good(CHECK, format!("ExtensionConfig {name} is discovered")),
-            Some((_, reason, message)) => {
-                let remedy =
-                    "Cluster API can't reach the operator's hooks: look at its Service, --hook-url and the caBundle";
-                let message = format!("ExtensionConfig {name} is not discovered: {reason}: {message}");
-                Finding::new(CHECK, Grade::Bad, message, remedy)
-            }
-            None => {
-                let message = format!("Cluster API has not looked at ExtensionConfig {name}");
-                let remedy = "turn its feature gate RuntimeSDK on, or the operator's hooks off";
-                Finding::new(CHECK, Grade::Warning, message, remedy)
-            }
-        }
-    };
-    found.iter().map(one).collect()
-}
-
-pub(super) fn webhooks(found: &Read<Vec<Value>>) -> Vec<Finding> {
-    const CHECK: &str = "webhook";
-    let found = match found {
-        Ok(found) => found,
-        Err(why) => return vec![Finding::unknown(CHECK, why)],
-    };
-    if found.is_empty() {
-        return vec![Finding::good(
-            CHECK,
-            "no admission webhook is registered: what needs other objects is told by status",
-        )];
-    }
-    let one = |configuration: &Value| {
-        let name = named(configuration);
-        let webhooks = configuration["webhooks"].as_array().cloned().unwrap_or_default();
-        let has_bundle =
-            |webhook: &Value| webhook["clientConfig"]["caBundle"].as_str().is_some_and(|bundle| !bundle.is_empty());
-        if !webhooks.is_empty() && webhooks.iter().all(has_bundle) {
-            return Finding::good(CHECK, format!("ValidatingWebhookConfiguration {name} is registered"));
-        }
-        let message = format!("ValidatingWebhookConfiguration {name} has no authority");
-        Finding::new(CHECK, Grade::Bad, message, "the replica that leads puts it in: look at its log")
-    };
-    found.iter().map(one).collect()
 }

@@ -5,6 +5,8 @@ use kube::ResourceExt;
 use serde_json::json;
 use std::collections::BTreeMap;
 
+/// Where the webhook's certificate is.
+const SECRET: &str = "w-webhook-certificate";
 /// When replicas renewed their Leases.
 const RENEWED: &str = "2026-01-01T00:00:01.000000Z";
 
@@ -40,14 +42,33 @@ fn lease(name: &str, renewed: &str) -> Lease {
     .unwrap()
 }
 
+fn asked(what: &str, is_allowed: bool) -> Asked {
+    Asked { role: "r", what: what.into(), may_be_narrow: false, namespace: String::new(), is_allowed }
+}
+
+/// One that may be bound in namespaces.
+fn narrow(namespace: &str, is_allowed: bool) -> Asked {
+    Asked { may_be_narrow: true, namespace: namespace.into(), ..asked("get secrets", is_allowed) }
+}
+
 fn deployment(ready: i64) -> Workload {
     let object = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "clusterstack", "namespace": "cs", "generation": 1},
         "spec": {"replicas": 2},
         "status": {"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "readyReplicas": ready, "availableReplicas": ready},
     });
-    let asked = Asked { role: "r", what: "list clusters.cluster.x-k8s.io".into(), is_allowed: true };
+    let asked = asked("list clusters.cluster.x-k8s.io", true);
     Workload { object, pods: Vec::new(), rights: Some(Ok(vec![asked])) }
+}
+
+fn certificate(bundle: &str, is_usable: bool) -> Certificate {
+    Certificate { bundle: bundle.into(), is_usable }
+}
+
+/// Has the operator serve something.
+fn serve(facts: &mut Facts, argument: &str) {
+    let containers = json!([{"args": ["operator", argument]}]);
+    facts.workloads.as_mut().unwrap()[0].object["spec"]["template"] = json!({"spec": {"containers": containers}});
 }
 
 fn healthy() -> Facts {
@@ -64,7 +85,13 @@ fn healthy() -> Facts {
         hooks: Ok(vec![
             json!({"metadata": {"name": "h"}, "status": {"conditions": [{"type": "Discovered", "status": "True"}]}}),
         ]),
-        webhooks: Ok(vec![json!({"metadata": {"name": "w"}, "webhooks": [{"clientConfig": {"caBundle": "x"}}]})]),
+        webhooks: Ok(vec![json!({"metadata": {"name": "w"}, "webhooks": [{"clientConfig": {
+            "caBundle": "UEVN", "service": {"namespace": "cs", "name": "s"},
+        }}]})]),
+        served: Served {
+            services: BTreeMap::from([("cs/s".into(), Ok(true))]),
+            certificates: BTreeMap::from([("w-webhook-certificate".into(), Ok(Some(certificate("PEM\n", true))))]),
+        },
         objects: vec![("ClusterStack", Ok(vec![stack]))],
     }
 }
@@ -119,8 +146,7 @@ fn each_fault_is_found_alone_and_told_what_to_do() {
         (|f| f.workloads = Ok(vec![deployment(1)]), "operator", Grade::Bad, "1 of 2"),
         (
             |f| {
-                let asked = Asked { role: "r", what: "list nodes".into(), is_allowed: false };
-                f.workloads.as_mut().unwrap()[0].rights = Some(Ok(vec![asked]));
+                f.workloads.as_mut().unwrap()[0].rights = Some(Ok(vec![asked("list nodes", false)]));
             },
             "rights",
             Grade::Bad,
@@ -210,6 +236,69 @@ fn whether_it_runs_is_found_whatever_it_says() {
 }
 
 #[test]
+fn rights_hooks_and_webhooks_that_do_not_work_are_found() {
+    found_alone(&[
+        (
+            |f| {
+                let rights = vec![narrow("", false), narrow("team", true), narrow("shop", false)];
+                f.workloads.as_mut().unwrap()[0].rights = Some(Ok(rights));
+            },
+            "rights",
+            Grade::Bad,
+            "may not get secrets in shop (role r)",
+        ),
+        (
+            |f| f.workloads.as_mut().unwrap()[0].rights = Some(Ok(vec![narrow("", false)])),
+            "rights",
+            Grade::Warning,
+            "may not, in the whole cluster, get secrets (role r)",
+        ),
+        (
+            |f| {
+                f.hooks = Ok(vec![]);
+                serve(f, "--hook-bind-address=:9442");
+            },
+            "hooks",
+            Grade::Warning,
+            "Deployment cs/clusterstack serves runtime hooks, and no ExtensionConfig",
+        ),
+        (
+            |f| {
+                f.webhooks = Ok(vec![]);
+                serve(f, "--webhook-bind-address=:9443");
+            },
+            "webhook",
+            Grade::Warning,
+            "serves an admission webhook, and none of ours is registered",
+        ),
+        (
+            |f| drop(f.served.services.insert("cs/s".into(), Ok(false))),
+            "webhook",
+            Grade::Bad,
+            "names Service cs/s, which is not there",
+        ),
+        (
+            |f| drop(f.served.certificates.insert(SECRET.into(), Ok(Some(certificate("OTHER", true))))),
+            "webhook",
+            Grade::Bad,
+            "trusts another authority than that of Secret w-webhook-certificate",
+        ),
+        (
+            |f| drop(f.served.certificates.insert(SECRET.into(), Ok(Some(certificate("PEM", false))))),
+            "webhook",
+            Grade::Bad,
+            "that has ended",
+        ),
+        (
+            |f| drop(f.served.certificates.insert(SECRET.into(), Err("forbidden".into()))),
+            "webhook",
+            Grade::Unknown,
+            "whether it can be asked is not known: forbidden",
+        ),
+    ]);
+}
+
+#[test]
 fn objects_are_told_by_what_they_say() {
     let stack = |facts: &mut Facts, ready: Value| {
         facts.objects = vec![(
@@ -235,5 +324,38 @@ fn objects_are_told_by_what_they_say() {
         let found = findings(&facts);
         assert_eq!(worst(&found), grade, "{found:#?}");
         assert!(found.iter().any(|finding| finding.message.contains(part)), "{part}: {found:#?}");
+    }
+}
+
+#[test]
+fn what_is_bound_or_registered_where_it_is_needed_is_no_fault() {
+    type Change = fn(&mut Facts);
+    let cases: &[Change] = &[
+        |f| {
+            let rights = vec![narrow("", false), narrow("team", true), narrow("shop", true)];
+            f.workloads.as_mut().unwrap()[0].rights = Some(Ok(rights));
+        },
+        |f| f.hooks = Ok(vec![]),
+        |f| {
+            f.hooks = Ok(vec![]);
+            serve(f, "--hook-bind-address=0");
+        },
+        |f| {
+            f.webhooks = Ok(vec![]);
+            serve(f, "--hook-bind-address=:1");
+        },
+        // Without Cluster API there is nowhere to register hooks.
+        |f| {
+            (f.hooks, f.cluster_api) = (Ok(vec![]), Ok(vec![]));
+            serve(f, "--hook-bind-address=:1");
+        },
+    ];
+    for (at, change) in cases.iter().enumerate() {
+        let mut facts = healthy();
+        change(&mut facts);
+        let found = findings(&facts);
+        let wrong: Vec<&Finding> =
+            found.iter().filter(|one| one.grade != Grade::Good && one.check != "clusterApi").collect();
+        assert!(wrong.is_empty(), "{at}: {wrong:#?}");
     }
 }
