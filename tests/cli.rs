@@ -321,6 +321,18 @@ fn bad_input_is_refused_with_what_to_do() {
 }
 
 #[test]
+fn an_api_server_that_is_gone_is_one_finding() {
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = dir.path().join("kubeconfig");
+    let dead = "{current-context: a, contexts: [{name: a, context: {cluster: c, user: u}}], clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}], users: [{name: u, user: {token: swordfish}}]}";
+    fs::write(&kubeconfig, dead).unwrap();
+    let out = clusterstack(&["doctor", "--kubeconfig", kubeconfig.to_str().unwrap()]).gives(1);
+    assert_eq!(out.matches("the API server did not answer").count(), 1, "{out}");
+    assert_eq!(out.lines().count(), 2, "{out}");
+    assert!(out.starts_with("bad      kubernetes: ") && out.contains("→ look at the kubeconfig"), "{out}");
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_clusterstack"))
         .arg("crds")

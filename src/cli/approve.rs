@@ -136,6 +136,8 @@ fn show(stack: &ClusterStack) -> Result<()> {
     let waits = |release: &&AvailableRelease| release.reason == Reason::WaitsForApproval.as_str();
     let rows = available(stack).iter().filter(waits).map(waiting);
     let text: String = rows.collect();
+    let unread = report::may_have_more("ClusterStack", stack, text.is_empty());
+    report::left_out(&unread);
     if text.is_empty() {
         anstream::eprintln!("nothing waits for approval in ClusterStack {}", stack.name_any());
         return Ok(());

@@ -18,9 +18,9 @@ Examples:
   clusterstack doctor --all=false        # only what is not as it should be
   clusterstack doctor -o json | jq '.[] | select(.grade == \"bad\")'
 
-Exit code: 0 nothing is wrong, or only to be looked at; 1 something does not work; 2 nothing bad was found, but neither the
-operator nor any object of ours could be looked at. Nothing is written; the rights of the
-operator are asked for with SubjectAccessReviews.";
+Exit code: 0 nothing is wrong, or only to be looked at; 1 something does not work, or nobody
+answered; 2 nothing bad was found, but neither the operator nor any object of ours could be looked
+at. Nothing is written; the rights of the operator are asked for with SubjectAccessReviews.";
 
 /// Flags of `clusterstack doctor`.
 #[derive(Args, Clone, Debug)]
@@ -46,7 +46,10 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
         let connection = args.connection.connect().await?;
         connection.answer(io::facts(&connection.client)).await
     })?;
-    let mut findings = doctor::findings(&facts);
+    let mut findings = match &facts {
+        Ok(facts) => doctor::findings(facts),
+        Err(why) => doctor::unreachable(why),
+    };
     let worst = doctor::worst(&findings);
     let saw_nothing = doctor::saw_nothing(&findings);
     findings.retain(|finding| args.all || finding.grade != Grade::Good);

@@ -71,7 +71,7 @@ struct Row {
 /// # Errors
 /// No way to the API server, nothing of that name, or nobody to print to.
 pub fn run(args: &ReleasesArgs) -> Result<()> {
-    let (rows, cut) = connection::block_on(read(args))?;
+    let Found { rows, cut, unread } = connection::block_on(read(args))?;
     match args.output {
         ReleasesFormat::Json => output::print(&output::format(&rows, Format::Json)?)?,
         ReleasesFormat::Yaml => output::print(&output::format(&rows, Format::Yaml)?)?,
@@ -81,11 +81,20 @@ pub fn run(args: &ReleasesArgs) -> Result<()> {
     for note in cut {
         anstream::eprintln!("{}", output::one_line(&note));
     }
+    report::left_out(&unread);
     Ok(())
 }
 
-/// The rows, and what is not among them.
-async fn read(args: &ReleasesArgs) -> Result<(Vec<Row>, Vec<String>)> {
+/// The catalogue as it is known.
+struct Found {
+    rows: Vec<Row>,
+    /// What is not among them, for it is too much.
+    cut: Vec<String>,
+    /// Who may have others, and why they are not known.
+    unread: Vec<String>,
+}
+
+async fn read(args: &ReleasesArgs) -> Result<Found> {
     let connection = args.connection.connect().await?;
     let namespace = args.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
     let client = connection.client.clone();
@@ -114,7 +123,14 @@ async fn read(args: &ReleasesArgs) -> Result<(Vec<Row>, Vec<String>)> {
     stacks.sort_by_key(|stack| (stack.namespace(), stack.name_any()));
     sources.sort_by_key(|source| (source.namespace(), source.name_any()));
     let cut = sources.iter().filter_map(not_listed).collect();
-    Ok((stacks.iter().flat_map(of_stack).chain(sources.iter().flat_map(of_source)).collect(), cut))
+    let stacks: Vec<(&ClusterStack, Vec<Row>)> = stacks.iter().map(|stack| (stack, of_stack(stack))).collect();
+    let unread =
+        stacks.iter().filter_map(|(stack, rows)| report::may_have_more("ClusterStack", *stack, rows.is_empty()));
+    // What keeps a source from being ready keeps its releases from being known.
+    let more = sources.iter().filter_map(|source| report::may_have_more("ClusterStackSource", source, true));
+    let unread = unread.chain(more).collect();
+    let rows = stacks.into_iter().flat_map(|(_, rows)| rows).chain(sources.iter().flat_map(of_source)).collect();
+    Ok(Found { rows, cut, unread })
 }
 
 fn of_stack(stack: &ClusterStack) -> Vec<Row> {

@@ -4,9 +4,11 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
+use kube::ResourceExt;
 use kube::core::Status;
 
 use super::output::{one_line, visible};
+use crate::api::condition::{self, ConditionType, Reported};
 
 /// An error that knows what the user can do about it.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +50,22 @@ pub fn left_out<'a>(notes: impl IntoIterator<Item = &'a String>) {
     let yellow = Style::new().fg_color(Some(AnsiColor::Yellow.into()));
     for note in notes {
         anstream::eprintln!("{yellow}warning{yellow:#}: {}", one_line(note));
+    }
+}
+
+/// Why there may be more releases than are known of an object: its source could not be read, or, where `is_empty` says that
+/// none are known, whatever keeps it from being ready.
+pub fn may_have_more<K: Reported + ResourceExt>(kind: &str, object: &K, is_empty: bool) -> Option<String> {
+    let name = format!("{kind} {}/{}", object.namespace().unwrap_or_default(), object.name_any());
+    let is_not = |type_| condition::find(object.conditions(), type_).filter(|condition| !condition.is_true());
+    let why = is_not(ConditionType::AssetsClientAPIAvailable).or_else(|| is_not(ConditionType::ReleasesSynced));
+    let why = why.or_else(|| object.ready().filter(|ready| is_empty && !ready.is_true()));
+    match why {
+        Some(why) => Some(format!("{name} may have others ({}): {}", why.reason, why.message)),
+        None if is_empty && object.conditions().is_empty() => {
+            Some(format!("{name} was not looked at by the operator yet: see clusterstack doctor"))
+        }
+        None => None,
     }
 }
 
@@ -105,6 +123,32 @@ mod tests {
           caused by: no such file
         hint: write - to read standard input
         ");
+    }
+
+    #[test]
+    fn who_shows_no_releases_says_why() {
+        let stack = |conditions: serde_json::Value| -> crate::api::ClusterStack {
+            serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "scs", "namespace": "team"},
+                "spec": {"provider": "docker", "name": "scs", "kubernetesVersion": "1.34"},
+                "status": {"conditions": conditions},
+            }))
+            .unwrap()
+        };
+        let one = |type_: &str, status: &str, reason: &str| {
+            serde_json::json!({"type": type_, "status": status, "reason": reason, "message": "m",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        };
+        let of = |conditions: Vec<serde_json::Value>, is_empty| {
+            may_have_more("ClusterStack", &stack(conditions.into()), is_empty)
+        };
+        let unreachable = one("ReleasesSynced", "False", "SourceUnreachable");
+        let told = Some("ClusterStack team/scs may have others (SourceUnreachable): m".to_owned());
+        assert_eq!((of(vec![unreachable.clone()], true), of(vec![unreachable], false)), (told.clone(), told));
+        let nothing = || vec![one("ReleasesSynced", "True", "Succeeded"), one("Ready", "False", "NothingSubscribed")];
+        assert_eq!(of(nothing(), true).unwrap(), "ClusterStack team/scs may have others (NothingSubscribed): m");
+        assert_eq!((of(nothing(), false), of(vec![one("Ready", "True", "Ready")], true)), (None, None));
+        assert!(of(vec![], true).unwrap().contains("was not looked at by the operator yet"));
     }
 
     #[test]

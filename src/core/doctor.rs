@@ -158,6 +158,11 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     all
 }
 
+/// What is found where nobody answered.
+pub fn unreachable(why: &str) -> Vec<Finding> {
+    vec![operator::kubernetes(&Err(why.to_owned()))]
+}
+
 /// The worst of them.
 pub fn worst(findings: &[Finding]) -> Grade {
     findings.iter().map(|finding| finding.grade).max().unwrap_or(Grade::Good)

@@ -33,7 +33,17 @@ const OBJECTS: &[(&str, &str)] = &[
 ];
 
 /// Reads all of it.
-pub async fn facts(client: &Client) -> Facts {
+///
+/// # Errors
+/// Nobody answers, or nobody takes the login: each other question would have the same answer.
+pub async fn facts(client: &Client) -> Read<Facts> {
+    let version = match client.apiserver_version().await {
+        Ok(info) => Ok(info.git_version),
+        Err(kube::Error::Api(status)) if status.code != 401 => {
+            Err(told("it does not say which version it is")(kube::Error::Api(status)))
+        }
+        Err(error) => return Err(refusal(&error).message),
+    };
     let kinds = Kinds::default();
     let reader = Reader { client, kinds: &kinds };
     let mut objects = Vec::new();
@@ -48,8 +58,8 @@ pub async fn facts(client: &Client) -> Facts {
     let now = leases::now(client).await;
     let webhooks = reader.all("admissionregistration.k8s.io", "ValidatingWebhookConfiguration", &ours).await;
     let served = serving::of_webhooks(client, webhooks.as_deref().unwrap_or_default(), known, now).await;
-    Facts {
-        kubernetes: client.apiserver_version().await.map(|info| info.git_version).map_err(told("it does not answer")),
+    Ok(Facts {
+        kubernetes: version,
         definitions: reader.definitions().await,
         workloads: reader.workloads(&needed).await,
         shards,
@@ -60,7 +70,7 @@ pub async fn facts(client: &Client) -> Facts {
         webhooks,
         served,
         objects,
-    }
+    })
 }
 
 fn told(what: impl Into<String>) -> impl FnOnce(kube::Error) -> String {
