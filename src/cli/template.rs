@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use super::output::{self, Format};
 use super::report::Hinted;
 use crate::core::chart::{
-    Capabilities, Document, HelmVersion, KubeVersion, Release, RenderInput, Seed, WholeNumbers, render,
+    Capabilities, Document, HelmVersion, KubeVersion, Release, RenderInput, Schemas, Seed, WholeNumbers, render,
 };
 
 /// Examples in the help.
@@ -128,7 +128,7 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
         whole_numbers: WholeNumbers::Int64,
         helm: helm(args),
         seed: Some(seed(args)),
-        skip_schema_validation: args.skip_schema_validation,
+        schemas: if args.skip_schema_validation { Schemas::PassedOver } else { Schemas::Checked },
         include_crds: args.include_crds,
         // Printed whole, they need not be understood.
         crds_as_text: args.output == Format::Yaml && args.show_only.is_empty(),

@@ -153,6 +153,16 @@ pub enum WholeNumbers {
     Int64,
 }
 
+/// What is done with the schemas of values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Schemas {
+    /// Values that one refuses make no rendering, nor do schemas that can't be read.
+    #[default]
+    Checked,
+    /// They are not even read, as with Helm's `--skip-schema-validation`.
+    PassedOver,
+}
+
 /// Everything that a rendering depends on besides the chart.
 #[derive(Clone, Debug)]
 pub struct RenderInput<'a> {
@@ -178,8 +188,8 @@ pub struct RenderInput<'a> {
     pub limits: Limits,
     /// Answers to `lookup`. A lookup without an answer gives an empty map and is reported.
     pub lookups: &'a BTreeMap<Lookup, Json>,
-    /// Whether values are taken that the chart's `values.schema.json` refuses, or where that can't be read.
-    pub skip_schema_validation: bool,
+    /// What is done with the charts' `values.schema.json`.
+    pub schemas: Schemas,
     /// Whether the files in `crds/` are among the documents.
     pub include_crds: bool,
     /// Whether those stay unread: their objects are null then. Helm prints them so, without a look inside.
@@ -209,7 +219,7 @@ impl<'a> RenderInput<'a> {
             clock: None,
             limits: Limits::default(),
             lookups: &NONE,
-            skip_schema_validation: false,
+            schemas: Schemas::Checked,
             include_crds: true,
             crds_as_text: false,
             include_comments: false,

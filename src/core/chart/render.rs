@@ -21,7 +21,7 @@ use super::scope::Tree;
 use super::tera::Tera;
 use super::values::new_map;
 use super::version::is_compatible;
-use super::{Needs, RenderInput, Rendered, Secrets, WholeNumbers};
+use super::{Needs, RenderInput, Rendered, Schemas, Secrets, WholeNumbers};
 
 /// What the file with a chart's notes is called.
 const NOTES: &str = "NOTES.txt";
@@ -151,7 +151,7 @@ fn resolve<'a>(chart: &'a Chart, input: &RenderInput<'_>) -> Result<Tree<'a>, Re
     let values = given()?;
     coalesce(&root, &values, false, input.helm)?;
     let tree = Tree { root, values };
-    if !input.skip_schema_validation {
+    if input.schemas == Schemas::Checked {
         schema::validate(&tree)?;
     }
     Ok(tree)
