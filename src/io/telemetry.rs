@@ -172,11 +172,7 @@ impl Default for Metrics {
         registry.register("build", "This program", Info::new(build));
         registry.register("leader", "Whether this replica does what one alone does", metrics.leader.clone());
         let refused = metrics.settings_refused.clone();
-        registry.register(
-            "settings_refused",
-            "Whether the ConfigMap of the settings holds what can't be used",
-            refused,
-        );
+        registry.register("settings_refused", "Whether the settings' ConfigMap holds what can't be used", refused);
         Self { registry: Arc::new(registry), ..metrics }
     }
 }
