@@ -9,6 +9,7 @@ pub mod cluster_stack_source;
 mod controller;
 mod deletion;
 mod delivery;
+mod faults;
 mod handover;
 mod image_provider;
 mod image_releases;

@@ -2,24 +2,23 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures::FutureExt;
 use futures::channel::mpsc::{self, UnboundedSender};
 use futures::future::ready;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::{Client, Resource, ResourceExt};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::sync::{SetOnce, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::changes::{Routes, artifacts_of, asking, release_events, route, source_events, stack_events};
 use super::controller::{Controller, Reading};
+use super::faults::Faults;
 use super::passes::{has_read_all, timed_release, timed_source, timed_stack};
 use super::receiver::{self, Bucket, Hooks, Tokens};
 use super::shared_settings::Ongoing;
@@ -92,7 +91,7 @@ pub enum RunError {
 const DRAIN: Duration = Duration::from_secs(20);
 
 /// How long passes may take to stop when they are ended.
-const ENDING: Duration = Duration::from_secs(5);
+pub(super) const ENDING: Duration = Duration::from_secs(5);
 
 /// How long an address may still be taken by what ended just before.
 const GIVEN_BACK: Duration = Duration::from_secs(1);
@@ -459,68 +458,6 @@ async fn serve_page(ctx: &Arc<Context>, replica: &str, intake: &CancellationToke
     let pages = page::Pages::new(Arc::clone(ctx), address, replica.to_owned())?;
     serve("page", Some(address), page::routes(pages), intake).await?;
     Ok(())
-}
-
-/// What ended by a panic and is needed by all: the process ends with it, to begin anew, and does not go on without.
-#[derive(Clone, Default)]
-struct Faults(Arc<SetOnce<Fault>>);
-
-/// Why the process ends.
-#[derive(Clone, Copy, Debug)]
-enum Fault {
-    /// This ended by a panic.
-    Panic(&'static str),
-    /// The API server went back in time.
-    Rewound,
-}
-
-impl From<Fault> for RunError {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Panic(what) => Self::Fault(what),
-            Fault::Rewound => Self::Rewound,
-        }
-    }
-}
-
-impl Faults {
-    fn watched<W: Future + Send>(&self, what: &'static str, work: W) -> impl Future<Output = ()> + Send + use<W> {
-        let faults = Arc::clone(&self.0);
-        async move {
-            if AssertUnwindSafe(work).catch_unwind().await.is_err() {
-                // The first one is told.
-                let _ = faults.set(Fault::Panic(what));
-            }
-        }
-    }
-
-    /// Ends the process, too, when what is known turns out to be of a time that never was.
-    fn rewound(&self, members: Members, intake: CancellationToken) -> impl Future<Output = ()> + Send + use<> {
-        let faults = Arc::clone(&self.0);
-        async move {
-            tokio::select! {
-                () = intake.cancelled() => {}
-                () = members.rewound() => drop(faults.set(Fault::Rewound)),
-            }
-        }
-    }
-
-    /// Goes on with `work` to its end, or ends it by both tokens at a fault.
-    async fn end<T>(
-        &self,
-        mut work: impl Future<Output = T> + Unpin,
-        (intake, cancel): (&CancellationToken, &CancellationToken),
-    ) -> Result<(), RunError> {
-        tokio::select! {
-            _ = &mut work => Ok(()),
-            fault = self.0.wait() => {
-                intake.cancel();
-                cancel.cancel();
-                let _ = tokio::time::timeout(ENDING, work).await;
-                Err((*fault).into())
-            }
-        }
-    }
 }
 
 /// Works as fast as the settings say, until `intake` ends.
