@@ -228,10 +228,7 @@ pub(super) fn lacks_inventory(release: &ClusterStackRelease) -> bool {
 
 /// Group and kind of the Cluster API templates of an inventory.
 pub(super) fn template_kinds(rows: &[Row]) -> Vec<(String, String)> {
-    rows.iter()
-        .filter(|row| row.group.ends_with("cluster.x-k8s.io") && row.kind.ends_with("Template"))
-        .map(|row| (row.group.clone(), row.kind.clone()))
-        .collect()
+    rows.iter().filter(|row| in_use::is_template(row)).map(|row| (row.group.clone(), row.kind.clone())).collect()
 }
 
 /// One pass over a ClusterStackRelease that is being deleted.

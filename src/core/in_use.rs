@@ -182,7 +182,8 @@ pub fn may_be_used(row: &Resource) -> bool {
     key(row).is_cluster_class() || is_template(row)
 }
 
-fn is_template(row: &Resource) -> bool {
+/// Whether it is a template of Cluster API.
+pub fn is_template(row: &Resource) -> bool {
     row.group.ends_with("cluster.x-k8s.io") && row.kind.ends_with("Template")
 }
 

@@ -65,12 +65,12 @@ impl Reach {
 
 /// What is to be changed of the labels of an object so that who works on `owner` works on it: those that `owner` has
 /// otherwise, with its values; `None` where it has none.
-pub fn handed_down<'a>(
-    owner: &'a BTreeMap<String, String>,
+pub fn handed_down(
+    owner: &BTreeMap<String, String>,
     object: &BTreeMap<String, String>,
-) -> BTreeMap<&'static str, Option<&'a String>> {
+) -> BTreeMap<&'static str, Option<String>> {
     let labels = [WATCH_LABEL, SHARD_CLASS].into_iter();
-    labels.filter(|key| owner.get(*key) != object.get(*key)).map(|key| (key, owner.get(key))).collect()
+    labels.filter(|key| owner.get(*key) != object.get(*key)).map(|key| (key, owner.get(key).cloned())).collect()
 }
 
 /// A replica that lives.
@@ -307,7 +307,6 @@ mod tests {
             (&labels(&[]), &blue, vec![(WATCH_LABEL, None)]),
         ] {
             let found = handed_down(owner, object);
-            let found: BTreeMap<_, _> = found.into_iter().map(|(key, value)| (key, value.cloned())).collect();
             assert_eq!(found, changes.into_iter().collect(), "{owner:?} {object:?}");
         }
     }

@@ -18,7 +18,7 @@ use crate::api::{ClusterAddon, ClusterAddonSpec, FIELD_MANAGER, SHARD_CLASS, WAT
 use crate::core::addon::cluster::{Cluster, addon_name, name_problem};
 use crate::core::manifest::label;
 use crate::core::retry::{self, ErrorClass};
-use crate::core::share::view::Role;
+use crate::core::share::{self, view::Role};
 use crate::io::fence;
 
 type Known = PartialObjectMeta<ClusterAddon>;
@@ -86,14 +86,15 @@ async fn ensure(namespace: &str, name: &str, ctx: &Arc<Context>) -> Result<bool,
 
 /// The labels by which the ClusterAddon of a Cluster is worked on, where they are to be changed. One that was given to an
 /// operator whose Cluster was to none stays with it.
-pub(super) fn handed_down<'a>(
-    cluster: &'a Cluster,
+pub(super) fn handed_down(
+    cluster: &Cluster,
     addon: &BTreeMap<String, String>,
-) -> BTreeMap<&'static str, Option<&'a String>> {
-    let labels = [(SHARD_CLASS, &cluster.shard_class), (WATCH_LABEL, &cluster.watch_filter)].into_iter();
-    let labels = labels.map(|(key, value)| (key, Some(value).filter(|value| !value.is_empty())));
-    let changed = labels.filter(|(key, value)| addon.get(*key) != *value);
-    changed.filter(|(key, value)| *key != WATCH_LABEL || value.is_some()).collect()
+) -> BTreeMap<&'static str, Option<String>> {
+    let own = [(SHARD_CLASS, &cluster.shard_class), (WATCH_LABEL, &cluster.watch_filter)].into_iter();
+    let own = own.filter(|(_, value)| !value.is_empty()).map(|(key, value)| (key.to_owned(), value.clone())).collect();
+    let mut labels = share::handed_down(&own, addon);
+    labels.retain(|key, value| *key != WATCH_LABEL || value.is_some());
+    labels
 }
 
 async fn take_over(there: &Known, cluster: &Cluster, ctx: &Context) -> Result<bool, Error> {
