@@ -20,7 +20,7 @@ use crate::api::{
     CLUSTER_STACK_FINALIZER, CLUSTER_STACK_LABEL, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
     FIELD_MANAGER, REVISION, SHARD_CLASS, TRACEPARENT, WATCH_LABEL,
 };
-use crate::core::in_use::{self, Usage};
+use crate::core::in_use::{self, Footprint, Usage};
 use crate::core::manifest::label_value;
 use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::retry::{self, ErrorClass};
@@ -236,20 +236,23 @@ async fn in_use(
     let inventories: BTreeMap<String, Vec<Row>> =
         owned.iter().map(|release| (release.name_any(), deletion::rows_of(release))).collect();
     let templates = inventories.values().flat_map(|rows| deletion::template_kinds(rows)).collect();
-    let world = match usage::read(&ctx.clients.own(), &ctx.kinds, &templates).await {
+    let footprint = |release: &Existing| {
+        let object_name = release.name.object_name();
+        let rows = inventories.get(&object_name).map_or(&[][..], Vec::as_slice);
+        let newer = deletion::newer(&owned, stack, &release.name.version);
+        let rows = in_use::without_shared(rows, newer.iter().map(Vec::as_slice));
+        in_use::footprint(&object_name, &namespace, &rows)
+    };
+    let footprints: Vec<Footprint> = existing.iter().map(footprint).collect();
+    let world = match usage::read(&ctx.clients.own(), &ctx.kinds, &footprints, &templates).await {
         Usage::Known(world) => world,
         Usage::Unknown(why) => return Err(why),
     };
     Ok(existing
         .iter()
-        .filter(|release| {
-            let object_name = release.name.object_name();
-            let rows = inventories.get(&object_name).map_or(&[][..], Vec::as_slice);
-            let newer = deletion::newer(&owned, stack, &release.name.version);
-            let rows = in_use::without_shared(rows, newer.iter().map(Vec::as_slice));
-            !in_use::users(&in_use::footprint(&object_name, &namespace, &rows), &world).is_empty()
-        })
-        .map(|release| release.name.version.clone())
+        .zip(&footprints)
+        .filter(|(_, footprint)| !in_use::users(footprint, &world).is_empty())
+        .map(|(release, _)| release.name.version.clone())
         .collect())
 }
 

@@ -150,15 +150,15 @@ impl Print {
 /// Why releases can't be deleted: who uses them, or that it is not known. Always read afresh.
 async fn users_of(releases: &[Print], ctx: &Context) -> Option<Trouble> {
     let templates = releases.iter().flat_map(|Print(_, templates)| templates.clone()).collect();
-    let world = match usage::read(&ctx.clients.own(), &ctx.kinds, &templates).await {
+    let prints: Vec<Footprint> = releases.iter().map(|Print(footprint, _)| footprint.clone()).collect();
+    let world = match usage::read(&ctx.clients.own(), &ctx.kinds, &prints, &templates).await {
         Usage::Known(world) => world,
         Usage::Unknown(why) => {
             let message = format!("nothing is deleted: {why}");
             return Some(Trouble::new(ErrorClass::Waiting, Reason::UsageUnknown, message));
         }
     };
-    let users: BTreeSet<User> =
-        releases.iter().flat_map(|Print(footprint, _)| in_use::users(footprint, &world)).collect();
+    let users: BTreeSet<User> = prints.iter().flat_map(|footprint| in_use::users(footprint, &world)).collect();
     if users.is_empty() {
         return None;
     }

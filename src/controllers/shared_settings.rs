@@ -8,7 +8,6 @@ use std::time::Duration;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
@@ -23,6 +22,7 @@ use crate::api::operator_shard::ShardSettings;
 use crate::io::client::Clients;
 use crate::io::events::Events;
 use crate::io::members;
+use crate::io::patient_watch::patient;
 use crate::io::telemetry;
 use crate::settings::shared::{Data, Shared, Step};
 use crate::settings::{Flags, Live};
@@ -203,7 +203,7 @@ impl Place {
         let api: Api<ConfigMap> = Api::namespaced(clients.watching(), &flags.leader_elect_namespace);
         let (tell, found) = watch::channel(Read::NotYet);
         let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-        let mut events = watcher::watcher(api.clone(), config).default_backoff().boxed();
+        let mut events = patient(api.clone(), config);
         let watching = tokio::spawn(async move {
             let mut seen = None;
             while let Some(event) = events.next().await {
@@ -213,7 +213,8 @@ impl Place {
                     Ok(Event::InitDone) => drop(tell.send_replace(seen.take().into())),
                     Ok(Event::Apply(map)) => drop(tell.send_replace(Some(map).into())),
                     Ok(Event::Delete(_)) => drop(tell.send_replace(Read::None)),
-                    Err(error) => tracing::debug!(%error, "watch of the settings interrupted"),
+                    // Told where it is watched.
+                    Err(_) => {}
                 }
             }
         });

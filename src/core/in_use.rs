@@ -1,6 +1,6 @@
 //! Which releases are in use, and by whom.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -115,6 +115,75 @@ pub struct World {
     pub machines: Vec<Cloned>,
     /// ClusterAddons.
     pub addons: Vec<AddonUse>,
+    /// Which templates the ClusterClasses refer to that Clusters name and that are of others ([`classes_of_others`]).
+    pub classes: BTreeMap<(String, String), BTreeSet<(String, String)>>,
+    /// Templates that were asked for ([`doubtful`]) and are there.
+    pub elsewhere: BTreeSet<Place>,
+}
+
+/// A template: its namespace, its kind without `Template`, and its name.
+pub type Place = (String, String, String);
+
+/// The ClusterClasses that Clusters name and that one of these releases, in their namespace, does not have: one that somebody copied,
+/// or that another release has, may refer to its templates.
+pub fn classes_of_others(releases: &[Footprint], world: &World) -> BTreeSet<(String, String)> {
+    let of_others = |class: &&(String, String)| releases.iter().any(|release| may_refer(class, release));
+    world.clusters.iter().filter_map(|cluster| cluster.class.as_ref()).filter(of_others).cloned().collect()
+}
+
+fn may_refer(class: &(String, String), release: &Footprint) -> bool {
+    is_near(class, release) && !release.classes.contains(class)
+}
+
+fn is_near(class: &(String, String), release: &Footprint) -> bool {
+    release.classes.iter().any(|(namespace, _)| *namespace == class.0)
+}
+
+/// The templates that a ClusterClass refers to, by kind without `Template`, and name. They are of its namespace: `ref` in v1beta1,
+/// `templateRef` in v1beta2, at the infrastructure, the control plane, and each class of workers.
+pub fn templates_of_class(class: &Value) -> BTreeSet<(String, String)> {
+    fn collect(value: &Value, found: &mut BTreeSet<(String, String)>) {
+        match value {
+            Value::Object(fields) => {
+                for (key, value) in fields {
+                    if matches!(key.as_str(), "ref" | "templateRef") {
+                        let text = |key: &str| value.get(key).and_then(Value::as_str);
+                        let base = text("kind").and_then(|kind| kind.strip_suffix("Template"));
+                        found.extend(base.zip(text("name")).map(|(base, name)| (base.to_owned(), name.to_owned())));
+                    }
+                    collect(value, found);
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| collect(item, found)),
+            _ => {}
+        }
+    }
+    let mut found = BTreeSet::new();
+    for part in ["/spec/infrastructure", "/spec/controlPlane", "/spec/workers"] {
+        class.pointer(part).into_iter().for_each(|part| collect(part, &mut found));
+    }
+    found
+}
+
+/// Templates of which clones look as if they were of one of these releases, and may be of another release of the same name: a clone
+/// names its template without a namespace. Where there is such a template in the namespace of its Cluster's class, it is that one.
+pub fn doubtful(releases: &[Footprint], world: &World) -> BTreeSet<Place> {
+    let clones = world.templates.iter().chain(&world.machines);
+    let doubtful = clones.filter_map(|clone| {
+        let class = class_of(clone, world)?;
+        let template = (clone.base_kind.clone(), clone.from.clone());
+        let may_be = |release: &Footprint| release.templates.contains(&template) && !is_near(class, release);
+        releases.iter().any(may_be).then(|| (class.0.clone(), template.0, template.1))
+    });
+    doubtful.collect()
+}
+
+fn cluster_of<'a>(clone: &Cloned, world: &'a World) -> Option<&'a ClusterUse> {
+    world.clusters.iter().find(|cluster| cluster.namespace == clone.namespace && cluster.name == clone.cluster)
+}
+
+fn class_of<'a>(clone: &Cloned, world: &'a World) -> Option<&'a (String, String)> {
+    cluster_of(clone, world)?.class.as_ref()
 }
 
 /// What is known about use.
@@ -131,6 +200,15 @@ pub enum Usage {
 pub enum User {
     /// A Cluster names one of its ClusterClasses.
     Cluster(String),
+    /// A Cluster names a ClusterClass of somebody else that refers to its templates.
+    OfClass {
+        /// The Cluster: namespace and name.
+        cluster: String,
+        /// Namespace of the ClusterClass.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
     /// A Cluster has left it and still runs machines or templates of it.
     RollingOut(String),
     /// A ClusterAddon holds it.
@@ -141,6 +219,9 @@ impl std::fmt::Display for User {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Cluster(name) => write!(f, "Cluster {name}"),
+            Self::OfClass { cluster, namespace, name } => {
+                write!(f, "Cluster {cluster} (its ClusterClass {namespace}/{name} refers to templates of it)")
+            }
             Self::RollingOut(name) => write!(f, "Cluster {name} (still rolling out)"),
             Self::Addon(name) => write!(f, "ClusterAddon {name}"),
         }
@@ -213,6 +294,11 @@ pub fn users(release: &Footprint, world: &World) -> Vec<User> {
             naming.insert((cluster.namespace.as_str(), cluster.name.as_str()));
             users.insert(User::Cluster(format!("{}/{}", cluster.namespace, cluster.name)));
         }
+        if let Some(class) = cluster.class.as_ref().filter(|class| refers_to(class, release, world)) {
+            naming.insert((cluster.namespace.as_str(), cluster.name.as_str()));
+            let (namespace, name) = class.clone();
+            users.insert(User::OfClass { cluster: format!("{}/{}", cluster.namespace, cluster.name), namespace, name });
+        }
     }
     for cluster in rolling_out(release, world) {
         if !naming.contains(&(cluster.0.as_str(), cluster.1.as_str())) {
@@ -234,20 +320,19 @@ pub fn users(release: &Footprint, world: &World) -> Vec<User> {
 /// Cluster API deletes the old clone of a control plane's template as soon as it made the new one, before the machines
 /// are replaced: a control plane machine whose template is gone may be of any release with such templates.
 ///
-/// A clone names its template without a namespace. Where the Cluster uses the same release of another namespace now, the
-/// template is that one's.
+/// A clone names its template without a namespace. Where the Cluster uses a class of another namespace now, and there is such a
+/// release or such a template, it is that one's.
 fn rolling_out(release: &Footprint, world: &World) -> BTreeSet<(String, String)> {
-    let cluster_of =
-        |clone: &Cloned| world.clusters.iter().find(|c| c.namespace == clone.namespace && c.name == clone.cluster);
-    let class_of = |clone: &Cloned| cluster_of(clone).and_then(|cluster| cluster.class.as_ref());
     let is_here = |clone: &Cloned| {
-        class_of(clone).is_none_or(|class| {
+        class_of(clone, world).is_none_or(|class| {
             let same_name = release.classes.iter().any(|(_, name)| *name == class.1);
-            !same_name || release.classes.contains(class)
+            let is_elsewhere =
+                || world.elsewhere.contains(&(class.0.clone(), clone.base_kind.clone(), clone.from.clone()));
+            is_near(class, release) || !(same_name || is_elsewhere())
         })
     };
     let in_namespace = |clone: &Cloned| {
-        class_of(clone)
+        class_of(clone, world)
             .is_some_and(|(namespace, _)| release.classes.iter().any(|(of_release, _)| of_release == namespace))
     };
     let of_release =
@@ -266,9 +351,17 @@ fn rolling_out(release: &Footprint, world: &World) -> BTreeSet<(String, String)>
         let template = (machine.base_kind.as_str(), machine.namespace.as_str(), machine.from.as_str());
         clones.contains(&template) || of_release(machine) || of_lost_template(machine, &template)
     });
-    let unreconciled =
-        world.templates.iter().filter(of_release).filter(|clone| cluster_of(clone).is_some_and(|c| !c.reconciled));
+    let unreconciled = world
+        .templates
+        .iter()
+        .filter(of_release)
+        .filter(|clone| cluster_of(clone, world).is_some_and(|c| !c.reconciled));
     by_machine.chain(unreconciled).map(|clone| (clone.namespace.clone(), clone.cluster.clone())).collect()
+}
+
+fn refers_to(class: &(String, String), release: &Footprint, world: &World) -> bool {
+    may_refer(class, release)
+        && world.classes.get(class).is_some_and(|templates| !templates.is_disjoint(&release.templates))
 }
 
 fn id(clone: &Cloned) -> (&str, &str, &str) {
@@ -369,7 +462,7 @@ mod tests {
                 false,
             ),
         ] {
-            let world = World { clusters: vec![moved(reconciled)], templates, machines, addons: vec![] };
+            let world = World { clusters: vec![moved(reconciled)], templates, machines, ..World::default() };
             let expected = if used { vec![User::RollingOut("team/c".into())] } else { vec![] };
             assert_eq!(users(&of_inventory(), &world), expected, "{name}");
         }
@@ -378,6 +471,63 @@ mod tests {
             let machines = vec![clone("DockerMachine", "m", "tmpl-v1")];
             let world = World { clusters, machines, ..World::default() };
             assert_eq!(!users(&of_inventory(), &world).is_empty(), used, "class {class} of another namespace");
+        }
+    }
+
+    #[test]
+    fn a_clone_is_of_the_release_next_to_the_class_of_its_cluster() {
+        let place: Place = ("team".into(), "DockerMachine".into(), "tmpl-v1".into());
+        let machines = vec![clone("DockerMachine", "m", "tmpl-v1")];
+        for (class, is_there, used) in [
+            (json!({"class": "newer"}), true, false),
+            // A Cluster that came from the other namespace, where no such template was ever.
+            (json!({"class": "newer"}), false, true),
+            (json!({"class": "newer", "classNamespace": "stacks"}), true, true),
+        ] {
+            let world = World { clusters: vec![cluster_of(&class)], machines: machines.clone(), ..World::default() };
+            let asked = doubtful(&[of_inventory()], &world);
+            let elsewhere: BTreeSet<Place> = asked.intersection(&BTreeSet::from([place.clone()])).cloned().collect();
+            assert_eq!(asked.contains(&place), class.get("classNamespace").is_none(), "{class}");
+            let elsewhere = if is_there { elsewhere } else { BTreeSet::new() };
+            let world = World { elsewhere, ..world };
+            assert_eq!(!users(&of_inventory(), &world).is_empty(), used, "{class}, there: {is_there}");
+        }
+    }
+
+    #[test]
+    fn a_copied_class_holds_the_release_whose_templates_it_names() {
+        let beta1 = |name: &str| {
+            json!({"spec": {
+                "infrastructure": {"ref": {"kind": "DockerClusterTemplate", "name": "other"}},
+                "workers": {"machineDeployments": [
+                    {"template": {"infrastructure": {"ref": {"kind": "DockerMachineTemplate", "name": name}}}},
+                ]},
+            }})
+        };
+        let beta2 = json!({"spec": {
+            "controlPlane": {"machineInfrastructure": {"templateRef": {"kind": "DockerMachineTemplate", "name": "tmpl-v1"}}},
+            "variables": [{"ref": {"kind": "DockerMachineTemplate", "name": "no-reference"}}],
+        }});
+        assert_eq!(templates_of_class(&beta2), BTreeSet::from([("DockerMachine".to_owned(), "tmpl-v1".to_owned())]));
+        let copied = ("stacks".to_owned(), "copied".to_owned());
+        for (class, place, used) in [
+            (&beta1("tmpl-v1"), "stacks", true),
+            (&beta2, "stacks", true),
+            (&beta1("tmpl-v2"), "stacks", false),
+            (&beta1("tmpl-v1"), "elsewhere", false),
+        ] {
+            let clusters = vec![cluster_of(&json!({"class": "copied", "classNamespace": place}))];
+            let world = World { clusters, ..World::default() };
+            let asked = classes_of_others(&[of_inventory()], &world);
+            assert_eq!(asked.contains(&copied), place == "stacks", "{place}");
+            let classes = asked.into_iter().map(|asked| (asked, templates_of_class(class))).collect();
+            let world = World { classes, ..world };
+            let expected = used.then(|| User::OfClass {
+                cluster: "team/c".into(),
+                namespace: "stacks".into(),
+                name: "copied".into(),
+            });
+            assert_eq!(users(&of_inventory(), &world), Vec::from_iter(expected), "{class} in {place}");
         }
     }
 

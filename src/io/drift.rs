@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt};
+use futures::TryStreamExt;
 use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::Semaphore;
@@ -20,6 +19,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::core::manifest::ObjectKey;
 use crate::io::inputs::is_refused;
 use crate::io::kinds::Kind;
+use crate::io::patient_watch::patient;
 use crate::io::watch::{Notice, Watches};
 
 /// Most watches of all workload clusters together: each is a connection.
@@ -152,7 +152,7 @@ enum End {
 async fn watch(drift: &Weak<Drift>, client: Client, resource: &ApiResource, follower: &Follower) -> End {
     let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, resource);
     let config = watcher::Config::default().labels(&follower.selector);
-    let mut events = watcher::watcher(api, config).default_backoff().boxed();
+    let mut events = patient(api, config);
     let mut failures = 0;
     let mut listed: Vec<ObjectKey> = Vec::new();
     loop {
@@ -165,8 +165,7 @@ async fn watch(drift: &Weak<Drift>, client: Client, resource: &ApiResource, foll
                 tracing::debug!(%error, kind = resource.kind, "drift can't be watched, only looked for once a minute");
                 return End::Stopped;
             }
-            Err(error) => {
-                tracing::debug!(%error, kind = resource.kind, "watch of a workload cluster interrupted");
+            Err(_) => {
                 failures += 1;
                 if failures >= FAILURES {
                     return End::Unreachable;

@@ -13,7 +13,6 @@ use std::time::Duration;
 use futures::{StreamExt, TryStreamExt};
 use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
 use kube::core::{DynamicResourceScope, GroupVersionKind};
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource, ResourceExt};
 use tokio_util::sync::CancellationToken;
@@ -23,6 +22,7 @@ use crate::core::addon::cluster;
 use crate::core::manifest::ObjectKey;
 use crate::io::kinds::Kind;
 use crate::io::observe::plain;
+use crate::io::patient_watch::patient;
 use crate::io::watch::{Notice, Watches};
 use crate::io::workload::Circuits;
 
@@ -154,14 +154,14 @@ impl Inputs {
                 let seen = move |object: DynamicObject| -> Seen {
                     (object.namespace(), object.name_any(), cluster::content(&plain(&object, &kind)))
                 };
-                let events = watcher::watcher(self.api(resource), watcher::Config::default()).default_backoff();
+                let events = patient(self.api(resource), watcher::Config::default());
                 events.map_ok(move |event| mapped(event, &seen)).boxed()
             }
             Depth::Version => {
                 let seen = |object: PartialObjectMeta<DynamicObject>| -> Seen {
                     (object.namespace(), object.name_any(), version(object.resource_version().as_deref()))
                 };
-                let events = watcher::watcher(self.api(resource), watcher::Config::default()).default_backoff();
+                let events = patient(self.api(resource), watcher::Config::default());
                 events.map_ok(move |event| mapped(event, seen)).boxed()
             }
         };
@@ -184,10 +184,7 @@ impl Inputs {
                 Ok(Some(Event::InitApply(seen) | Event::Apply(seen))) => (seen, true),
                 Ok(None) => return false,
                 Err(error) if is_refused(&error) => return true,
-                Err(error) => {
-                    tracing::debug!(%error, kind = resource.kind, "watch interrupted");
-                    continue;
-                }
+                Err(_) => continue,
             };
             let (namespace, name, hash) = seen;
             let (group, kind) = (resource.group.clone(), resource.kind.clone());

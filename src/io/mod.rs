@@ -22,6 +22,7 @@ pub mod members;
 pub mod observe;
 mod opening;
 pub mod pack;
+pub mod patient_watch;
 pub mod place;
 pub mod plain_server;
 pub mod publish;

@@ -492,7 +492,13 @@ fn lost(had: &Artifact, now: Option<&Tag>, wanted: &Wanted<'_>, asked: &str, tro
     if trouble.class == ErrorClass::Transient || is_mended_there {
         return trouble;
     }
-    let why = if is_proved(had, asked) { "is in the store no more" } else { "was not verified as verify asks" };
+    let why = if had.digest.is_empty() {
+        "was chosen and can't be had"
+    } else if is_proved(had, asked) {
+        "was applied and is in the store no more"
+    } else {
+        "was applied and was not verified as verify asks"
+    };
     let (class, reason, now) = if let Some(tag) = now {
         let now = format!("tag {} names {} now", tag.name, tag.revision);
         (ErrorClass::Invalid, Reason::ArtifactChanged, now)
@@ -501,7 +507,7 @@ fn lost(had: &Artifact, now: Option<&Tag>, wanted: &Wanted<'_>, asked: &str, tro
         (ErrorClass::Waiting, Reason::ReleaseNotFound, now)
     };
     let message = format!(
-        "{now}, but {} was applied and {why} ({}); what is applied stays. \
+        "{now}, but {} {why} ({}); what is applied stays. \
          Put the tag back, or delete this release to take what the source has",
         had.revision, trouble.message
     );

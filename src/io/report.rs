@@ -34,7 +34,7 @@ where
         + DeserializeOwned,
     S: Serialize + DeserializeOwned + PartialEq,
 {
-    if had == Some(status) {
+    if had == Some(status) || had.is_some_and(|had| without_foreign(had) == serde_json::to_value(status).ok()) {
         return Ok(false);
     }
     let name = object.name_any();
@@ -111,6 +111,34 @@ pub async fn internal_error<K: Resource<DynamicType = ()>>(
     }
 }
 
+/// A status without the conditions that others wrote into it, which stay there whatever is sent.
+fn without_foreign(status: &impl Serialize) -> Option<Value> {
+    let mut status = serde_json::to_value(status).ok()?;
+    if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
+        let is_known = |type_: &Value| type_.as_str().is_some_and(|type_| ConditionType::named(type_).is_some());
+        conditions.retain(|condition| condition.get("type").is_none_or(is_known));
+    }
+    Some(status)
+}
+
 fn status_of<K: Serialize>(object: &K) -> Value {
     serde_json::to_value(object).ok().and_then(|mut object| Some(object.get_mut("status")?.take())).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_of_others_are_no_difference() {
+        let ready = json!({"type": "Ready", "status": "True"});
+        let own = json!({"conditions": [ready], "observedGeneration": 1});
+        let foreign = json!({"conditions": [{"type": "example.org/Audited"}, ready], "observedGeneration": 1});
+        assert_eq!(without_foreign(&foreign), Some(own.clone()));
+        assert_eq!(without_foreign(&own), Some(own.clone()));
+        // One of ours that is no longer said has to go.
+        let stale = json!({"conditions": [ready, {"type": "Stalled"}], "observedGeneration": 1});
+        assert_ne!(without_foreign(&stale), Some(own));
+        assert_eq!(without_foreign(&json!({})), Some(json!({})));
+    }
 }

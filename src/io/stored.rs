@@ -16,8 +16,8 @@ use kube::api::{DynamicObject, ListParams};
 use kube::core::error_boundary::{DeserializeGuard, InvalidObject};
 use kube::core::{ClusterResourceScope, NamespaceResourceScope};
 use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher;
 use kube::runtime::watcher::Event;
-use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -26,6 +26,7 @@ use tokio_util::task::TaskTracker;
 use crate::api::condition::Reason;
 use crate::io::client::shallow::{LEVELS, is_cut};
 use crate::io::events::Events;
+use crate::io::patient_watch::patient;
 
 /// Objects of which it is remembered that they can't be read; more are skipped all the same.
 const REMEMBERED: usize = 4096;
@@ -133,7 +134,7 @@ where
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
     };
-    let events = watcher::watcher(api, watcher::Config::default()).default_backoff();
+    let events = patient(api, watcher::Config::default());
     events.filter_map(move |event| {
         let kept = event.map(|event| readable(event, &known, &unreadable)).transpose();
         std::future::ready(kept)

@@ -1,34 +1,47 @@
 //! Reads who uses releases, afresh: Clusters, what Cluster API cloned from templates, ClusterAddons.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::try_join_all;
+use futures::stream::{self, StreamExt, TryStreamExt};
 use kube::Client;
 use kube::api::{Api, ListParams};
 use serde_json::Value;
 
 use crate::api::{CLUSTER_NAME_LABEL, GROUP};
-use crate::core::in_use::{self, AddonUse, Cloned, ClusterUse, Usage, World};
+use crate::core::in_use::{self, AddonUse, Cloned, ClusterUse, Footprint, Place, Usage, World};
 use crate::io::apply::refusal;
 use crate::io::kinds::{Kind, Kinds};
-use crate::io::observe::{api, plain};
+use crate::io::observe::{api, plain, segment};
 
 /// Group of Cluster API's core objects.
 pub const CLUSTER_API: &str = "cluster.x-k8s.io";
 
 /// Items of one page of a list.
 const PAGE: u32 = 500;
+/// Single objects that are asked for at once.
+const AT_ONCE: usize = 8;
 
-/// Everything that can use a release. `templates` are the kinds (group, kind) of templates that releases applied: clones
-/// of them are looked for. A kind that is not served has no objects; any other trouble makes it all unknown.
-pub async fn read(client: &Client, kinds: &Kinds, templates: &BTreeSet<(String, String)>) -> Usage {
-    match world(client, kinds, templates).await {
+/// Everything that can use these releases. `templates` are the kinds (group, kind) of templates that they applied: clones of them
+/// are looked for. A kind that is not served has no objects; any other trouble makes it all unknown.
+pub async fn read(
+    client: &Client,
+    kinds: &Kinds,
+    releases: &[Footprint],
+    templates: &BTreeSet<(String, String)>,
+) -> Usage {
+    match world(client, kinds, releases, templates).await {
         Ok(world) => Usage::Known(world),
         Err(error) => Usage::Unknown(format!("Clusters can't be listed: {}", refusal(&error).message)),
     }
 }
 
-async fn world(client: &Client, kinds: &Kinds, templates: &BTreeSet<(String, String)>) -> Result<World, kube::Error> {
+async fn world(
+    client: &Client,
+    kinds: &Kinds,
+    releases: &[Footprint],
+    templates: &BTreeSet<(String, String)>,
+) -> Result<World, kube::Error> {
     let clusters = clusters(client, kinds).await?;
     let mut world = World { clusters, addons: addons(client, kinds).await?, ..World::default() };
     if world.clusters.is_empty() {
@@ -44,7 +57,51 @@ async fn world(client: &Client, kinds: &Kinds, templates: &BTreeSet<(String, Str
         world.templates.extend(of_template);
         world.machines.extend(of_machine);
     }
+    if !templates.is_empty() {
+        world.classes = classes(client, kinds, in_use::classes_of_others(releases, &world)).await?;
+        world.elsewhere = there(client, kinds, templates, in_use::doubtful(releases, &world)).await?;
+    }
     Ok(world)
+}
+
+/// What these ClusterClasses refer to. One that is not there refers to nothing.
+async fn classes(
+    client: &Client,
+    kinds: &Kinds,
+    asked: BTreeSet<(String, String)>,
+) -> Result<BTreeMap<(String, String), BTreeSet<(String, String)>>, kube::Error> {
+    if asked.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let Some(kind) = kinds.certain(client, CLUSTER_API, "ClusterClass").await? else { return Ok(BTreeMap::new()) };
+    let kind = &kind;
+    let gets = asked.into_iter().map(|(namespace, name)| async move {
+        let class = api(client, kind, &namespace).get_opt(&segment(&name)).await?;
+        let templates = class.map(|class| in_use::templates_of_class(&plain(&class, kind))).unwrap_or_default();
+        Ok(((namespace, name), templates))
+    });
+    stream::iter(gets).buffer_unordered(AT_ONCE).try_collect().await
+}
+
+/// Which of these templates are there.
+async fn there(
+    client: &Client,
+    kinds: &Kinds,
+    templates: &BTreeSet<(String, String)>,
+    asked: BTreeSet<Place>,
+) -> Result<BTreeSet<Place>, kube::Error> {
+    let gets = asked.into_iter().map(|place| async move {
+        let of_kind = |(_, kind): &&(String, String)| kind.strip_suffix("Template") == Some(place.1.as_str());
+        for (group, kind) in templates.iter().filter(of_kind) {
+            let Some(kind) = kinds.certain(client, group, kind).await? else { continue };
+            if api(client, &kind, &place.0).get_metadata_opt(&segment(&place.2)).await?.is_some() {
+                return Ok(Some(place));
+            }
+        }
+        Ok::<_, kube::Error>(None)
+    });
+    let found: Vec<Option<Place>> = stream::iter(gets).buffer_unordered(AT_ONCE).try_collect().await?;
+    Ok(found.into_iter().flatten().collect())
 }
 
 /// All Clusters of all namespaces, in the version that the API server prefers.

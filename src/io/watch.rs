@@ -28,6 +28,7 @@ use crate::core::in_use::{self, ClusterUse};
 use crate::core::manifest::ObjectKey;
 use crate::io::kinds::{Kind, Kinds};
 use crate::io::observe::plain;
+use crate::io::patient_watch::told;
 use crate::io::source::flights::Waiter;
 use crate::io::usage::CLUSTER_API;
 
@@ -105,7 +106,8 @@ where
         }
         futures::future::ready(is_answer)
     };
-    watcher::watcher(api, config).try_filter(is_answer).default_backoff().boxed()
+    let what = api.resource_url().to_owned();
+    told(watcher::watcher(api, config).try_filter(is_answer).default_backoff(), what).boxed()
 }
 
 /// The end of a watch, also where it panics: it vouches for nothing any more.
@@ -224,8 +226,7 @@ impl Watches {
             match event {
                 Ok(Some(event)) => self.take(&resource, &watched, event),
                 Ok(None) => return,
-                Err(error) => {
-                    tracing::debug!(%error, what = resource.kind, "watch interrupted");
+                Err(_) => {
                     self.shown(&watched, |shown| shown.breaks(Instant::now()));
                 }
             }
@@ -285,20 +286,15 @@ impl Watches {
         }
     }
 
-    /// The next event; errors are logged and waited out by the stream's own back-off. `None` at the end.
-    async fn next<K>(
-        &self,
-        events: &mut BoxStream<'_, Result<Event<K>, watcher::Error>>,
-        what: &str,
-    ) -> Option<Event<K>> {
+    /// The next event; errors are waited out by the stream's own back-off. `None` at the end.
+    async fn next<K>(&self, events: &mut BoxStream<'_, Result<Event<K>, watcher::Error>>) -> Option<Event<K>> {
         loop {
             let event = tokio::select! {
                 () = self.cancel.cancelled() => return None,
                 event = events.try_next() => event,
             };
-            match event {
-                Ok(event) => return event,
-                Err(error) => tracing::debug!(%error, what, "watch interrupted"),
+            if let Ok(event) = event {
+                return event;
             }
         }
     }
@@ -349,7 +345,7 @@ impl Watches {
         let mut settled: HashMap<String, String> = HashMap::new();
         let mut all_known = false;
         let mut clusters: Option<CancellationToken> = None;
-        while let Some(event) = self.next(&mut events, "CustomResourceDefinition").await {
+        while let Some(event) = self.next(&mut events).await {
             let (object, deleted) = match event {
                 Event::InitApply(object) | Event::Apply(object) => (object, false),
                 Event::Delete(object) => (object, true),
@@ -393,13 +389,13 @@ impl Watches {
         loop {
             let (object, deleted) = tokio::select! {
                 () = stop.cancelled() => return,
-                event = self.next(&mut events, "Cluster") => match event {
+                event = self.next(&mut events) => match event {
                     Some(Event::Apply(object) | Event::InitApply(object)) => (object, false),
                     Some(Event::Delete(object)) => (object, true),
                     Some(Event::Init | Event::InitDone) => continue,
                     None => return,
                 },
-                event = self.next(&mut machines, "Machine") => {
+                event = self.next(&mut machines) => {
                     // Its Cluster may have left a release with it.
                     if let Some(Event::Delete(machine)) = event
                         && let Some(cluster) = machine.labels().get(CLUSTER_NAME_LABEL)

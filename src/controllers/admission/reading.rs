@@ -12,7 +12,6 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::Server;
-use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::{self, ConditionType, cut};
 use crate::api::source::SourceReference;
 use crate::api::{
@@ -28,7 +27,7 @@ use crate::core::admission::Verdict;
 use crate::core::admission::cluster::{self, CLASS_PATTERN, Chain, Change, Release};
 use crate::core::admission::delete::{self, Deletion, Mark};
 use crate::core::admission::stack::{self, Around, Named, Stack};
-use crate::core::in_use::{self, Usage, User};
+use crate::core::in_use::{self, Footprint, Usage, User};
 use crate::core::manifest::annotation;
 use crate::core::name::ReleaseName;
 use crate::core::selection::Wish;
@@ -151,16 +150,18 @@ async fn users(server: &Server, releases: &[ClusterStackRelease]) -> Result<BTre
         return Ok(BTreeMap::new());
     }
     let templates = releases.iter().flat_map(|release| template_kinds(&rows_of(release))).collect();
-    let world = match usage::read(&server.client, &server.kinds, &templates).await {
+    let footprint = |release: &ClusterStackRelease| {
+        in_use::footprint(&release.name_any(), &release.namespace().unwrap_or_default(), &rows_of(release))
+    };
+    let footprints: Vec<Footprint> = releases.iter().map(footprint).collect();
+    let world = match usage::read(&server.client, &server.kinds, &footprints, &templates).await {
         Usage::Known(world) => world,
         Usage::Unknown(why) => return Err(why),
     };
-    let of = |release: &ClusterStackRelease| {
-        let rows: Vec<Row> = rows_of(release);
-        let footprint = in_use::footprint(&release.name_any(), &release.namespace().unwrap_or_default(), &rows);
-        (release.name_any(), in_use::users(&footprint, &world).into_iter().collect())
+    let of = |(release, footprint): (&ClusterStackRelease, &Footprint)| {
+        (release.name_any(), in_use::users(footprint, &world).into_iter().collect())
     };
-    Ok(releases.iter().map(of).collect())
+    Ok(releases.iter().zip(&footprints).map(of).collect())
 }
 
 /// Who uses the releases of these names, by version; a release that is not there is used by nobody.

@@ -7,6 +7,7 @@ use super::Pass;
 use crate::api::REVISION;
 use crate::api::cluster_stack_release::Artifact;
 use crate::api::condition::{Reason, Reported};
+use crate::api::source::Approval;
 use crate::controllers::origin::{Origin, own_demand};
 use crate::controllers::{cluster_stack, deletion, provider};
 use crate::core::manifest::Manifest;
@@ -92,11 +93,13 @@ impl Pass<'_> {
         }
     }
 
-    /// What the release was made for, where its status is lost, as by a move or a restore: the annotation tells that is has from the
-    /// poll that found it. A tag that moved meanwhile is another release.
+    /// What the release was made for, as its annotation tells that it has from the poll that found it: where its status is lost, as by a
+    /// move or a restore, or where a human approved it or it was on offer for a time. A tag that moved meanwhile is another release.
     fn remembered(&self) -> Option<Artifact> {
         let is_lost = self.release.conditions().is_empty() && !self.ctx.memory.is_new(&self.uid());
-        let revision = self.release.annotations().get(REVISION).filter(|_| is_lost)?;
+        let spec = &self.stack.spec;
+        let is_chosen = spec.approval == Some(Approval::Manual) || spec.bake_time.is_some();
+        let revision = self.release.annotations().get(REVISION).filter(|_| is_lost || is_chosen)?;
         Some(Artifact { revision: revision.clone(), ..Artifact::default() })
     }
 
@@ -140,7 +143,7 @@ impl Pass<'_> {
         let held = match origin {
             Err(trouble) => Some(trouble.clone()),
             // What was taken once may be fetched again: it may be in use.
-            Ok(origin) => origin.suspended().or_else(|| origin.refusal(name).filter(|_| had.is_none())),
+            Ok(origin) => origin.suspended().or_else(|| origin.refusal(name).filter(|_| !self.was_taken(had))),
         };
         let verify = self.demands(origin.ok());
         let waiter = Waiter::Release(ObjectRef::from_obj(self.release));
@@ -157,6 +160,11 @@ impl Pass<'_> {
         let mut fetched = self.ctx.releases.fetch(&client, &wanted, &self.ctx.cancel).await?;
         fetched.artifact.offered_by = offered_by(had, &fetched.artifact, origin.ok());
         Ok(fetched)
+    }
+
+    /// Whether these files were fetched before, or may have been.
+    fn was_taken(&self, had: Option<&Artifact>) -> bool {
+        had.is_some_and(|had| !had.digest.is_empty() || !self.ctx.memory.is_new(&self.uid()))
     }
 
     async fn render(&self, fetched: &FetchedRelease) -> Result<Objects, Trouble> {

@@ -5,10 +5,10 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt, TryStreamExt};
+use futures::{FutureExt, TryStreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -20,6 +20,7 @@ use super::{Members, lease};
 use crate::api::{MEMBER_LABEL, TOLD};
 use crate::core::share::Reach;
 use crate::core::share::view::{Sight, View};
+use crate::io::patient_watch::patient;
 
 /// How often the Lease is renewed, and all are looked at.
 const RENEW: Duration = Duration::from_millis(2500);
@@ -352,16 +353,13 @@ async fn next(drained: &mut Option<BoxFuture<'static, String>>) -> String {
 /// Says when Leases changed in more than their time of renewal.
 async fn watch_leases(api: Api<Lease>, noticed: mpsc::Sender<()>) {
     let config = watcher::Config::default().labels(MEMBER_LABEL);
-    let mut events = watcher::watcher(api, config).default_backoff().boxed();
+    let mut events = patient(api, config);
     let mut known: HashMap<String, (String, bool, Option<String>)> = HashMap::new();
     loop {
         let event = match events.try_next().await {
             Ok(Some(event)) => event,
             Ok(None) => return,
-            Err(error) => {
-                tracing::debug!(%error, "watch of Leases interrupted");
-                continue;
-            }
+            Err(_) => continue,
         };
         let is_news = match event {
             watcher::Event::Apply(lease) | watcher::Event::InitApply(lease) => {
