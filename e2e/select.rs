@@ -10,7 +10,7 @@ use kube::Api;
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use crate::harness::{GitServer, Repo, SETTINGS, World, check, install_small_kind, unique, wait_for};
+use crate::harness::{GitServer, Mood, Repo, SETTINGS, World, check, install_small_kind, unique, wait_for};
 
 const V1: &str = "docker-x-1-34-v1";
 const V2: &str = "docker-x-1-34-v2";
@@ -159,6 +159,27 @@ async fn what_was_approved_and_moved_before_it_was_taken_has_to_be_approved_agai
     available(&t, "x", &[(V1, "WaitsForApproval")]).await;
     assert!(clusterstack(&t, &["approve", "x", "v1"]).status.success());
     t.ready("x", "v1").await;
+}
+
+#[tokio::test]
+async fn what_was_approved_is_taken_though_its_tag_moved_before_it_was_fetched() {
+    let t = World::new("approvedthen").await;
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    let server = GitServer::start(repo.dir().parent().unwrap()).await;
+    let url = server.url(&format!("{}/.git", repo.dir().file_name().unwrap().display()));
+    let _operator = t.operator(&["--allow-source", server.host()]);
+    server.set(Mood::Listing);
+    t.create_stack("x", &url, json!({"approval": "manual"})).await;
+    available(&t, "x", &[(V1, "WaitsForApproval")]).await;
+    assert!(clusterstack(&t, &["approve", "x", "v1"]).status.success());
+    t.release_says(V1, ConditionType::ClusterStackReleaseDownloaded, "False", "SourceUnreachable").await;
+    repo.release(V1, &SETTINGS.replace("large", "huge"));
+    t.looked_again("x").await;
+    server.set(Mood::Good);
+    let message = t.release_says(V1, ConditionType::ArtifactChanged, "True", "ArtifactChanged").await;
+    t.release_ready(V1).await;
+    assert_eq!(t.in_config_map(V1, "/data/size").await, "large", "{message}");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::serve::Listener;
 use rustls::ServerConfig;
@@ -30,6 +30,8 @@ pub(crate) enum Mood {
     Slow(Duration),
     /// With HTTP 503.
     Down,
+    /// It says which tags there are, and gives nothing of them.
+    Listing,
     /// With a page of a proxy instead of what was asked for.
     Lying,
     /// Only to this user and password.
@@ -153,8 +155,9 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     let mood = shared.mood.lock().unwrap().clone();
     match mood {
         Mood::Good => {}
+        Mood::Listing if request.method() == Method::GET => {}
         Mood::Slow(pause) => tokio::time::sleep(pause).await,
-        Mood::Down => return (StatusCode::SERVICE_UNAVAILABLE, "down for maintenance").into_response(),
+        Mood::Down | Mood::Listing => return (StatusCode::SERVICE_UNAVAILABLE, "down for maintenance").into_response(),
         Mood::Lying => {
             return ([(header::CONTENT_TYPE, "text/html")], "<html>Welcome to the guest network").into_response();
         }
