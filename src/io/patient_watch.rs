@@ -16,23 +16,41 @@ use serde::de::DeserializeOwned;
 const TOLD: u32 = 8;
 
 /// What a watch brings.
-pub type Watched<K> = Result<Event<K>, watcher::Error>;
+type Watched<K> = Result<Event<K>, watcher::Error>;
 
 /// Watches objects.
 pub fn patient<K>(api: Api<K>, config: watcher::Config) -> BoxStream<'static, Watched<K>>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
+    patient_from(api, config, || {})
+}
+
+/// The same; `begins` is called when a list is about to be asked for.
+pub fn patient_from<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    begins: impl Fn() + Send + 'static,
+) -> BoxStream<'static, Watched<K>>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
     let what = api.resource_url().to_owned();
-    told(begun(watcher::watcher(api, config)).default_backoff(), what).boxed()
+    told(begun(watcher::watcher(api, config), begins).default_backoff(), what).boxed()
 }
 
 /// The same events; that a list begins comes with the first that it brings. kube's watcher tells of it before it asks for the list,
 /// and to the back-off any event is a success.
-fn begun<K, E>(events: impl Stream<Item = Result<Event<K>, E>>) -> impl Stream<Item = Result<Event<K>, E>> {
-    let events = events.scan(false, |begins, event| {
+fn begun<K, E>(
+    events: impl Stream<Item = Result<Event<K>, E>>,
+    begins: impl Fn(),
+) -> impl Stream<Item = Result<Event<K>, E>> {
+    let events = events.scan(false, move |was_held, event| {
         let held = matches!(event, Ok(Event::Init));
-        let first = std::mem::replace(begins, held) && event.is_ok();
+        if held {
+            begins();
+        }
+        let first = std::mem::replace(was_held, held) && event.is_ok();
         let first = first.then_some(Ok(Event::Init));
         ready(Some(stream::iter(first.into_iter().chain((!held).then_some(event)))))
     });
@@ -40,7 +58,7 @@ fn begun<K, E>(events: impl Stream<Item = Result<Event<K>, E>>) -> impl Stream<I
 }
 
 /// The same events, with a word in the log where they don't come. `what` is watched, as the API server calls it.
-pub fn told<K>(events: impl Stream<Item = Watched<K>>, what: String) -> impl Stream<Item = Watched<K>> {
+fn told<K>(events: impl Stream<Item = Watched<K>>, what: String) -> impl Stream<Item = Watched<K>> {
     let mut outage = Outage::default();
     events.inspect(move |event| match event {
         Ok(_) if outage.ends() => tracing::info!(what, "it can be watched again"),
@@ -74,6 +92,8 @@ impl Outage {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -103,7 +123,9 @@ mod tests {
             Ok(Event::InitDone),
             Ok(Event::Apply(2)),
         ];
-        let seen: Vec<String> = begun(stream::iter(events)).map(word).collect().await;
+        let asked = Cell::new(0);
+        let seen: Vec<String> = begun(stream::iter(events), || asked.set(asked.get() + 1)).map(word).collect().await;
         assert_eq!(seen, ["fails", "begins", "1", "fails", "begins", "ends", "2"]);
+        assert_eq!(asked.get(), 3);
     }
 }

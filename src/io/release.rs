@@ -492,12 +492,12 @@ fn lost(had: &Artifact, now: Option<&Tag>, wanted: &Wanted<'_>, asked: &str, tro
     if trouble.class == ErrorClass::Transient || is_mended_there {
         return trouble;
     }
-    let why = if had.digest.is_empty() {
-        "was chosen and can't be had"
+    let (why, rest) = if had.digest.is_empty() {
+        ("was chosen and can't be had", "nothing else is taken for it")
     } else if is_proved(had, asked) {
-        "was applied and is in the store no more"
+        ("was applied and is in the store no more", "what is applied stays")
     } else {
-        "was applied and was not verified as verify asks"
+        ("was applied and was not verified as verify asks", "what is applied stays")
     };
     let (class, reason, now) = if let Some(tag) = now {
         let now = format!("tag {} names {} now", tag.name, tag.revision);
@@ -507,7 +507,7 @@ fn lost(had: &Artifact, now: Option<&Tag>, wanted: &Wanted<'_>, asked: &str, tro
         (ErrorClass::Waiting, Reason::ReleaseNotFound, now)
     };
     let message = format!(
-        "{now}, but {} {why} ({}); what is applied stays. \
+        "{now}, but {} {why} ({}); {rest}. \
          Put the tag back, or delete this release to take what the source has",
         had.revision, trouble.message
     );

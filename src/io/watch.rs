@@ -3,7 +3,6 @@
 mod shown;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -11,11 +10,9 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
-use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::{self, Event};
-use kube::{Api, Client, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
+use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +25,7 @@ use crate::core::in_use::{self, ClusterUse};
 use crate::core::manifest::ObjectKey;
 use crate::io::kinds::{Kind, Kinds};
 use crate::io::observe::plain;
-use crate::io::patient_watch::told;
+use crate::io::patient_watch::{patient, patient_from};
 use crate::io::source::flights::Waiter;
 use crate::io::usage::CLUSTER_API;
 
@@ -79,35 +76,6 @@ type Watched = (String, &'static str);
 struct Known {
     owner: ObjectRef<ClusterStackRelease>,
     resource_version: String,
-}
-
-/// Watches with pauses that grow where it is refused or not answered. The word that a list is about to be asked for is no
-/// answer yet: it would begin the pauses anew each time.
-fn patiently<K>(api: Api<K>, config: watcher::Config) -> BoxStream<'static, Result<Event<K>, watcher::Error>>
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    patiently_from(api, config, || {})
-}
-
-/// The same; `begins` is called when a list is about to be asked for.
-fn patiently_from<K>(
-    api: Api<K>,
-    config: watcher::Config,
-    begins: impl Fn() + Send + 'static,
-) -> BoxStream<'static, Result<Event<K>, watcher::Error>>
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    let is_answer = move |event: &Event<K>| {
-        let is_answer = !matches!(event, Event::Init);
-        if !is_answer {
-            begins();
-        }
-        futures::future::ready(is_answer)
-    };
-    let what = api.resource_url().to_owned();
-    told(watcher::watcher(api, config).try_filter(is_answer).default_backoff(), what).boxed()
 }
 
 /// The end of a watch, also where it panics: it vouches for nothing any more.
@@ -217,7 +185,7 @@ impl Watches {
             move || watches.shown(&watched, Shown::list_begins)
         };
         let _end = End(Box::new(begins.clone()));
-        let mut events = patiently_from(api, watcher::Config::default().labels(label), begins);
+        let mut events = patient_from(api, watcher::Config::default().labels(label), begins);
         loop {
             let event = tokio::select! {
                 () = self.cancel.cancelled() => return,
@@ -341,7 +309,7 @@ impl Watches {
 
     async fn definitions(self: &Arc<Self>, kinds: Arc<Kinds>) {
         let api: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(self.client.clone());
-        let mut events = patiently(api, watcher::Config::default());
+        let mut events = patient(api, watcher::Config::default());
         let mut settled: HashMap<String, String> = HashMap::new();
         let mut all_known = false;
         let mut clusters: Option<CancellationToken> = None;
@@ -382,7 +350,7 @@ impl Watches {
     async fn clusters(&self, kinds: Arc<Kinds>, stop: CancellationToken) {
         let Some(kind) = self.cluster_kind(&kinds, &stop).await else { return };
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind.resource);
-        let mut events = patiently(api, watcher::Config::default());
+        let mut events = patient(api, watcher::Config::default());
         let mut machines = self.machines(&kinds).await;
         let mut known: HashMap<(String, String), ClusterUse> = HashMap::new();
         self.lock_clusters().clear();
@@ -465,7 +433,7 @@ impl Watches {
                 Ok(Some(kind)) => {
                     let api: Api<Metadata> = Api::all_with(self.client.clone(), &kind.resource);
                     let config = watcher::Config::default().labels(CLUSTER_NAME_LABEL);
-                    return patiently(api, config);
+                    return patient(api, config);
                 }
                 Ok(None) => break,
                 Err(error) => tracing::debug!(%error, "Machines can't be watched yet"),

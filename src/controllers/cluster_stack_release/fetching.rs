@@ -7,12 +7,12 @@ use super::Pass;
 use crate::api::REVISION;
 use crate::api::cluster_stack_release::Artifact;
 use crate::api::condition::{Reason, Reported};
-use crate::api::source::Approval;
 use crate::controllers::origin::{Origin, own_demand};
 use crate::controllers::{cluster_stack, deletion, provider};
 use crate::core::manifest::Manifest;
 use crate::core::name::ReleaseName;
 use crate::core::retry::ErrorClass;
+use crate::core::selection::has_gate;
 use crate::core::status::{ReleaseFacts, StepState, Trouble};
 use crate::io::lookup::Reader;
 use crate::io::release::{FetchedRelease, Job, Objects, Part, Upstream, Wanted};
@@ -97,9 +97,8 @@ impl Pass<'_> {
     /// move or a restore, or where a human approved it or it was on offer for a time. A tag that moved meanwhile is another release.
     fn remembered(&self) -> Option<Artifact> {
         let is_lost = self.release.conditions().is_empty() && !self.ctx.memory.is_new(&self.uid());
-        let spec = &self.stack.spec;
-        let is_chosen = spec.approval == Some(Approval::Manual) || spec.bake_time.is_some();
-        let revision = self.release.annotations().get(REVISION).filter(|_| is_lost || is_chosen)?;
+        let is_bound = is_lost || has_gate(&self.stack.spec);
+        let revision = self.release.annotations().get(REVISION).filter(|_| is_bound)?;
         Some(Artifact { revision: revision.clone(), ..Artifact::default() })
     }
 

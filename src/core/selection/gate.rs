@@ -35,6 +35,12 @@ impl Gate {
     }
 }
 
+/// Whether a spec has releases wait before they are taken: what comes of one is then what was on offer, and not what its tag names
+/// by now.
+pub fn has_gate(spec: &ClusterStackSpec) -> bool {
+    spec.approval == Some(Approval::Manual) || spec.bake_time.is_some()
+}
+
 /// The releases that a human approved: each with the revision that was looked at, or whatever its tag names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Approvals(BTreeMap<ReleaseVersion, Option<String>>);

@@ -60,6 +60,7 @@ impl SourceMetrics {
     }
 
     pub(super) fn count(&self, source: &str, outcome: &'static str) {
+        debug_assert!(OUTCOMES.contains(&outcome), "{outcome} would not go with its source");
         self.told_of(source, Instant::now());
         self.requests.get_or_create(&ByOutcome { source: source.to_owned(), outcome }).inc();
     }
