@@ -37,6 +37,19 @@ async fn a_chart_that_does_not_render_is_stalled_until_a_fixed_release_comes() {
         ("kind: ConfigMap\n  name: {{ .Values.nothing.here }}", "nothing"),
         ("{{ if }}", "objects.yaml"),
         ("just: {{ \"a: b: c\" }}\n- x", "objects.yaml"),
+        (
+            "apiVersion: coordination.k8s.io/v1/leases?watch=true&x=0\nkind: Lease\nmetadata: {name: x}",
+            "apiVersion is no group and version",
+        ),
+        (
+            "{{ lookup \"coordination.k8s.io/v1/leases?watch=true&x=0\" \"Lease\" .Release.Namespace \"x\" }}",
+            "apiVersion is no group and version",
+        ),
+        (
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ repeat 254 \"x\" }}}",
+            "metadata.name has more than 253 characters",
+        ),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x, namespace: 5}", "metadata.namespace is no text"),
     ] {
         let name = unique("broken");
         let repo = t.repo();
@@ -69,15 +82,18 @@ async fn an_object_that_the_api_server_refuses_stops_no_other() {
     let repo = t.repo();
     let bad = "apiVersion: v1\nkind: Service\nmetadata: {name: bad}\nspec: {ports: [{port: 99999999}]}\n---\n";
     let unknown = "apiVersion: v1\nkind: Secret\nmetadata: {name: odd}\ncolour: green\n---\n";
-    repo.release(V1, &format!("{bad}{unknown}{SETTINGS}"));
+    let path = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a/b}\n---\n";
+    repo.release(V1, &format!("{bad}{unknown}{path}{SETTINGS}"));
     t.create_stack("x", &repo.url(), json!({})).await;
+    let map = row_says(&t, "ConfigMap", Some(Reason::Invalid)).await;
+    assert!(map.error.contains("metadata.name holds /"), "{}", map.error);
     let service = row_says(&t, "Service", Some(Reason::Invalid)).await;
     assert!(service.error.contains("99999999"), "{}", service.error);
     let secret = row_says(&t, "Secret", Some(Reason::Invalid)).await;
     assert!(secret.error.contains("colour"), "{}", secret.error);
     synced(&t, "ConfigMap").await;
     let message = t.release_says(V1, ConditionType::Ready, "False", "FailedToApplyObjects").await;
-    assert!(message.starts_with("2 of 3 objects not synced"), "{message}");
+    assert!(message.starts_with("3 of 4 objects not synced"), "{message}");
     t.stack_says("x", ConditionType::Stalled, "True", "FailedToApplyObjects").await;
 }
 

@@ -55,11 +55,11 @@ async fn what_others_made_of_ours_with_our_labels_is_not_pruned() {
 async fn no_class_and_no_template_is_pruned_while_somebody_uses_the_release() {
     let t = World::new("used").await;
     let repo = t.repo();
-    let cloud = "{{- if lookup \"v1\" \"Secret\" .Release.Namespace \"cloud\" }}";
+    let cloud = "{{- if lookup \"v1\" \"ConfigMap\" .Release.Namespace \"cloud\" }}";
     let passing = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: passing}\n---\n";
     repo.release(V1, &format!("{SETTINGS}\n{cloud}\n{CLASS}\n---\n{passing}{{{{- end }}}}\n"));
-    let secret = object("Secret", "cloud", &json!({}));
-    t.apply(&secret).await;
+    let cloud = object("ConfigMap", "cloud", &json!({}));
+    t.apply(&cloud).await;
     let _operator = t.operator(&[]);
     t.create_stack("x", &repo.url(), json!({})).await;
     t.ready("x", "v1").await;
@@ -69,7 +69,7 @@ async fn no_class_and_no_template_is_pruned_while_somebody_uses_the_release() {
     assert!(before.is_some());
 
     // Somebody rotates it by deleting it.
-    t.delete("v1", "Secret", "cloud").await;
+    t.delete("v1", "ConfigMap", "cloud").await;
     t.looked_again("x").await;
     t.gone("v1", "ConfigMap", "passing").await;
     t.release(V1, "to keep what is used", |release| {
@@ -82,7 +82,7 @@ async fn no_class_and_no_template_is_pruned_while_somebody_uses_the_release() {
     assert_eq!(uid().await, before);
     t.event("InUse", "does not render any more").await;
     // It comes back, and all is as it was.
-    t.apply(&secret).await;
+    t.apply(&cloud).await;
     t.looked_again("x").await;
     t.release(V1, "to have all again", |release| {
         let status = release.status.clone().unwrap_or_default();
@@ -91,7 +91,7 @@ async fn no_class_and_no_template_is_pruned_while_somebody_uses_the_release() {
     .await;
     assert_eq!(uid().await, before);
     // Nobody uses it any more.
-    t.delete("v1", "Secret", "cloud").await;
+    t.delete("v1", "ConfigMap", "cloud").await;
     t.delete(CLUSTER_API, "Cluster", "shop").await;
     t.gone(CLUSTER_API, "Cluster", "shop").await;
     t.looked_again("x").await;

@@ -11,9 +11,13 @@ use crate::harness::{Operator, Repo, SETTINGS, World, check, skipped, wait_for};
 
 const V1: &str = "docker-x-1-34-v1";
 
-/// A Role of the test's namespace for configmaps and its binding to a ServiceAccount.
 async fn allow_config_maps(t: &World, account: &str) {
-    let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}]);
+    allow(t, account, &["configmaps"]).await;
+}
+
+/// A Role of the test's namespace for these resources of the core group and its binding to a ServiceAccount.
+pub(crate) async fn allow(t: &World, account: &str, resources: &[&str]) {
+    let rules = json!([{"apiGroups": [""], "resources": resources, "verbs": ["*"]}]);
     let rbac = "rbac.authorization.k8s.io/v1";
     t.apply(&json!({"apiVersion": rbac, "kind": "Role", "metadata": {"name": account}, "rules": rules})).await;
     t.apply(&json!({
@@ -24,7 +28,7 @@ async fn allow_config_maps(t: &World, account: &str) {
     .await;
 }
 
-async fn service_account(t: &World, name: &str) {
+pub(crate) async fn service_account(t: &World, name: &str) {
     t.apply(&json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})).await;
 }
 

@@ -6,6 +6,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::harness::{CLASS, World, check, install_small_kind, wait_for};
+use crate::rights::{allow, service_account};
 
 const V1: &str = "docker-x-1-34-v1";
 const V2: &str = "docker-x-1-34-v2";
@@ -247,6 +248,54 @@ data:
     let message = t.release_says(v4, ConditionType::HelmChartTemplated, "False", "RenderFailed").await;
     assert!(message.contains("kube-system/first") && message.contains("serviceAccountName"), "{message}");
     t.release_ready("docker-x-1-34-v3").await;
+}
+
+#[tokio::test]
+async fn a_chart_looks_up_no_secret_of_others_by_the_operators_rights() {
+    let t = World::new("lookupsecret").await;
+    t.apply(&json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"}, "stringData": {"word": "swordfish"}}))
+        .await;
+    let own = r#"{{- $old := lookup "v1" "Secret" .Release.Namespace "own" }}
+apiVersion: v1
+kind: Secret
+metadata: {name: own}
+data:
+  token: {{ dig "data" "token" (randAlphaNum 20 | b64enc) $old }}
+"#;
+    let repo = t.repo();
+    repo.release(V1, own);
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    let token = t.there("v1", "Secret", "own").await["data"]["token"].clone();
+
+    // The next release takes over what the one before it made.
+    repo.release(V2, own);
+    t.look_again("x").await;
+    t.ready("x", "v2").await;
+    assert_eq!(t.there("v1", "Secret", "own").await["data"]["token"], token);
+
+    for (release, lookup) in [
+        ("docker-x-1-34-v3", "len (lookup \"v1\" \"Secret\" .Release.Namespace \"\").items"),
+        ("docker-x-1-34-v4", "(lookup \"v1\" \"Secret\" .Release.Namespace \"login\").data.word"),
+    ] {
+        let taken = format!(
+            "{own}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: taken}}\ndata: {{word: {{{{ {lookup} | quote }}}}}}\n"
+        );
+        repo.release(release, &taken);
+        t.look_again("x").await;
+        let message = t.release_says(release, ConditionType::HelmChartTemplated, "False", "RenderFailed").await;
+        assert!(message.contains("not of this cluster stack") && message.contains("serviceAccountName"), "{message}");
+        assert!(t.config_map("taken").await.is_none());
+    }
+    t.release_ready(V2).await;
+
+    // A ServiceAccount that may read it is enough.
+    service_account(&t, "reader").await;
+    allow(&t, "reader", &["configmaps", "secrets"]).await;
+    t.change_stack("x", json!({"spec": {"serviceAccountName": "reader"}})).await;
+    t.ready("x", "v4").await;
+    assert_eq!(t.in_config_map("taken", "/data/word").await, "c3dvcmRmaXNo");
 }
 
 #[tokio::test]

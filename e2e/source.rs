@@ -147,6 +147,37 @@ async fn credentials_come_from_the_secret_that_the_source_names() {
     assert!(!shown.contains("swordfish") && !operator.log().contains("swordfish"), "the password is shown");
 }
 
+#[tokio::test]
+async fn a_secret_is_shown_to_no_server_that_it_is_not_for() {
+    let t = World::new("secretfor").await;
+    let (_repo, server, url) = served(&t).await;
+    server.set(Mood::Wants("reader", "swordfish"));
+    let _operator = t.operator(&["--allow-source", server.host()]);
+    let data = json!({"username": "reader", "password": "swordfish"});
+    let named = |name: &str, of_type: &str, host: &str| {
+        let mut data = data.clone();
+        data["host"] = host.into();
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": of_type, "stringData": data})
+    };
+    t.apply(&named("elsewhere", "Opaque", "git.example.com")).await;
+    t.apply(&named("cluster", "cluster.x-k8s.io/secret", server.host())).await;
+    t.apply(&named("login", "Opaque", server.host())).await;
+    t.create_stack("x", &url, json!({})).await;
+    for (secret, part) in
+        [("elsewhere", "its key host names others"), ("cluster", "is of type cluster.x-k8s.io/secret")]
+    {
+        t.change_stack("x", json!({"spec": {"source": {"git": {"secretRef": {"name": secret}}}}})).await;
+        t.stack("x", part, |stack| {
+            let conditions = &stack.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+            let ready = condition::find(conditions, ConditionType::Ready);
+            check(ready.is_some_and(|c| c.reason == "SecretInvalid" && c.message.contains(part)), conditions)
+        })
+        .await;
+    }
+    t.change_stack("x", json!({"spec": {"source": {"git": {"secretRef": {"name": "login"}}}}})).await;
+    t.ready("x", "v1").await;
+}
+
 /// Waits until the ClusterStack says that the source is not trusted, with `why`.
 async fn source_refused(t: &World, why: &str) {
     t.stack("x", why, |stack| {

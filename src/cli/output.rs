@@ -11,6 +11,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
+use crate::core::direction::turns;
 use crate::core::yaml;
 
 /// Forms for machines.
@@ -38,11 +39,6 @@ pub fn visible(text: &str) -> String {
 /// The same on one line, without space that is nothing but room.
 pub fn one_line(text: &str) -> String {
     visible(text).split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// Unicode's marks, embeddings, overrides and isolates of a direction.
-fn turns(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Lines in columns, two spaces apart, as wide as they are shown.

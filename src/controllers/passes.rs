@@ -51,12 +51,13 @@ pub(super) async fn timed_release(release: Arc<ClusterStackRelease>, ctx: Arc<Co
     if let Seat::Free(next) = ctx.seat_of_pass(&release) {
         return Ok(next);
     }
-    let Some(_turn) = ctx.lines.releases.next().await else { return Ok(Action::await_change()) };
+    let of = ObjectRef::from_obj(&*release).to_string();
+    let Some(turn) = ctx.lines.turn(&ctx.lines.releases, of).await else { return Ok(Action::await_change()) };
     // It may have changed while it waited.
     let Some(release) = ctx.stack_releases.get(&ObjectRef::from_obj(&*release)) else {
         return Ok(Action::await_change());
     };
-    seated(&ctx, &release, |role| {
+    let pass = seated(&ctx, &release, |role| {
         let (release, ctx) = (Arc::clone(&release), Arc::clone(&ctx));
         let pass = async move {
             match role {
@@ -66,8 +67,8 @@ pub(super) async fn timed_release(release: Arc<ClusterStackRelease>, ctx: Arc<Co
             }
         };
         Box::pin(pass)
-    })
-    .await
+    });
+    turn.within(pass).await
 }
 
 pub(super) async fn timed_source(source: Arc<ClusterStackSource>, ctx: Arc<Context>) -> Result<Action, Error> {

@@ -5,6 +5,7 @@ use kube::Client;
 use super::{Context, Error};
 use crate::api::condition::Reason;
 use crate::api::{ClusterStackSpec, GROUP, INFRASTRUCTURE_GROUP};
+use crate::core::identity;
 use crate::core::manifest::Manifest;
 use crate::core::plan::Desired;
 use crate::io::kinds::Kind;
@@ -47,6 +48,10 @@ pub(super) fn desired(
     let in_namespace = |manifest: Manifest| {
         if manifest.key.namespace.is_empty() { manifest.in_namespace(namespace) } else { manifest }
     };
+    if let Err(problem) = identity::path_segment(&manifest.key.name) {
+        let obstacle = (Reason::Invalid, format!("metadata.name {problem}: give it another name"));
+        return of(in_namespace(manifest), Some(obstacle));
+    }
     let kind = match kind {
         Ok(Some(kind)) => kind,
         Ok(None) => {
@@ -131,6 +136,16 @@ mod tests {
         ] {
             let desired = desired(manifest, served, "shop", (only, true));
             assert_eq!(desired.manifest.key.namespace, expected_ns, "{name}");
+            assert_eq!(desired.obstacle.map(|(reason, _)| reason), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_a_path_is_invalid_and_not_looked_for() {
+        for (name, expected) in [("a/b", Some(Reason::Invalid)), ("..", Some(Reason::Invalid)), ("system:node", None)] {
+            let object = json!({"apiVersion": "v1", "kind": "Thing", "metadata": {"name": name}});
+            let manifest = Manifest::from_value(object).unwrap();
+            let desired = desired(manifest, Ok(Some(&kind(true))), "shop", (None, true));
             assert_eq!(desired.obstacle.map(|(reason, _)| reason), expected, "{name}");
         }
     }

@@ -3,7 +3,10 @@
 //! A pass begins for all that is due (see [`super::controller`]) and waits here. An object is in the line once: what comes back
 //! goes to its end, so that nobody waits for ever while others are passed over and over.
 
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -23,10 +26,21 @@ pub struct Lines {
     pub(super) addons: Turns,
     /// Of ClusterAddons whose workload cluster did not answer well last time: they wait for each other alone.
     pub(super) doubtful_addons: Turns,
+    /// Of those whose charts take long to render.
+    slow: Arc<Slow>,
 }
 
 /// How many passes at once wait for workload clusters that did not answer well last time.
 const DOUBTFUL: u16 = 4;
+
+/// How many passes at once wait for renderings that take long.
+const SLOW: u16 = 4;
+
+/// How long a rendering may take before its pass goes over to those that take long.
+const QUICK: Duration = Duration::from_secs(5);
+
+/// Objects at most of which it is remembered that their charts take long.
+const REMEMBERED: usize = 4096;
 
 impl Lines {
     /// Lines with as many passes at once as the settings say, which end with `intake`.
@@ -38,7 +52,17 @@ impl Lines {
             sources: line(live.source_concurrency),
             addons: line(live.addon_concurrency),
             doubtful_addons: line(DOUBTFUL),
+            slow: Arc::new(Slow { line: line(SLOW), known: Mutex::default() }),
         }
+    }
+
+    /// Waits for the turn of an object in `line`, or among those whose charts take long if its own did; `None` where nothing new is
+    /// taken in any more.
+    pub(super) async fn turn(&self, line: &Turns, of: String) -> Option<Turn> {
+        let is_slow = self.slow.known().contains(&of);
+        let held = if is_slow { self.slow.line.next().await? } else { line.next().await? };
+        let (slow, took_long) = (Arc::clone(&self.slow), AtomicBool::new(false));
+        Some(Turn { slow, of, is_quick: AtomicBool::new(!is_slow), took_long, held: Mutex::new(Some(held)) })
     }
 
     /// Whether a ClusterStack and a release that are due would not wait.
@@ -54,6 +78,90 @@ impl Lines {
         self.sources.resize(live.source_concurrency);
         self.addons.resize(live.addon_concurrency);
     }
+}
+
+/// Those whose charts take long: so many of one user, and renderings that never end, would leave no turn to others.
+#[derive(Debug)]
+struct Slow {
+    line: Turns,
+    known: Mutex<HashSet<String>>,
+}
+
+impl Slow {
+    fn known(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, of: &str) {
+        let mut known = self.known();
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(of.to_owned());
+    }
+}
+
+tokio::task_local! {
+    /// The turn of the pass that runs.
+    static TURN: Turn;
+}
+
+/// The turn of a pass.
+#[derive(Debug)]
+pub(super) struct Turn {
+    slow: Arc<Slow>,
+    /// Whose it is.
+    of: String,
+    /// Whether it is in the line of its controller.
+    is_quick: AtomicBool,
+    took_long: AtomicBool,
+    held: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+impl Turn {
+    /// The pass whose turn it is.
+    pub(super) async fn within<F: Future>(self, pass: F) -> F::Output {
+        TURN.scope(self, pass).await
+    }
+
+    fn hold(&self, held: Option<OwnedSemaphorePermit>) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = held;
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !self.is_quick.load(Ordering::Relaxed) && !self.took_long.load(Ordering::Relaxed) {
+            self.slow.known().remove(&self.of);
+        }
+    }
+}
+
+/// Does what may take long, a rendering, in the turn of the pass that it is of. Where it takes too long for the line of its controller
+/// it is ended, and done again when there is a turn among those that take long.
+pub(super) async fn in_turn<F: Future>(work: impl Fn() -> F) -> F::Output {
+    let is_quick = TURN.try_with(|turn| turn.is_quick.load(Ordering::Relaxed)).unwrap_or_default();
+    if is_quick {
+        if let Ok(done) = tokio::time::timeout(QUICK, work()).await {
+            return done;
+        }
+        let line = TURN.with(|turn| {
+            turn.slow.note(&turn.of);
+            turn.is_quick.store(false, Ordering::Relaxed);
+            turn.hold(None);
+            turn.slow.line.clone()
+        });
+        // Where nothing new is taken in any more, this is no more than is under way.
+        let held = line.next().await;
+        TURN.with(|turn| turn.hold(held));
+    }
+    let begun = tokio::time::Instant::now();
+    let done = work().await;
+    if begun.elapsed() > QUICK {
+        // Outside of a pass nobody asks.
+        let _ = TURN.try_with(|turn| turn.took_long.store(true, Ordering::Relaxed));
+    }
+    done
 }
 
 /// The line of one controller.
@@ -124,6 +232,55 @@ mod tests {
         drop(third);
         let only = free().await;
         assert!(only.is_some() && free().await.is_none());
+    }
+
+    fn lines() -> Lines {
+        let intake = CancellationToken::new();
+        let line = |at_once| Turns::new(at_once, intake.clone());
+        let slow = Arc::new(Slow { line: line(SLOW), known: Mutex::default() });
+        Lines { stacks: line(1), releases: line(2), sources: line(1), addons: line(1), doubtful_addons: line(1), slow }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_takes_long_leaves_its_turn_to_others() {
+        let lines = Arc::new(lines());
+        let render = async |of: &str, seconds: u64| {
+            let turn = lines.turn(&lines.releases, of.to_owned()).await.unwrap();
+            let work = || async move { tokio::time::sleep(Duration::from_secs(seconds)).await };
+            turn.within(in_turn(work)).await;
+        };
+        let slow = futures::future::join_all((0..40).map(|at| {
+            let render = &render;
+            async move { render(&format!("slow-{at}"), 60).await }
+        }));
+        let begun = tokio::time::Instant::now();
+        let others = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            render("quick", 1).await;
+            let first = begun.elapsed();
+            // Now that all are known, none of them is in the way.
+            tokio::time::sleep(Duration::from_mins(1)).await;
+            let before = begun.elapsed();
+            render("quick", 1).await;
+            (first, begun.elapsed().saturating_sub(before))
+        };
+        let ((), (first, then)) = tokio::join!(async { drop(slow.await) }, others);
+        assert!(first <= QUICK * 21, "{first:?}");
+        assert_eq!(then, Duration::from_secs(1));
+        assert!(lines.releases.has_room());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_quick_again_comes_back() {
+        let lines = lines();
+        lines.slow.note("a");
+        for (of, seconds, is_known) in [("a", 60, true), ("a", 1, false)] {
+            let turn = lines.turn(&lines.releases, of.to_owned()).await.unwrap();
+            assert!(lines.releases.has_room());
+            let work = || async move { tokio::time::sleep(Duration::from_secs(seconds)).await };
+            turn.within(in_turn(work)).await;
+            assert_eq!(lines.slow.known().contains(of), is_known, "{seconds}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -80,6 +80,8 @@ pub enum UpgradeError {
 pub struct Planner<'a> {
     /// Reads the management cluster, and tries what is to be applied there.
     pub client: Client,
+    /// Whether that client has the operator's rights, which may reach further than those of who wants the plan.
+    pub is_operator: bool,
     /// The kinds that it serves.
     pub kinds: &'a Kinds,
     /// Fetches and renders releases.

@@ -214,6 +214,7 @@ async fn ensure(
     tried.insert(place, Instant::now());
     let planner = Planner {
         client: ctx.clients.own(),
+        is_operator: true,
         kinds: &ctx.kinds,
         releases: &ctx.releases,
         workloads: &ctx.workloads,

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use crate::core::chart::Secrets;
+use crate::core::identity::{self, Problem};
 
 /// Identity of an object: two kinds with one name are two objects; the version is not part of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -67,6 +68,16 @@ pub enum ManifestError {
         /// What is known of the object.
         what: String,
     },
+    /// A field that every object has holds what no API server takes there, or what no status has room for.
+    #[error("a rendered object's {field} {problem}: {what}")]
+    Malformed {
+        /// The field.
+        field: &'static str,
+        /// What is wrong with it.
+        problem: Problem,
+        /// What is known of the object.
+        what: String,
+    },
     /// Two documents are the same object.
     #[error("{0} is rendered twice: give one of them another name")]
     Duplicate(ObjectKey),
@@ -85,14 +96,25 @@ impl Manifest {
                 .map(ToOwned::to_owned)
                 .ok_or_else(|| ManifestError::Missing { field, what: describe(&object) })
         };
+        let sound = |field: &'static str, problem: Result<(), Problem>| {
+            problem.map_err(|problem| ManifestError::Malformed { field, problem, what: describe(&object) })
+        };
         let api_version = text("apiVersion", map.get("apiVersion"))?;
+        sound("apiVersion", identity::api_version(&api_version))?;
         let kind = text("kind", map.get("kind"))?;
+        sound("kind", identity::kind(&kind))?;
         let metadata = map.get("metadata");
         let name = text("metadata.name", metadata.and_then(|m| m.get("name")))?;
+        sound("metadata.name", identity::name(&name))?;
         let namespace = match metadata.and_then(|m| m.get("namespace")) {
+            None | Some(Value::Null) => String::new(),
             Some(Value::String(namespace)) => namespace.clone(),
-            _ => String::new(),
+            Some(_) => {
+                sound("metadata.namespace", Err(Problem::NoText))?;
+                String::new()
+            }
         };
+        sound("metadata.namespace", identity::namespace(&namespace))?;
         let (group, version) = split_api_version(&api_version);
         let key = ObjectKey { group: group.to_owned(), kind, namespace, name };
         Ok(Self { key, version: version.to_owned(), object, hidden: Arc::default() })
@@ -202,8 +224,14 @@ fn type_name(value: &Value) -> &'static str {
     }
 }
 
+/// Characters of a field that an error shows.
+const SHOWN: usize = 80;
+
 fn describe(object: &Value) -> String {
-    let of = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or("?").to_owned();
+    let of = |value: Option<&Value>| -> String {
+        let text = value.and_then(Value::as_str).unwrap_or("?");
+        text.chars().take(SHOWN).flat_map(char::escape_debug).collect()
+    };
     format!(
         "apiVersion {}, kind {}, name {}",
         of(object.get("apiVersion")),
@@ -338,6 +366,20 @@ mod tests {
             (json!({"kind": "ConfigMap"}), "no apiVersion"),
             (json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}}), "no metadata.name"),
             (json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": 7}}), "no metadata.name"),
+            (
+                json!({"apiVersion": "a.b/v1/pods?watch=true&x=0", "kind": "Pod", "metadata": {"name": "x"}}),
+                "apiVersion is no group and version",
+            ),
+            (json!({"apiVersion": "v1", "kind": "Pod/x", "metadata": {"name": "x"}}), "kind is no kind"),
+            (json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x".repeat(254)}}), "has more than 253"),
+            (
+                json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "namespace": 5}}),
+                "namespace is no text",
+            ),
+            (
+                json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "namespace": "a/../b"}}),
+                "namespace is no DNS label",
+            ),
         ] {
             assert!(Manifest::from_value(document).unwrap_err().to_string().contains(part));
         }

@@ -87,14 +87,7 @@ pub(super) async fn send_one(client: &Client, object: Send<'_>) -> Outcome {
             message: "somebody else made or took it meanwhile; whose it is is looked at before it is applied"
                 .to_owned(),
         },
-        Unsent::Refused(error) => {
-            let refused = refusal(&error);
-            // Who refuses may quote what was sent.
-            let mut own = Secrets::default();
-            own.add_object(&object.manifest.object);
-            let message = object.manifest.hidden.hide(&own.hide(&refused.message));
-            Refusal { message, ..refused }
-        }
+        Unsent::Refused(error) => refusal_of(object.manifest, &error),
     });
     if let Err(refusal) = &result {
         Span::current().record("otel.status_code", "ERROR").record("otel.status_description", &refusal.message);
@@ -217,6 +210,17 @@ async fn apply(
     let mut wanted = manifest.object.clone();
     wanted["metadata"]["resourceVersion"] = version.into();
     api.patch(&name, &params, &Patch::Apply(&wanted)).await
+}
+
+/// Sorts an error of the API server to an object that was sent, without what nobody may read: who refuses may quote it.
+pub fn refusal_of(manifest: &Manifest, error: &kube::Error) -> Refusal {
+    let refused = refusal(error);
+    let mut own = Secrets::default();
+    own.add_object(&manifest.object);
+    let ObjectKey { group, kind, namespace, name } = &manifest.key;
+    let known = [group.as_str(), kind, namespace, name];
+    let message = manifest.hidden.hide_answer(&own.hide_answer(&refused.message, &known), &known);
+    Refusal { message, ..refused }
 }
 
 /// Sorts an error of the API server.

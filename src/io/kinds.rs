@@ -13,6 +13,7 @@ use kube::core::response::Status;
 use kube::{Api, Client};
 use serde_json::Value;
 
+use crate::core::identity;
 use crate::core::manifest::{join_api_version, split_api_version};
 
 /// How long a kind that was not there is taken as not there; a CustomResourceDefinition ends it earlier.
@@ -20,6 +21,9 @@ const ABSENT: Duration = Duration::from_mins(1);
 
 /// How long a refusal is remembered: rights that are given count after that.
 const DENIED: Duration = Duration::from_secs(30);
+
+/// How long the list of a group and version may take.
+const ANSWER: Duration = Duration::from_secs(30);
 
 /// Refusals remembered at most.
 const MAX_DENIED: usize = 10_000;
@@ -81,11 +85,14 @@ impl Kinds {
         denied.get(&denied_key(who, kind, namespace)).is_some_and(|since| since.elapsed() < DENIED)
     }
 
-    /// The kind, `None` if the API server does not serve it.
+    /// The kind, `None` if the API server does not serve it. What can be no group, version or kind is not asked for.
     ///
     /// # Errors
     /// What the API server said, if it could not be asked.
     pub async fn get(&self, client: &Client, api_version: &str, kind: &str) -> Result<Option<Kind>, kube::Error> {
+        if identity::api_version(api_version).is_err() || identity::kind(kind).is_err() {
+            return Ok(None);
+        }
         if let Some((kinds, read)) = self.lock().get(api_version) {
             match kinds.get(kind) {
                 Some(kind) => return Ok(Some(kind.clone())),
@@ -297,9 +304,16 @@ async fn with_kinds_of(client: &Client, version: String, all: &mut BTreeSet<Stri
 
 /// What a group and version has, `None` if it is not served.
 async fn resources(client: &Client, api_version: &str) -> Result<Option<APIResourceList>, kube::Error> {
-    let list = match split_api_version(api_version) {
-        ("", version) => client.list_core_api_resources(version).await,
-        _ => client.list_api_group_resources(api_version).await,
+    let list = async {
+        match split_api_version(api_version) {
+            ("", version) => client.list_core_api_resources(version).await,
+            _ => client.list_api_group_resources(api_version).await,
+        }
+    };
+    // An API server beside the real one (`APIService`) may send its list for ever.
+    let Ok(list) = tokio::time::timeout(ANSWER, list).await else {
+        let late = format!("the list of what {api_version} holds did not come within {} s", ANSWER.as_secs());
+        return Err(kube::Error::Service(late.into()));
     };
     match list {
         Ok(list) => Ok(Some(list)),

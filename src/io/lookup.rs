@@ -7,7 +7,11 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 
 use crate::api::condition::Reason;
+use crate::api::{OWNER_KIND_LABEL, OWNER_NAME_LABEL, OWNER_NAMESPACE_LABEL};
 use crate::core::chart::Lookup;
+use crate::core::identity::{self, Problem};
+use crate::core::manifest::{self, label_value};
+use crate::core::name::ReleaseName;
 use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
 use crate::io::apply::refusal;
@@ -31,6 +35,9 @@ pub struct Reader<'a> {
     pub kinds: &'a Kinds,
     /// The only namespace that is read; `None` leaves the judgement to the API server.
     pub only_namespace: Option<String>,
+    /// The release whose cluster stack has made what Secrets are read, where the rights are the operator's and not those of who
+    /// brought the chart; `None` leaves the judgement to the API server.
+    pub secrets_of: Option<ReleaseName>,
 }
 
 impl Reader<'_> {
@@ -78,6 +85,9 @@ impl Reader<'_> {
             };
             Trouble::new(class, Reason::RenderFailed, format!("{what}: {}", refused.message))
         };
+        identity_of(lookup).map_err(|problem| {
+            Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, format!("{what}, whose {problem}"))
+        })?;
         let kind = self.kinds.get(&self.client, api_version, kind_name).await.map_err(|error| failed(&error))?;
         let Some(kind) = kind else {
             return Err(waiting(format!("{what}, and no such kind is served: install its CustomResourceDefinition")));
@@ -87,6 +97,17 @@ impl Reader<'_> {
             let only = self.only_namespace.as_deref().unwrap_or_default();
             let message = format!("{what}, but only namespace {only} is read: set spec.serviceAccountName");
             return Err(waiting(message));
+        }
+        let guarded =
+            self.secrets_of.as_ref().filter(|_| (api_version.as_str(), kind_name.as_str()) == ("v1", "Secret"));
+        let foreign = || {
+            let message = format!(
+                "{what}, which is not of this cluster stack: set spec.serviceAccountName to a ServiceAccount that may read it"
+            );
+            waiting(message)
+        };
+        if guarded.is_some() && name.is_empty() {
+            return Err(foreign());
         }
         let api = api(&self.client, &kind, namespace);
         if name.is_empty() {
@@ -109,8 +130,32 @@ impl Reader<'_> {
         }
         let object = api.get_opt(&segment(name)).await.map_err(|error| failed(&error))?;
         let object = object.map(|object| plain(&object, &kind)).filter(|object| !is_seed(object));
+        if let (Some(release), Some(object)) = (guarded, &object)
+            && !is_of_stack(object, release)
+        {
+            return Err(foreign());
+        }
         Ok(object.unwrap_or_else(|| json!({})))
     }
+}
+
+/// Whether a release of the same cluster stack applied an object.
+fn is_of_stack(object: &Value, release: &ReleaseName) -> bool {
+    let label = |key: &str| manifest::label(object, key).unwrap_or_default();
+    let name = label(OWNER_NAME_LABEL);
+    label(OWNER_KIND_LABEL) == "ClusterStackRelease"
+        && Some(label(OWNER_NAMESPACE_LABEL)) == object.pointer("/metadata/namespace").and_then(Value::as_str)
+        && (name == label_value(&release.object_name())
+            || ReleaseName::of_stack(name, &release.provider, &release.stack).is_some())
+}
+
+/// What can be looked up: the rest would be a path of its own.
+fn identity_of(Lookup { api_version, kind, namespace, name }: &Lookup) -> Result<(), String> {
+    let named = |field: &str, checked: Result<(), Problem>| checked.map_err(|problem| format!("{field} {problem}"));
+    named("apiVersion", identity::api_version(api_version))?;
+    named("kind", identity::kind(kind))?;
+    named("namespace", identity::namespace(namespace))?;
+    named("name", identity::name(name).and_then(|()| identity::path_segment(name)))
 }
 
 /// Nobody looks up what random functions draw from.
@@ -125,5 +170,47 @@ fn place(namespace: &str, name: &str) -> String {
         (namespace, "") => format!("in namespace {namespace}"),
         ("", name) => name.to_owned(),
         (namespace, name) => format!("{namespace}/{name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_of_the_cluster_stack_whose_releases_applied_it() {
+        let release: ReleaseName = "docker-x-1-34-v2".parse().unwrap();
+        for (kind, namespace, owner, expected) in [
+            ("ClusterStackRelease", "shop", "docker-x-1-34-v2", true),
+            ("ClusterStackRelease", "shop", "docker-x-1-33-v1", true),
+            ("ClusterStackRelease", "shop", "docker-y-1-34-v2", false),
+            ("ClusterStackRelease", "bank", "docker-x-1-34-v2", false),
+            ("ClusterAddon", "shop", "docker-x-1-34-v2", false),
+            ("", "", "", false),
+        ] {
+            let labels = json!({OWNER_KIND_LABEL: kind, OWNER_NAMESPACE_LABEL: namespace, OWNER_NAME_LABEL: owner});
+            let secret = json!({"kind": "Secret", "metadata": {"name": "x", "namespace": "shop", "labels": labels}});
+            assert_eq!(is_of_stack(&secret, &release), expected, "{kind} {namespace}/{owner}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_no_object_is_not_looked_up() {
+        let lookup = |api_version: &str, namespace: &str, name: &str| Lookup {
+            api_version: api_version.into(),
+            kind: "ConfigMap".into(),
+            namespace: namespace.into(),
+            name: name.into(),
+        };
+        for (lookup, expected) in [
+            (lookup("v1", "shop", "a"), None),
+            (lookup("v1", "", ""), None),
+            (lookup("v1/configmaps?watch=true&x=0", "shop", "a"), Some("apiVersion")),
+            (lookup("v1", "a/b", "a"), Some("namespace")),
+            (lookup("v1", "shop", "../../secrets"), Some("name")),
+        ] {
+            let problem = identity_of(&lookup).err();
+            assert_eq!(problem.as_deref().and_then(|problem| problem.split(' ').next()), expected);
+        }
     }
 }

@@ -17,6 +17,7 @@ pub mod inputs;
 pub mod install;
 pub mod kinds;
 pub mod leases;
+mod log_lines;
 pub mod lookup;
 pub mod members;
 pub mod observe;

@@ -1,12 +1,13 @@
 //! Servers without TLS: of metrics, probes, the receiver and the web page.
 //!
-//! Guarantees: who sends no request, or sends it slowly, is not waited for; connections are bounded, and one too many is
-//! closed at once; at the end what is under way is finished, for a second.
+//! Guarantees: who sends no request, sends it slowly or does not read the answer is not waited for; connections are bounded, also
+//! those of one peer, and one too many is closed at once; at the end what is under way is finished, for a second.
 
+use std::collections::HashMap;
 use std::future::{Ready, ready};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::middleware::AddExtension;
@@ -14,6 +15,7 @@ use axum::{Extension, Router};
 use axum_server::Handle;
 use axum_server::accept::Accept;
 use hyper_util::rt::TokioTimer;
+use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::Layer;
@@ -22,7 +24,9 @@ use super::opening::InTime;
 
 /// Connections of each address at once.
 const CONNECTIONS: usize = 512;
-/// How long a request's head is waited for, also that of the next one on a connection.
+/// Of those, connections of one peer: the rest is for others, as the kubelet's probes.
+const PER_PEER: usize = 384;
+/// How long a request's head is waited for, also that of the next one on a connection, and that something of an answer is read.
 const HEAD: Duration = Duration::from_mins(1);
 /// How long answers may go on at the end.
 const ANSWERING: Duration = Duration::from_secs(1);
@@ -57,30 +61,66 @@ fn serve_for(address: SocketAddr, routes: Router, cancel: CancellationToken, hea
 
 /// Places for connections.
 #[derive(Clone, Debug)]
-pub(super) struct Places(Arc<Semaphore>);
+pub(super) struct Places {
+    free: Arc<Semaphore>,
+    taken: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
 
 impl Places {
     /// As many as there are for an address.
     pub(super) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(CONNECTIONS)))
+        Self { free: Arc::new(Semaphore::new(CONNECTIONS)), taken: Arc::default() }
+    }
+
+    /// A place for a peer; `None` where there is none.
+    fn take(&self, peer: IpAddr) -> Option<Place> {
+        let held = Arc::clone(&self.free).try_acquire_owned().ok()?;
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_peer = taken.entry(peer).or_default();
+        if *of_peer >= PER_PEER {
+            return None;
+        }
+        *of_peer += 1;
+        Some(Place { _held: Arc::new(Held { _place: held, peer, taken: Arc::clone(&self.taken) }) })
     }
 }
 
 /// A place, which is given back with the last part of its connection.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
-    _held: Arc<OwnedSemaphorePermit>,
+    _held: Arc<Held>,
 }
 
-impl<I, S> Accept<I, S> for Places {
-    type Stream = I;
-    type Service = AddExtension<S, Place>;
-    type Future = Ready<io::Result<(I, Self::Service)>>;
+#[derive(Debug)]
+struct Held {
+    _place: OwnedSemaphorePermit,
+    peer: IpAddr,
+    taken: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
 
-    fn accept(&self, stream: I, service: S) -> Self::Future {
-        let place = Arc::clone(&self.0).try_acquire_owned();
-        let taken = place.map(|held| (stream, Extension(Place { _held: Arc::new(held) }).layer(service)));
-        ready(taken.map_err(|_| io::Error::other("too many connections")))
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(of_peer) = taken.get_mut(&self.peer) {
+            *of_peer -= 1;
+            if *of_peer == 0 {
+                taken.remove(&self.peer);
+            }
+        }
+    }
+}
+
+impl<S> Accept<TcpStream, S> for Places {
+    type Stream = TcpStream;
+    type Service = AddExtension<S, Place>;
+    type Future = Ready<io::Result<(TcpStream, Self::Service)>>;
+
+    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
+        let accepted = stream.peer_addr().and_then(|peer| {
+            let place = self.take(peer.ip().to_canonical());
+            place.ok_or_else(|| io::Error::other("too many connections"))
+        });
+        ready(accepted.map(|place| (stream, Extension(place).layer(service))))
     }
 }
 
@@ -88,7 +128,6 @@ impl<I, S> Accept<I, S> for Places {
 mod tests {
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpStream;
 
     use super::*;
 
@@ -113,6 +152,35 @@ mod tests {
             assert!(ended.is_ok(), "{sent:?} is waited for");
         }
         end.cancel();
+    }
+
+    #[tokio::test]
+    async fn who_does_not_read_is_not_waited_for() {
+        let end = CancellationToken::new();
+        let routes = Router::new().route("/", get(|| async { "x".repeat(64 << 20) }));
+        let within = Duration::from_millis(200);
+        let address = serve_for("127.0.0.1:0".parse().unwrap(), routes, end.clone(), within).unwrap();
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        tokio::time::sleep(within * 5).await;
+        let mut answer = Vec::new();
+        let ended = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut answer)).await;
+        assert!(ended.is_ok() && answer.len() < 64 << 20, "{} bytes came", answer.len());
+        end.cancel();
+    }
+
+    #[test]
+    fn one_peer_leaves_places_to_others() {
+        let places = Places::new();
+        let peer = |last: u8| IpAddr::from([10, 0, 0, last]);
+        let mut held: Vec<Place> = (0..PER_PEER).map(|_| places.take(peer(1)).unwrap()).collect();
+        assert!(places.take(peer(1)).is_none());
+        let others: Vec<Place> = (PER_PEER..CONNECTIONS).map(|_| places.take(peer(2)).unwrap()).collect();
+        assert!(places.take(peer(3)).is_none());
+        held.pop();
+        assert!(places.take(peer(3)).is_some());
+        drop((held, others));
+        assert!(places.taken.lock().unwrap().is_empty());
     }
 
     #[tokio::test]

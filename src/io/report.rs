@@ -71,10 +71,23 @@ where
                 }
                 version = now.resource_version();
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                if let Some(why) = is_unwritable(&error) {
+                    // Whoever waits for it would wait for ever, and never know.
+                    internal_error(client, object, &format!("its status can't be written: {why}")).await?;
+                }
+                return Err(error);
+            }
         }
     }
     Ok(false)
+}
+
+/// Why a status will be refused however often it is sent: it is not what its definition takes, or too large (etcd takes 1.5 MiB).
+fn is_unwritable(error: &kube::Error) -> Option<&str> {
+    let kube::Error::Api(status) = error else { return None };
+    let is_too_large = status.message.contains("request is too large") || status.message.contains("Too long");
+    (matches!(status.code, 413 | 422) || is_too_large).then_some(&status.message)
 }
 
 /// Says that a fault of the operator ended a pass over an object: in its condition `Ready`, and nothing else.
@@ -128,6 +141,48 @@ fn status_of<K: Serialize>(object: &K) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_status_that_can_not_be_written_says_so_in_ready() {
+        use std::sync::{Arc, Mutex};
+
+        use http::{Request, Response};
+        use kube::client::Body;
+
+        for (code, message, is_told) in [
+            (422, "status.resources[0].name: Too long", true),
+            (413, "too large", true),
+            (500, "etcdserver: request is too large", true),
+            (500, "etcdserver: leader changed", false),
+            (403, "no", false),
+        ] {
+            let sent = Arc::new(Mutex::new(Vec::new()));
+            let seen = Arc::clone(&sent);
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let seen = Arc::clone(&seen);
+                async move {
+                    let body = request.into_body().collect_bytes().await.unwrap();
+                    let patch: Value = serde_json::from_slice(&body).unwrap();
+                    let is_first = seen.lock().unwrap().is_empty();
+                    seen.lock().unwrap().push(patch);
+                    let refused =
+                        json!({"kind": "Status", "status": "Failure", "message": message, "reason": "x", "code": code});
+                    let taken = json!({"apiVersion": "clusterstack.x-k8s.io/v1alpha1", "kind": "ClusterStackRelease", "metadata": {"name": "a"}, "spec": {}});
+                    let (code, answer) = if is_first { (code, refused) } else { (200, taken) };
+                    let answer = Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
+                    Ok::<_, std::convert::Infallible>(answer.unwrap())
+                }
+            });
+            let client = Client::new(service, "shop");
+            let release: crate::api::ClusterStackRelease =
+                serde_json::from_value(json!({"metadata": {"name": "a", "namespace": "shop"}, "spec": {}})).unwrap();
+            let new = crate::api::cluster_stack_release::ClusterStackReleaseStatus::default();
+            status(&client, &release, None, &new).await.unwrap_err();
+            let sent = sent.lock().unwrap();
+            let told = sent.get(1).map(|patch| patch["status"]["conditions"][0]["message"].to_string());
+            assert_eq!(told.is_some_and(|told| told.contains(message)), is_told, "{code} {message}");
+        }
+    }
 
     #[test]
     fn conditions_of_others_are_no_difference() {

@@ -16,11 +16,13 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use tracing_subscriber::filter::{FilterExt, filter_fn};
+use tracing::Metadata;
+use tracing_subscriber::filter::{FilterExt, LevelFilter, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, reload};
 
+use super::log_lines::Lines;
 use crate::core::build_info::BUILD;
 use crate::io::image::meter::BuildMetrics;
 use crate::io::source::meter::SourceMetrics;
@@ -30,19 +32,19 @@ use crate::settings::{LogFormat, LogLevel};
 /// Changes how much is logged; nothing where `RUST_LOG` says it.
 static RELOAD: OnceLock<reload::Handle<EnvFilter, tracing_subscriber::Registry>> = OnceLock::new();
 
-/// Starts logging to standard error, and sending `traces`. `RUST_LOG` overrides the level.
+/// Starts logging to standard error, and sending `traces`. `RUST_LOG` overrides the level, but for events of libraries that
+/// may quote a Secret.
 pub fn log(level: LogLevel, format: LogFormat, traces: Option<&Traces>) {
     let of_environment = EnvFilter::try_from_default_env().ok();
     let is_fixed = of_environment.is_some();
     let (filter, handle) = reload::Layer::new(of_environment.unwrap_or_else(|| filter(level)));
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let colour = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let lines = tracing_subscriber::fmt::layer();
     let lines = match format {
-        LogFormat::Json => lines.json().boxed(),
-        LogFormat::Text => lines.with_ansi(colour).boxed(),
+        LogFormat::Json => lines.with_writer(std::io::stderr).json().boxed(),
+        LogFormat::Text => lines.with_writer(Lines { colour }).with_ansi(colour).boxed(),
     };
-    #[expect(clippy::redundant_closure_for_method_calls, reason = "the method itself is of one lifetime")]
-    let lines = lines.with_filter(filter.and(filter_fn(|metadata| metadata.is_event())));
+    let lines = lines.with_filter(filter.and(filter_fn(|metadata| metadata.is_event() && !may_quote(metadata))));
     let spans = traces.map(Traces::layer);
     // A second start in one process (tests) keeps the first logger.
     let begun = tracing_subscriber::registry().with(lines).with(spans).try_init();
@@ -72,6 +74,25 @@ fn filter(level: LogLevel) -> EnvFilter {
         "{level},hyper=warn,hyper_util=warn,rustls=warn,tower=warn,kube_client=warn,kube_client::client=error,\
          kube_client::client::builder=off,kube_runtime=warn,h2=warn"
     ))
+}
+
+/// Whether an event of a library may hold what it sent or was sent, whatever `RUST_LOG` asks for.
+fn may_quote(metadata: &Metadata<'_>) -> bool {
+    let most = |target: &str| match target {
+        "kube_client::client::builder" => Some(LevelFilter::OFF),
+        "kube_client::client" => Some(LevelFilter::ERROR),
+        "kube_client" => Some(LevelFilter::WARN),
+        "h2" | "hyper" | "hyper_util" | "reqwest" => Some(LevelFilter::DEBUG),
+        _ => None,
+    };
+    let mut target = metadata.target();
+    loop {
+        if let Some(most) = most(target) {
+            return *metadata.level() > most;
+        }
+        let Some((parent, _)) = target.rsplit_once("::") else { return false };
+        target = parent;
+    }
 }
 
 /// Logs where a panic was. Its words are left out: they may quote anything.

@@ -304,7 +304,7 @@ impl Work<'_> {
         };
         let Err(error) = created else { return Ok(()) };
         let exists = matches!(&error, kube::Error::Api(status) if status.reason == "AlreadyExists");
-        let Refusal { reason, message } = apply::refusal(&error);
+        let Refusal { reason, message } = apply::refusal_of(&hook.manifest, &error);
         Err(NotCreated { exists, reason, message })
     }
 

@@ -82,10 +82,11 @@ async fn timed_addon(
     let cluster = addon.spec.cluster_ref.name.as_deref().unwrap_or_default();
     let is_doubtful = ctx.workloads.circuits().is_doubtful(&namespace, cluster);
     let line = if is_doubtful { &ctx.lines.doubtful_addons } else { &ctx.lines.addons };
-    let Some(_turn) = line.next().await else { return Ok(Action::await_change()) };
+    let of = ObjectRef::from_obj(&*addon).to_string();
+    let Some(turn) = ctx.lines.turn(line, of).await else { return Ok(Action::await_change()) };
     // It may have changed while it waited, or be another one of the same name.
     let Some(addon) = addons.get(&ObjectRef::from_obj(&*addon)) else { return Ok(Action::await_change()) };
-    seated(&ctx, &addon, |role| {
+    let pass = seated(&ctx, &addon, |role| {
         let (addon, ctx) = (Arc::clone(&addon), Arc::clone(&ctx));
         let pass = async move {
             match role {
@@ -94,8 +95,8 @@ async fn timed_addon(
             }
         };
         Box::pin(pass)
-    })
-    .await
+    });
+    turn.within(pass).await
 }
 
 /// Which releases were fetched: the Clusters of their classes may have waited for it.

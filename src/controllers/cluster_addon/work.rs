@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::super::delivery::Delivery;
+use super::super::turns::in_turn;
 use super::super::{Error, reconcile_at};
 use super::deliver::{Delivered, Rendered};
 use super::given::Given;
@@ -246,8 +247,10 @@ impl<'a> Work<'a> {
             let message = format!("what the workload cluster serves can't be read: {}", apply::refusal(&error).message);
             Trouble::new(ErrorClass::Transient, Reason::RenderFailed, message)
         })?;
-        let values = releases.addon_values(self.release, stage, &given.data, user, &served).await?;
-        let reader = Reader { client: self.workload.client.clone(), kinds: &self.workload.kinds, only_namespace: None };
+        let values = || releases.addon_values(self.release, stage, &given.data, user.clone(), &served);
+        let values = in_turn(values).await?;
+        let (client, kinds) = (self.workload.client.clone(), &self.workload.kinds);
+        let reader = Reader { client, kinds, only_namespace: None, secrets_of: None };
         let existing: BTreeSet<String> =
             names.iter().map(|stage| addon_key(&self.release.bundle.name, stage)).collect();
         let job = Job {
@@ -258,7 +261,7 @@ impl<'a> Work<'a> {
             seed: &seed_of(pass.addon),
             existing: &existing,
         };
-        let objects = releases.render(&job).await.map_err(|trouble| of_stage(stage, trouble))?;
+        let objects = in_turn(|| releases.render(&job)).await.map_err(|trouble| of_stage(stage, trouble))?;
         for (reason, note) in &objects.told {
             pass.ctx.events.say(pass.addon, *reason, note).await;
         }

@@ -8,6 +8,7 @@ use crate::api::REVISION;
 use crate::api::cluster_stack_release::Artifact;
 use crate::api::condition::{Reason, Reported};
 use crate::controllers::origin::{Origin, own_demand};
+use crate::controllers::turns::in_turn;
 use crate::controllers::{cluster_stack, deletion, provider};
 use crate::core::manifest::Manifest;
 use crate::core::name::ReleaseName;
@@ -171,7 +172,12 @@ impl Pass<'_> {
         let rights = self.ctx.rights(&namespace, Some(&self.stack.spec));
         let rights =
             rights.map_err(|error| Trouble::new(ErrorClass::Transient, Reason::RenderFailed, error.to_string()))?;
-        let reader = Reader { client: rights.client, kinds: &self.ctx.kinds, only_namespace: rights.only_namespace };
+        let reader = Reader {
+            client: rights.client,
+            kinds: &self.ctx.kinds,
+            only_namespace: rights.only_namespace,
+            secrets_of: rights.account.is_none().then(|| fetched.bundle.name.clone()),
+        };
         let existing = cluster_stack::owned(self.stack, self.ctx);
         let job = Job {
             release: fetched,
@@ -181,7 +187,7 @@ impl Pass<'_> {
             seed: &deletion::seed_of(self.stack),
             existing: &existing.iter().map(|release| release.name_any()).collect(),
         };
-        self.ctx.releases.render(&job).await
+        in_turn(|| self.ctx.releases.render(&job)).await
     }
 }
 

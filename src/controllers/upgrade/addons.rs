@@ -27,7 +27,7 @@ use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
 use crate::core::upgrade::State;
 use crate::core::upgrade::addons::{self, AddonChanges, Compared, Wanted};
-use crate::io::apply::{forced, refusal};
+use crate::io::apply::{forced, refusal, refusal_of};
 use crate::io::kinds::Kind;
 use crate::io::lookup::Reader;
 use crate::io::observe::{self, Live};
@@ -179,7 +179,7 @@ impl Addons<'_> {
                 let tried = target.patch(&observe::segment(&key.name), &params, &Patch::Apply(&manifest.object)).await;
                 // The API server may quote what it refuses.
                 let words = |error: &kube::Error| {
-                    if key.kind == "Secret" { "refused".to_owned() } else { refusal(error).message }
+                    if key.kind == "Secret" { "refused".to_owned() } else { refusal_of(&manifest, error).message }
                 };
                 tried.map(|object| observe::plain(&object, kind)).map_err(|error| words(&error))
             }
@@ -275,7 +275,7 @@ impl Addons<'_> {
                 Trouble::new(ErrorClass::Transient, Reason::RenderFailed, message)
             })?,
         };
-        let reader = Reader { client, kinds, only_namespace: None };
+        let reader = Reader { client, kinds, only_namespace: None, secrets_of: None };
         let seed = seed_of_cluster(&self.cluster.namespace, &self.cluster.name);
         let mut charts = Charts::default();
         for stage in &applied {

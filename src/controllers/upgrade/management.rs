@@ -19,7 +19,7 @@ use crate::core::plan::key_of;
 use crate::core::upgrade::class::{WorkerKind, references};
 use crate::core::upgrade::objects::Side;
 use crate::core::upgrade::{Acceptance, AcceptanceState, State};
-use crate::io::apply::{forced, refusal};
+use crate::io::apply::{forced, refusal, refusal_of};
 use crate::io::kinds::Kind;
 use crate::io::lookup::Reader;
 use crate::io::observe;
@@ -129,8 +129,13 @@ impl Reading<'_> {
     async fn rendered(&self, target: &Target, unknown: &mut Vec<String>) -> Result<Vec<Manifest>, UpgradeError> {
         let Some(fetched) = &target.fetched else { return Ok(Vec::new()) };
         let planner = self.planner;
-        let only_namespace = Some(self.class_namespace.to_owned());
-        let reader = Reader { client: planner.client.clone(), kinds: planner.kinds, only_namespace };
+        let is_operator = planner.is_operator && target.stack.spec.service_account_name.is_none();
+        let reader = Reader {
+            client: planner.client.clone(),
+            kinds: planner.kinds,
+            only_namespace: Some(self.class_namespace.to_owned()),
+            secrets_of: is_operator.then(|| target.name.clone()),
+        };
         let job = Job {
             release: fetched,
             part: Part::Class,
@@ -163,7 +168,7 @@ impl Reading<'_> {
             match tried.patch(&observe::segment(&manifest.key.name), &params, &Patch::Apply(&manifest.object)).await {
                 Ok(object) => objects.extend(Manifest::from_value(observe::plain(&object, &kind))),
                 Err(error) => {
-                    let why = refusal(&error).message;
+                    let why = refusal_of(&manifest, &error).message;
                     unknown.push(format!("{} is shown as rendered, for a dry run says: {why}", manifest.key));
                     objects.push(manifest);
                 }

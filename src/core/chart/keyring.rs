@@ -4,11 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::Lookup;
 
@@ -68,70 +65,6 @@ impl Needs {
         self.seed |= more.seed;
         self.time |= more.time;
         had != (self.seed, self.time) || self.lookups.len() > before
-    }
-}
-
-/// Texts that no error may show: what was drawn, and what Secrets hold that were looked up. Debug does not show them.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Secrets(BTreeSet<String>);
-
-impl fmt::Debug for Secrets {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Secrets({})", self.0.len())
-    }
-}
-
-/// Shorter texts are no secrets, and hiding them would make a message unreadable.
-const SHORTEST_SECRET: usize = 6;
-
-impl Secrets {
-    /// Remembers a text, its lines, and its form in base64.
-    pub fn add(&mut self, text: &str) {
-        let lines = text.lines().map(str::trim).filter(|line| line.len() >= SHORTEST_SECRET);
-        self.0.extend(lines.map(str::to_owned));
-        if text.len() >= SHORTEST_SECRET {
-            self.0.insert(text.to_owned());
-            self.0.insert(STANDARD.encode(text));
-        }
-    }
-
-    /// Remembers what a Secret holds; nothing of any other object.
-    pub fn add_object(&mut self, object: &Value) {
-        if (object["apiVersion"].as_str(), object["kind"].as_str()) != (Some("v1"), Some("Secret")) {
-            return;
-        }
-        let fields = ["data", "stringData"].iter().filter_map(|field| object[*field].as_object());
-        for value in fields.flat_map(|map| map.values()) {
-            // A value that is no text may be the mistake.
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let decoded = STANDARD.decode(&text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-            self.add(&text);
-            self.add(&decoded.unwrap_or_default());
-        }
-    }
-
-    /// Remembers every value below `values`.
-    pub fn add_values(&mut self, values: &Value) {
-        match values {
-            Value::Object(map) => map.values().for_each(|value| self.add_values(value)),
-            Value::Array(list) => list.iter().for_each(|value| self.add_values(value)),
-            Value::String(text) => self.add(text),
-            Value::Number(number) => self.add(&number.to_string()),
-            Value::Null | Value::Bool(_) => {}
-        }
-    }
-
-    /// Takes in those of another.
-    pub fn append(&mut self, other: &mut Self) {
-        self.0.append(&mut other.0);
-    }
-
-    /// The text with every secret in it hidden.
-    pub fn hide(&self, text: &str) -> String {
-        // The longest first: one may be a part of another.
-        let mut secrets: Vec<&String> = self.0.iter().filter(|secret| text.contains(secret.as_str())).collect();
-        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-        secrets.into_iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "[secret]"))
     }
 }
 
@@ -228,35 +161,8 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_hidden_in_each_form() {
-        let mut secrets = Secrets::default();
-        secrets.add("swordfish");
-        secrets.add("swordfish and chips");
-        secrets.add("ab");
-        let shown = secrets.hide("ab: swordfish and chips, c3dvcmRmaXNo, *swordfish");
-        assert_eq!(shown, "ab: [secret], [secret], *[secret]");
-    }
-
-    #[test]
     fn debug_shows_nothing_secret() {
         let shown = format!("{:?} {:?}", Seed([77; 32]), drawn(&["secret"])["secret"]);
         assert!(!shown.contains("77") && !shown.contains("secret"), "{shown}");
-    }
-
-    #[test]
-    fn what_a_secret_and_values_hold_is_hidden() {
-        let mut object = serde_json::json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"a": "swordfish"}, "data": {"b": 123_456}});
-        let text = "Invalid value: \"swordfish\", c3dvcmRmaXNo, json: cannot unmarshal number 123456";
-        let hidden = |object: &Value| {
-            let mut secrets = Secrets::default();
-            secrets.add_object(object);
-            secrets.hide(text)
-        };
-        assert_eq!(hidden(&object), "Invalid value: \"[secret]\", [secret], json: cannot unmarshal number [secret]");
-        object["kind"] = "ConfigMap".into();
-        assert_eq!(hidden(&object), text);
-        let mut secrets = Secrets::default();
-        secrets.add_values(&serde_json::json!({"a": [{"pin": 4_815_162_342_u64}, "swordfish"], "short": "ab"}));
-        assert_eq!(secrets.hide("ab 4815162342 swordfish"), "ab [secret] [secret]");
     }
 }

@@ -10,7 +10,7 @@ use crate::core::addon::helm_hooks::with_name;
 use crate::core::bundle::{Bundle, BundleError, CLUSTER_CLASS};
 use crate::core::chart::{Capabilities, Chart, ChartError, Document, Release, RenderError, RenderInput, Seed, render};
 use crate::core::files::{FileTree, below};
-use crate::core::manifest::{Manifest, ManifestError, without_lists};
+use crate::core::manifest::{Manifest, without_lists};
 use crate::core::name::ReleaseName;
 use crate::core::package;
 
@@ -141,11 +141,7 @@ pub(super) fn rendered(desk: &mut Desk<'_>, wanted: Wanted<'_>) -> Option<Render
         for object in without_lists(document.object) {
             match Manifest::from_value(if is_addon_hook { with_name(object) } else { object }) {
                 Ok(manifest) => objects.push((manifest, file.clone())),
-                Err(
-                    error @ (ManifestError::NoObject(_) | ManifestError::Missing { .. } | ManifestError::Duplicate(_)),
-                ) => {
-                    desk.find("object", Some(&file), None, error.to_string());
-                }
+                Err(error) => desk.find("object", Some(&file), None, error.to_string()),
             }
         }
     }

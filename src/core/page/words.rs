@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::api::Condition;
 use crate::api::condition::{ConditionType, cut};
 use crate::api::image_release::ImagePhase;
+use crate::core::direction::turns;
 use crate::core::name::ReleaseName;
 
 /// Longest message, in bytes.
@@ -93,11 +94,6 @@ pub fn clean(text: &str) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() || turns(c) { ' ' } else { c }).collect();
     let words: Vec<&str> = plain.split_whitespace().collect();
     cut(&words.join(" "), MAX_TEXT)
-}
-
-/// Characters that turn the direction of what follows: a name could be read as another one.
-fn turns(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// `1 Cluster`, `2 Clusters`.

@@ -4,6 +4,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use percent_encoding::percent_decode_str;
 use url::{Host, Url};
 
 use super::Refused;
@@ -102,9 +105,18 @@ impl SourceUrl {
     }
 
     /// The texts of its user part that must not appear in a message.
-    pub fn secrets(&self) -> Vec<&str> {
+    pub fn secrets(&self) -> Vec<String> {
         let user = self.username().filter(|_| self.scheme != Scheme::Ssh);
-        self.url.password().into_iter().chain(user).filter(|text| !text.is_empty()).collect()
+        let own = self.url.password().into_iter().chain(user).filter(|text| !text.is_empty());
+        let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        let mut all: Vec<String> = own.flat_map(|text| [text.to_owned(), decoded(text)]).collect();
+        if let Some(password) = self.url.password() {
+            let login = format!("{}:{}", decoded(self.url.username()), decoded(password));
+            all.push(STANDARD.encode(login));
+        }
+        all.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        all.dedup();
+        all
     }
 
     /// The host, normalised; empty for a local path. An IPv6 address stands in brackets.

@@ -107,6 +107,28 @@ pub struct Objects {
 /// Objects of a chart at most: each has a row in a status, which etcd takes up to 1.5 MiB, and what is applied is found by them.
 const MOST_OBJECTS: usize = 4000;
 
+/// Bytes of the rows of a chart's objects at most, with [`ROW`] for what each row has beside the names in it.
+const MOST_ROWS: usize = 1300 << 10;
+/// What a row of a status takes beside the names of its object, in bytes.
+const ROW: usize = 200;
+
+/// Why a status has no room for these objects.
+fn has_no_room(objects: &[Manifest]) -> Option<String> {
+    let found = objects.len();
+    if found > MOST_OBJECTS {
+        return Some(format!(
+            "the chart renders {found} objects, and a status has room for {MOST_OBJECTS}: split it, or render less"
+        ));
+    }
+    let row = |object: &Manifest| {
+        let ObjectKey { group, kind, namespace, name } = &object.key;
+        ROW + group.len() + object.version.len() + kind.len() + namespace.len() + name.len()
+    };
+    (objects.iter().map(row).sum::<usize>() > MOST_ROWS).then(|| {
+        format!("the names of the {found} objects that the chart renders are too long together for a status: split it, or shorten them")
+    })
+}
+
 /// What came of one rendering.
 #[derive(Clone)]
 pub(super) struct Attempt {
@@ -392,14 +414,11 @@ fn render_chart(files: FileTree, subject: &Subject) -> Attempt {
             let is_addon = subject.include_crds;
             let parts = if is_addon { Parts::of(rendered.documents) } else { all_of(rendered.documents) };
             match parts {
-                Ok(parts) if parts.objects.len() > MOST_OBJECTS => {
-                    let found = parts.objects.len();
-                    let error = format!(
-                        "the chart renders {found} objects, and a status has room for {MOST_OBJECTS}: split it, or render less"
-                    );
-                    attempt.manifests = Err(failed(error));
-                }
                 Ok(parts) => {
+                    if let Some(why) = has_no_room(&parts.objects) {
+                        attempt.manifests = Err(failed(why));
+                        return attempt;
+                    }
                     attempt.definitions = parts.definitions;
                     let hooks = parts.hooks.into_iter();
                     attempt.hooks =
@@ -473,4 +492,33 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| Trouble::new(ErrorClass::Bug, Reason::RenderFailed, format!("a worker failed: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_has_room_for_so_many_objects_with_names_of_such_length() {
+        let objects = |count: usize, group: usize| -> Vec<Manifest> {
+            let object = |at: usize| {
+                let api_version = format!("{}.example.com/v1", "g".repeat(group));
+                let name = format!("object-{at}");
+                let object =
+                    serde_json::json!({"apiVersion": api_version, "kind": "Thing", "metadata": {"name": name}});
+                Manifest::from_value(object).unwrap()
+            };
+            (0..count).map(object).collect()
+        };
+        for (count, group, expected) in [
+            (MOST_OBJECTS, 40, None),
+            (MOST_OBJECTS + 1, 1, Some("has room for 4000")),
+            (MOST_OBJECTS, 200, Some("too long together")),
+            (1000, 200, None),
+        ] {
+            let why = has_no_room(&objects(count, group));
+            assert_eq!(why.is_some(), expected.is_some(), "{why:?}");
+            assert!(expected.is_none_or(|part| why.unwrap_or_default().contains(part)));
+        }
+    }
 }

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::Credentials;
+use super::credentials::spellings;
 use crate::core::source::{AllowList, Refused, SourceUrl, permitted};
 
 /// Everything beside the URL. Debug shows nothing of it.
@@ -127,9 +128,9 @@ impl Access {
     }
 
     /// The texts that must not appear in a message.
-    pub fn secrets(&self) -> Vec<&str> {
+    pub fn secrets(&self) -> Vec<String> {
         let login = self.proxy.as_ref().and_then(|proxy| proxy.login.as_ref());
-        let proxy = login.map(|(_, password)| password.as_str()).filter(|password| !password.is_empty());
+        let proxy = login.into_iter().flat_map(|(user, password)| spellings(Some(user), password));
         self.credentials.iter().flat_map(Credentials::secrets).chain(proxy).collect()
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -28,6 +29,8 @@ pub struct Credentials {
     pub github_app: Option<GithubApp>,
     /// Logins of registries, from Docker's configuration: by `host[:port]` or `host[:port]/path`.
     pub registries: BTreeMap<String, Login>,
+    /// The hosts that they are for; none names all that a source is on.
+    pub hosts: Vec<String>,
 }
 
 /// A GitHub App and its installation. Debug shows nothing of it.
@@ -175,7 +178,8 @@ impl Credentials {
     /// Reads the data of a Secret: `username` and `password` (or `token`), or `bearerToken`, which is shown as such to Git
     /// servers and is a `token` for others, or `identity`, `known_hosts` and the identity's passphrase as `password`, or a
     /// GitHub App: Flux's keys. `ssh-privatekey`, of Kubernetes' own Secrets for SSH, is an `identity`.
-    /// `.dockerconfigjson` is Docker's configuration, with a login for each registry.
+    /// `.dockerconfigjson` is Docker's configuration, with a login for each registry. `host` names the hosts that all of it is
+    /// for, separated by commas or spaces.
     pub fn from_secret<V: AsRef<[u8]>>(data: &BTreeMap<String, V>) -> Result<Self, CredentialError> {
         if let Some(config) = data.get(".dockerconfigjson") {
             // The parser's own words may quote a password.
@@ -187,7 +191,7 @@ impl Credentials {
             if registries.is_empty() {
                 return Err(CredentialError::NoDockerConfig);
             }
-            return Ok(Self { registries, ..Self::default() });
+            return Ok(Self { registries, hosts: hosts(data)?, ..Self::default() });
         }
         let get = |key: &'static str| -> Result<Option<String>, CredentialError> {
             let Some(value) = data.get(key) else { return Ok(None) };
@@ -210,6 +214,7 @@ impl Credentials {
             }
             None => Self { username, password, bearer, known_hosts, github_app, ..Self::default() },
         };
+        let credentials = Self { hosts: hosts(data)?, ..credentials };
         if credentials.password.is_none() && credentials.ssh.is_none() && credentials.github_app.is_none() {
             return Err(CredentialError::Empty);
         }
@@ -217,6 +222,15 @@ impl Credentials {
             return Err(CredentialError::NoKnownHosts);
         }
         Ok(credentials)
+    }
+
+    /// Whether they may be shown to a host, which is written with its port or, for its scheme's own, without.
+    pub fn are_for(&self, host: &str) -> bool {
+        let host = host.to_ascii_lowercase();
+        let bare = host.rsplit_once(':').map_or(host.as_str(), |(bare, _)| bare);
+        let is_it =
+            |named: &String| *named == host || named == bare || (named == "github.com" && bare == "api.github.com");
+        self.hosts.is_empty() || self.hosts.iter().any(is_it)
     }
 
     /// The login for a repository of a registry: of Docker's configuration the one whose path is the longest that holds it.
@@ -254,6 +268,7 @@ impl Credentials {
             digest.update(field);
         }
         digest.update([u8::from(self.bearer)]);
+        digest.update(format!("{:?}", self.hosts));
         digest.update(format!("{:?}", self.known_hosts));
         for (registry, login) in &self.registries {
             let (kind, user, secret) = match login {
@@ -273,19 +288,69 @@ impl Credentials {
         }
     }
 
-    /// The texts that must not appear in a message.
-    pub(super) fn secrets(&self) -> Vec<&str> {
+    /// The texts that must not appear in a message, in each form that a server is shown and may repeat.
+    pub(super) fn secrets(&self) -> Vec<String> {
+        let user = self.username.as_deref();
         let passphrase = self.ssh.as_ref().and_then(|ssh| ssh.passphrase.as_deref());
-        let registries = self.registries.values().flat_map(|login| match login {
-            Login::Basic { password: secret, .. } | Login::Identity(secret) | Login::Bearer(secret) => {
-                [secret.as_str(), ""]
-            }
-            Login::BearerOrBasic { token, password, .. } => [token.as_str(), password.as_str()],
-        });
         let app = self.github_app.as_ref().map(|app| app.private_key.as_str());
-        let own = [self.password.as_deref(), passphrase, app].into_iter().flatten();
-        own.chain(registries).filter(|text| !text.is_empty()).collect()
+        let of_login = |login: &Login| match login {
+            Login::Basic { username, password } => spellings(Some(username), password),
+            Login::Identity(secret) | Login::Bearer(secret) => spellings(None, secret),
+            Login::BearerOrBasic { token, username, password } => {
+                [spellings(Some(username), password), spellings(None, token)].concat()
+            }
+        };
+        let own = self.password.iter().flat_map(|password| spellings(user, password));
+        let keys = [passphrase, app].into_iter().flatten().filter(|text| !text.is_empty()).map(ToOwned::to_owned);
+        own.chain(keys).chain(self.registries.values().flat_map(of_login)).collect()
     }
+}
+
+/// Users that a token without one goes with: of Git, and of registries.
+const NAMELESS: [&str; 3] = ["git", "token", ""];
+
+/// A password as it is, as Basic authentication shows it, and as it stands in URLs; the longest first, for one is a part of another.
+pub(super) fn spellings(user: Option<&str>, password: &str) -> Vec<String> {
+    if password.is_empty() {
+        return Vec::new();
+    }
+    let users: &[&str] = user.as_ref().map_or(&NAMELESS, std::slice::from_ref);
+    let mut all: Vec<String> = users.iter().map(|user| STANDARD.encode(format!("{user}:{password}"))).collect();
+    all.extend([STANDARD.encode(password), password.to_owned()]);
+    all.extend([NON_ALPHANUMERIC, URL_USER].map(|set| utf8_percent_encode(password, set).to_string()));
+    all.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+    all.dedup();
+    all
+}
+
+/// What is encoded in a URL's user part (URL Standard, userinfo percent-encode set).
+const URL_USER: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'`')
+    .add(b'{')
+    .add(b'}')
+    .add(b'/')
+    .add(b':')
+    .add(b';')
+    .add(b'=')
+    .add(b'@')
+    .add(b'[')
+    .add(b'\\')
+    .add(b']')
+    .add(b'^')
+    .add(b'|');
+
+/// The hosts that a Secret is for.
+fn hosts<V: AsRef<[u8]>>(data: &BTreeMap<String, V>) -> Result<Vec<String>, CredentialError> {
+    let Some(value) = data.get("host") else { return Ok(Vec::new()) };
+    let text = std::str::from_utf8(value.as_ref()).map_err(|_| CredentialError::NoText("host"))?;
+    let hosts = text.split([',', ' ', '\n', '\r', '\t']).filter(|host| !host.is_empty());
+    Ok(hosts.map(str::to_ascii_lowercase).collect())
 }
 
 impl GithubApp {
@@ -381,6 +446,38 @@ mod tests {
         assert_ne!(digest(&credentials), digest(&other));
         assert_eq!(read(&all[..2]), Err(CredentialError::HalfApp));
         assert_eq!(read(&[("githubAppID", "1/2"), all[1], all[2]]), Err(CredentialError::HalfApp));
+    }
+
+    #[test]
+    fn a_login_is_hidden_in_each_form_that_a_server_may_repeat() {
+        let shown = |data: &[(&str, &str)], text: &str| {
+            read(data).unwrap().secrets().iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
+        };
+        for (data, text) in [
+            (&[("username", "ann"), ("password", "p/ss word")][..], "p/ss word p%2Fss%20word YW5uOnAvc3Mgd29yZA=="),
+            (&[("token", "swordfish")], "swordfish Z2l0OnN3b3JkZmlzaA== dG9rZW46c3dvcmRmaXNo c3dvcmRmaXNo"),
+        ] {
+            let shown = shown(data, text);
+            assert!(shown.split(' ').all(|part| part == "***"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_login_is_for_the_hosts_that_it_names() {
+        let of = |hosts: &str| read(&[("token", "t"), ("host", hosts)]).unwrap();
+        for (hosts, host, expected) in [
+            ("", "any.example.com", true),
+            ("git.example.com", "git.example.com", true),
+            ("git.example.com", "git.example.com:443", true),
+            ("git.example.com:8443", "git.example.com:443", false),
+            ("git.example.com:8443", "Git.Example.com:8443", true),
+            ("a.example.com, git.example.com", "git.example.com", true),
+            ("git.example.com", "git.example.com.evil.example", false),
+            ("github.com", "api.github.com:443", true),
+            ("example.com", "git.example.com", false),
+        ] {
+            assert_eq!(of(hosts).are_for(host), expected, "{hosts:?} {host}");
+        }
     }
 
     #[test]

@@ -101,7 +101,7 @@ impl Http {
             strict,
             proxied: Proxied::new(access, &asked, silence, allow)?,
             allow: allow.clone(),
-            secrets: Arc::new(access.secrets().into_iter().map(ToOwned::to_owned).collect()),
+            secrets: Arc::new(access.secrets()),
             insecure: access.insecure,
             asked,
             silence,

@@ -25,6 +25,7 @@ use crate::core::retry::ErrorClass;
 use crate::core::source::AllowList;
 use crate::core::status::Trouble;
 use crate::io::apply::refusal;
+use crate::io::seed;
 
 /// Repositories talked to at once with libgit2, which blocks a thread each: as many as lists and downloads run at once.
 const GIT_THREADS: usize = 42;
@@ -83,7 +84,16 @@ impl Sources {
     /// A Secret can't be used, or the flags don't allow the source.
     pub async fn from_spec(&self, client: &Client, namespace: &str, spec: &Spec) -> Result<Arc<dyn Source>, Trouble> {
         let access = access(client, namespace, spec).await?;
-        self.open(spec, access).map_err(|error| super::trouble(&error))
+        let credentials = access.credentials.clone();
+        let source = self.open(spec, access).map_err(|error| super::trouble(&error))?;
+        let host = source.host();
+        if credentials.is_some_and(|credentials| !credentials.are_for(&host)) {
+            let message = format!(
+                "the Secret of secretRef is not for {host}: its key host names others; correct the source, or ask who made the Secret"
+            );
+            return Err(Trouble::new(ErrorClass::Waiting, Reason::SecretInvalid, message));
+        }
+        Ok(source)
     }
 
     /// The source that `spec` names; the same as before if nothing changed.
@@ -179,6 +189,19 @@ async fn access(client: &Client, namespace: &str, spec: &Spec) -> Result<Access,
     })
 }
 
+/// Types of Secrets that others keep for themselves: who may name one would get the operator to show it to a server of his choice.
+const OF_OTHERS: [&str; 5] = [
+    "bootstrap.kubernetes.io/token",
+    "cluster.x-k8s.io/secret",
+    "helm.sh/release.v1",
+    "kubernetes.io/service-account-token",
+    seed::TYPE,
+];
+
+fn is_of_others(of_type: &str) -> bool {
+    OF_OTHERS.contains(&of_type)
+}
+
 /// The data of a Secret, always of the object's own namespace.
 pub(crate) async fn secret_data(
     client: &Client,
@@ -189,6 +212,13 @@ pub(crate) async fn secret_data(
     let name = format!("{namespace}/{}", reference.name);
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     match api.get_opt(&reference.name).await {
+        Ok(Some(secret)) if secret.type_.as_deref().is_some_and(is_of_others) => {
+            let message = format!(
+                "Secret {name} is of type {}, which is for nobody else to use: correct {field}",
+                secret.type_.unwrap_or_default()
+            );
+            Err(Trouble::new(ErrorClass::Waiting, Reason::SecretInvalid, message))
+        }
         Ok(Some(secret)) => {
             Ok(secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect())
         }

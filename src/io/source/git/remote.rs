@@ -149,9 +149,8 @@ impl Talk {
             message = message.replace(&relay.address.to_string(), &session.url.host_and_port());
             message = message.replace(&relay.address.ip().to_string(), session.url.host());
         }
-        let credentials = session.access.secrets().into_iter();
-        for secret in credentials.chain(session.url.secrets()) {
-            message = message.replace(secret, "***");
+        for secret in session.access.secrets().into_iter().chain(session.url.secrets()) {
+            message = message.replace(&secret, "***");
         }
         // A server's own words may be among them.
         message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
