@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use clusterstack::core::artifact::{INDEX, MANIFEST};
 use clusterstack::core::files::FileTree;
@@ -15,11 +17,16 @@ use clusterstack::io::source::oci::OciSource;
 use clusterstack::io::source::{Access, Fetched, Source, SourceError, Tag, Wanted};
 use clusterstack::io::store::Digest;
 use clusterstack::io::unpack;
+use openssl::ec::{EcGroup, EcKey};
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::pkey::{PKey, Private};
+use openssl::sign::Signer;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use super::registry::{Liar, RegistryServer, assets, push};
+use super::registry::{Liar, Lie, RegistryServer, assets, push};
 
 pub const TAG: &str = "docker-scs-1-30-v1";
 
@@ -247,6 +254,97 @@ async fn signatures_are_looked_for_before_a_layer_is_downloaded() {
     let blobs = |part: &str| asked.iter().filter(|what| what.contains("/blobs/") && what.contains(part)).count();
     let of = |layer: &Value| blobs(layer["digest"].as_str().unwrap());
     assert_eq!((of(&old), of(&new), blobs("")), (1, 1, 2), "{asked:?}");
+}
+
+/// What signs artifacts as cosign does.
+struct Cosign(PKey<Private>);
+
+impl Cosign {
+    fn new() -> Self {
+        let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
+        Self(PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap())
+    }
+
+    fn trust(&self) -> Trust {
+        let keys = Keys([("cosign.pub".to_owned(), self.0.public_key_to_pem().unwrap())].into());
+        Trust { cosign: Some(CosignTrust { keys, identities: Vec::new() }), ..Trust::default() }
+    }
+
+    /// The layer with a signature of the manifest `digest`.
+    async fn sign(&self, registry: &Registry, digest: &Digest) -> Value {
+        let image = json!({"docker-manifest-digest": digest.to_string()});
+        let critical = json!({"identity": {}, "image": image, "type": "cosign container image signature"});
+        let payload = json!({"critical": critical, "optional": null}).to_string().into_bytes();
+        let mut signing = Signer::new(MessageDigest::sha256(), &self.0).unwrap();
+        let signature = STANDARD.encode(signing.sign_oneshot_to_vec(&payload).unwrap());
+        layer(registry, SIMPLE_SIGNING, payload.into(), json!({SIGNATURE: signature})).await
+    }
+}
+
+const SIMPLE_SIGNING: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
+const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
+
+#[tokio::test]
+async fn signatures_are_checked_as_they_come_and_one_that_can_t_be_read_voids_none() {
+    let Some(t) = World::new(&[]).await else { return };
+    let digest = t.release(TAG, "a: 1").await;
+    let tag = t.resolved(TAG).await.unwrap();
+    let (registry, ours, theirs) = (t.repository(), Cosign::new(), Cosign::new());
+    let (good, unknown) = (ours.sign(&registry, &digest).await, theirs.sign(&registry, &digest).await);
+    let other = ours.sign(&registry, &Digest::of(b"another release")).await;
+    let absent = layer(&registry, SIMPLE_SIGNING, Bytes::from("absent"), json!({})).await;
+    let lost = absent["digest"].as_str().unwrap();
+    t.liar.set(Lie::Lost(lost.to_owned()));
+    let junk = layer(&registry, SIMPLE_SIGNING, Bytes::from(vec![b'x'; 60_000]), json!({})).await;
+    let large = layer(&registry, SIMPLE_SIGNING, Bytes::from(vec![b'x'; 4 << 20]), json!({})).await;
+    let copies = |of: &Value, number: usize| -> Vec<Value> {
+        let copy = |n| {
+            let mut copy = of.clone();
+            copy["annotations"] = json!({SIGNATURE: format!("{n}")});
+            copy
+        };
+        (0..number).map(copy).collect()
+    };
+    let mut many = Vec::new();
+    for n in 0..150_u32 {
+        let content = [&n.to_be_bytes()[..], &[b'x'; 60_000]].concat();
+        many.push(layer(&registry, SIMPLE_SIGNING, content.into(), json!({})).await);
+    }
+    let with = |first: Vec<Value>, last: &[&Value]| [first, last.iter().map(|&layer| layer.clone()).collect()].concat();
+    let config = layer(&registry, "application/x", Bytes::from("{}"), json!({})).await;
+    for (case, layers, verified, downloads) in [
+        ("the first that is good ends it", with(vec![good.clone()], &[&other, &absent]), Ok(()), 1),
+        ("one that is not there", with(vec![absent.clone()], &[&good]), Ok(()), 1),
+        ("one payload of many is brought once", with(copies(&junk, 200), &[&good]), Ok(()), 2),
+        ("what is no signature for its size", with(copies(&large, 250), &[&good]), Ok(()), 1),
+        (
+            "which is said where there is none",
+            with(copies(&large, 250), &[]),
+            Err("too large or too much to be looked at) is not signed"),
+            0,
+        ),
+        ("more than there may be together", with(many, &[&good]), Err("can't be read"), 139),
+        ("signed by others", with(vec![unknown.clone()], &[]), Err("signed by a key of cosign"), 1),
+        ("perhaps the good one is not there", with(vec![unknown], &[&absent]), Err("has no such blob"), 1),
+    ] {
+        let manifest = json!({"schemaVersion": 2, "config": config, "layers": layers});
+        put(&registry, &format!("{}.sig", digest.to_string().replace(':', "-")), &manifest).await;
+        t.liar.asked();
+        let fetched = fetch(&t.source(), &tag, Some(&ours.trust())).await;
+        match (fetched, verified) {
+            (Ok(fetched), Ok(())) => assert!(fetched.signer.is_some(), "{case}"),
+            (Err(error), Err(part)) => {
+                assert!(error.to_string().contains(part), "{case}: {error}");
+                assert_eq!(error.is_transient(), part == "has no such blob", "{case}: {error}");
+            }
+            (found, _) => panic!("{case}: {found:?}"),
+        }
+        let signatures: Vec<&str> = layers.iter().map(|layer| layer["digest"].as_str().unwrap()).collect();
+        let asked = t.liar.asked().into_iter().map(|asked| asked.what);
+        let brought = asked.filter(|what| what.contains("/blobs/") && signatures.iter().any(|it| what.contains(it)));
+        let brought = brought.filter(|what| !what.contains(lost));
+        assert_eq!(brought.count(), downloads, "{case}");
+    }
 }
 
 /// A stack's directory as the files that are published of it.

@@ -100,6 +100,8 @@ pub enum Lie {
     Manifest,
     /// With this digest for every tag.
     Digest(String),
+    /// As if it had no blob of this digest.
+    Lost(String),
     /// With so many bytes of a blob; then it breaks off.
     Cut(usize),
     /// With so many bytes of a blob; then it says nothing any more.
@@ -197,6 +199,7 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
             let value = HeaderValue::from_str(value).expect("no header");
             return respond(*status, &[(HeaderName::from_static(name), value)], Body::empty());
         }
+        Lie::Lost(digest) if is_blob && path.ends_with(digest) => return respond(404, &[], Body::empty()),
         Lie::Elsewhere(host) if is_blob => {
             let to = HeaderValue::from_str(&format!("http://{host}{path}")).expect("no header");
             return respond(307, &[(header::LOCATION, to)], Body::empty());

@@ -29,7 +29,7 @@ const STATEMENT: &str = "application/vnd.in-toto+json";
 const SIGN: &str = "https://sigstore.dev/cosign/sign/v1";
 /// The trust root of keyless signatures, among the keys.
 const TRUSTED_ROOT: &str = "trusted_root.json";
-/// Most signatures that are looked at.
+/// Most signatures of an envelope that are looked at.
 const MAX_SIGNATURES: usize = 256;
 
 /// A signature as it lies in a registry: a layer of `sha256-<digest>.sig`, or a bundle among the referrers.
@@ -43,31 +43,79 @@ pub struct Signature {
     pub media_type: String,
 }
 
-/// Checks that one of `signatures` is a valid one of the manifest with digest `digest` (`sha256:…`).
-///
-/// # Errors
-/// None is there, none is valid, or none is of somebody who is trusted.
-pub fn verify(trust: &CosignTrust, digest: &str, signatures: &[Signature]) -> Result<Signer, NotVerified> {
-    let what = format!("artifact {digest}");
-    let invalid = |problem: String| NotVerified::Invalid { what: what.clone(), problem };
-    let keys = keys(trust)?;
-    let sha256 = digest.strip_prefix("sha256:").filter(|hex| hex.len() == 64);
-    let sha256 = sha256.ok_or_else(|| invalid(format!("{digest} is no SHA-256 digest")))?;
-    let mut refusal = None;
-    for signature in signatures.iter().take(MAX_SIGNATURES) {
-        match one(trust, &keys, sha256, signature) {
-            Ok(signer) => return Ok(signer),
-            Err(Refusal::Trust(problem)) => return Err(problem),
-            Err(Refusal::Identity(by)) => {
-                refusal.get_or_insert(NotVerified::UnknownIdentity { what: what.clone(), by });
-            }
-            Err(Refusal::Unknown(by)) => {
-                refusal.get_or_insert(NotVerified::UnknownSigner { what: what.clone(), by });
-            }
-            Err(Refusal::Invalid(problem)) => refusal = Some(invalid(problem)),
-        }
+/// How media types of what may hold signatures begin: cosign's own, and bundles of Sigstore.
+const KINDS: [&str; 2] = ["application/vnd.dev.cosign.", BUNDLE];
+
+/// Whether what is called so may be, or hold, signatures: the media type of a layer, the artifact type of a manifest.
+pub fn is_of_signatures(kind: &str) -> bool {
+    KINDS.iter().any(|begin| kind.starts_with(begin))
+}
+
+/// Whether a manifest of this artifact type, which says of which one it is, may hold signatures. Registries that don't tell
+/// the type are asked for it.
+pub fn may_sign(artifact_type: Option<&str>) -> bool {
+    let kind = artifact_type.unwrap_or_default();
+    kind.is_empty() || is_of_signatures(kind)
+}
+
+/// Checks signatures of one manifest as they come, until one is good: none of them is held.
+pub struct Check<'t> {
+    trust: &'t CosignTrust,
+    keys: Result<Vec<Key>, NotVerified>,
+    what: String,
+    sha256: String,
+    refusal: Option<NotVerified>,
+}
+
+impl<'t> Check<'t> {
+    /// Of the manifest with digest `digest` (`sha256:…`).
+    ///
+    /// # Errors
+    /// It is no such digest.
+    pub fn new(trust: &'t CosignTrust, digest: &str) -> Result<Self, NotVerified> {
+        let what = format!("artifact {digest}");
+        let Some(sha256) = digest.strip_prefix("sha256:").filter(|hex| hex.len() == 64) else {
+            let problem = format!("{digest} is no SHA-256 digest");
+            return Err(NotVerified::Invalid { what, problem });
+        };
+        Ok(Self { trust, keys: keys(trust), sha256: sha256.to_owned(), what, refusal: None })
     }
-    Err(refusal.unwrap_or(NotVerified::Unsigned { what }))
+
+    /// Who made this one, if it counts; why it does not is remembered.
+    pub fn one(&mut self, signature: &Signature) -> Option<Signer> {
+        let judged = match &self.keys {
+            Ok(keys) => one(self.trust, keys, &self.sha256, signature),
+            Err(problem) => Err(Refusal::Trust(problem.clone())),
+        };
+        let what = || self.what.clone();
+        let (problem, before) = match judged {
+            Ok(signer) => return Some(signer),
+            // What others signed says nothing of whether our own keys can be used.
+            Err(Refusal::Trust(problem)) => (problem, None),
+            Err(_) if matches!(self.refusal, Some(NotVerified::Key { .. } | NotVerified::WrongKind(_))) => return None,
+            Err(Refusal::Invalid(problem)) => (NotVerified::Invalid { what: what(), problem }, None),
+            Err(Refusal::Identity(by)) => (NotVerified::UnknownIdentity { what: what(), by }, self.refusal.take()),
+            Err(Refusal::Unknown(by)) => (NotVerified::UnknownSigner { what: what(), by }, self.refusal.take()),
+        };
+        self.refusal = before.or(Some(problem));
+        None
+    }
+
+    /// Why none of them counts; `None` if there was none.
+    pub fn refusal(self) -> Option<NotVerified> {
+        self.refusal
+    }
+}
+
+/// [`Check`] of several.
+#[cfg(test)]
+fn verify(trust: &CosignTrust, digest: &str, signatures: &[Signature]) -> Result<Signer, NotVerified> {
+    let mut check = Check::new(trust, digest)?;
+    if let Some(signer) = signatures.iter().find_map(|signature| check.one(signature)) {
+        return Ok(signer);
+    }
+    let unsigned = NotVerified::Unsigned { what: check.what.clone() };
+    Err(check.refusal().unwrap_or(unsigned))
 }
 
 /// Checks a signature of a file, as `cosign sign-blob` writes it: base64, or a bundle.
@@ -282,7 +330,8 @@ impl Bundle {
             }
             let signed = pre_authentication(&envelope.payload_type, &payload);
             for signature in envelope.signatures.iter().take(MAX_SIGNATURES) {
-                let signature = decode(&signature.sig)?;
+                // One that can't be read voids none beside it.
+                let Ok(signature) = decode(&signature.sig) else { continue };
                 if let Some(key) = keys.iter().find(|key| key.verifies(&signed, &signature)) {
                     statement(&payload, sha256).map_err(Refusal::Invalid)?;
                     return Ok(key.signer());

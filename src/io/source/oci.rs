@@ -5,7 +5,9 @@
 //! manifest says, and signatures that are asked for were checked before a layer is downloaded. A layer's title is compared
 //! with the names that a release may have; it never becomes a path.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod signatures;
+
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,7 +23,6 @@ use crate::core::files::FileTree;
 use crate::core::limits::{Limits, TooLarge};
 use crate::core::name::ReleaseName;
 use crate::core::source::AllowList;
-use crate::core::verification::cosign::{self, Signature};
 use crate::core::verification::{NotVerified, Signer, Trust};
 use crate::io::registry::Registry;
 use crate::io::store::Digest;
@@ -33,13 +34,6 @@ const FETCH: Duration = Duration::from_mins(5);
 /// Media types of Helm's charts.
 const HELM_CONFIG: &str = "application/vnd.cncf.helm.config.v1+json";
 const HELM_CHART: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
-/// How media types of signatures begin: cosign's own, and bundles of sigstore.
-const SIMPLE_SIGNING: &str = "application/vnd.dev.cosign.";
-const BUNDLE: &str = "application/vnd.dev.sigstore.bundle";
-/// Bytes of a signature.
-const SIGNATURE: u64 = 4 << 20;
-/// Signatures that are looked at, of all that refers to an artifact.
-const MAX_SIGNATURES: usize = 256;
 
 /// A repository with a tag for each release.
 pub struct OciSource {
@@ -186,60 +180,8 @@ impl OciSource {
             let kind = "a registry has no signatures but verify.cosign: ask for that alone";
             return Err(refuse(NotVerified::WrongKind(kind.to_owned())));
         };
-        let signatures = self.signatures(digest).await?;
-        if signatures.is_empty() {
-            return Err(refuse(NotVerified::Unsigned { what: format!("{}@{digest}", self.url()) }));
-        }
-        cosign::verify(asked, &digest.to_string(), &signatures).map(Some).map_err(refuse)
+        signatures::verify(self, release, asked, digest).await.map(Some)
     }
-
-    /// The signatures of a manifest: at its tag `sha256-<hex>.sig`, and among what refers to it.
-    async fn signatures(&self, digest: &Digest) -> Result<Vec<Signature>, SourceError> {
-        let (mut layers, mut bytes) = (Vec::new(), 0);
-        let mut keep = |manifest: Manifest| {
-            for layer in manifest.layers.into_iter().filter(is_signature) {
-                let notes = layer.annotations.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-                bytes += notes as u64 + layer.media_type.len() as u64;
-                layers.push(layer);
-            }
-            self.registry.bound_descriptions(bytes)
-        };
-        let tag = format!("{}.sig", digest.to_string().replace(':', "-"));
-        if let Some(Document::Manifest(manifest)) = self.registry.manifest(&tag).await?.map(|found| found.document) {
-            keep(*manifest)?;
-        }
-        let referrers: BTreeSet<String> =
-            self.registry.referrers(digest).await?.into_iter().filter(may_sign).map(|found| found.digest).collect();
-        for referrer in referrers.into_iter().take(MAX_SIGNATURES) {
-            // A reference that is no digest would be a tag, whose manifest nobody vouched for.
-            if referrer.parse::<Digest>().is_err() {
-                continue;
-            }
-            if let Some(Document::Manifest(manifest)) = self.registry.manifest(&referrer).await?.map(|it| it.document) {
-                keep(*manifest)?;
-            }
-        }
-        let mut signatures = Vec::new();
-        for layer in layers.into_iter().take(MAX_SIGNATURES) {
-            // An attestation may be as large as it likes: none of these is a signature of ours.
-            if layer.size > SIGNATURE {
-                continue;
-            }
-            let payload = self.blob(&layer, SIGNATURE).await?.to_vec();
-            signatures.push(Signature { payload, annotations: layer.annotations, media_type: layer.media_type });
-        }
-        Ok(signatures)
-    }
-}
-
-/// Whether a referrer may hold signatures. Registries that don't tell the kind are asked for it.
-fn may_sign(referrer: &Descriptor) -> bool {
-    let kind = referrer.artifact_type.as_deref().unwrap_or_default();
-    kind.is_empty() || kind.starts_with(BUNDLE) || kind.starts_with(SIMPLE_SIGNING)
-}
-
-fn is_signature(layer: &Descriptor) -> bool {
-    layer.media_type.starts_with(BUNDLE) || layer.media_type.starts_with(SIMPLE_SIGNING)
 }
 
 fn layout(tag: &Tag, path: &str, problem: impl Into<String>) -> SourceError {
