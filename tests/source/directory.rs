@@ -107,6 +107,27 @@ async fn signed_files_count_whole_and_under_the_name_that_they_were_signed_for()
 }
 
 #[tokio::test]
+async fn a_signature_that_is_none_voids_none_beside_it() {
+    let keys = TempDir::new().unwrap();
+    let Some(key) = signed::key(keys.path(), "ours") else { return };
+    let trust = signed::summed_by(key);
+    let chart = Bytes::from("name: docker-scs-1-30-cluster-class\nversion: v1\n");
+    let files = signed::summed(keys.path(), "ours", &[("cluster-class/Chart.yaml".to_owned(), chart)].into());
+    for (case, good) in [("beside a good one", true), ("alone", false)] {
+        let directory = TempDir::new().unwrap();
+        write(&directory, &format!("{TAG}/SHA256SUMS.asc"), "no signature");
+        for (path, content) in files.iter().filter(|(path, _)| good || !path.ends_with(".sig")) {
+            write(&directory, &format!("{TAG}/{path}"), content);
+        }
+        let (source, cancel) = (source(&directory), CancellationToken::new());
+        let tag = source.resolve(&source.list(&cancel).await.unwrap().tags[0], &cancel).await.unwrap();
+        let release = release();
+        let fetched = source.fetch(&Wanted { trust: Some(&trust), ..wanted(&tag, &release) }, &cancel).await;
+        assert_eq!(fetched.is_ok_and(|fetched| fetched.signer.is_some()), good, "{case}");
+    }
+}
+
+#[tokio::test]
 async fn what_changed_since_it_was_looked_at_is_not_taken() {
     let directory = TempDir::new().unwrap();
     write(&directory, &format!("{TAG}/cluster-class/Chart.yaml"), "name: x");

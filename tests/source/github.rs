@@ -518,6 +518,45 @@ async fn signed_assets_count_whole_and_under_the_name_that_they_were_signed_for(
     }
 }
 
+#[tokio::test]
+async fn a_signature_that_can_t_be_read_voids_none_beside_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(key) = signed::key(directory.path(), "ours") else { return };
+    let (world, trust) = (World::new().await, signed::summed_by(key));
+    let files = signed::summed(directory.path(), "ours", &[(CLASS.to_owned(), chart())].into());
+    let (asc, sig) = ("SHA256SUMS.asc", "SHA256SUMS.sig");
+    let (page, large) = (Bytes::from_static(b"no signature"), Bytes::from(vec![b'x'; 512 * 1024]));
+    for (case, beside, without, problem) in [
+        ("no signature", Some(&page), None, None),
+        ("one that is too large", Some(&large), None, None),
+        ("one that is not there", None, None, None),
+        ("no signature alone", Some(&page), Some(sig), Some((false, "it is no signature"))),
+        ("one alone that is not there", None, Some(sig), Some((true, asc))),
+        ("one alone that is too large", Some(&large), Some(sig), Some((false, "too large"))),
+    ] {
+        let mut files = files.clone();
+        without.map(|name| files.remove(name));
+        world.change(|r| {
+            let mut assets: Vec<Value> =
+                (1..).zip(&files).map(|(id, (name, content))| asset(id, name, content)).collect();
+            r.files = (1..).zip(files.clone().into_values()).collect();
+            assets.push(asset(99, asc, beside.unwrap_or(&page)));
+            r.files.extend(beside.map(|content| (99, content.clone())));
+            r.releases[0]["assets"] = assets.into();
+        });
+        let source = world.source();
+        let listing = list(&source).await.unwrap();
+        match (fetch(&source, &listing.tags[0], Some(&trust)).await, problem) {
+            (Ok(fetched), None) => assert!(!fetched.is_empty(), "{case}"),
+            (Err(error), Some((transient, part))) => {
+                assert!(error.to_string().contains(part), "{case}: {error}");
+                assert_eq!(error.is_transient(), transient, "{case}: {error}");
+            }
+            (found, _) => panic!("{case}: {found:?}"),
+        }
+    }
+}
+
 /// The claims of a JSON Web Token whose signature is of the key.
 fn claims(token: &str, public_key: &[u8]) -> Value {
     let (message, signature) = token.rsplit_once('.').unwrap();

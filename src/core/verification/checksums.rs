@@ -50,6 +50,25 @@ pub fn verify(trust: &ChecksumTrust, sums: &[u8], signature: &[u8]) -> Result<Ch
     Ok(Checksums { signer, sums })
 }
 
+/// [`verify`] by the first of several signatures that is good: one that is not voids none beside it.
+///
+/// # Errors
+/// There is none, or none is good: what the first lacks.
+pub fn verify_any<'s>(
+    trust: &ChecksumTrust,
+    sums: &[u8],
+    signatures: impl IntoIterator<Item = &'s [u8]>,
+) -> Result<Checksums, NotVerified> {
+    let mut refusal = None;
+    for signature in signatures {
+        match verify(trust, sums, signature) {
+            Ok(checksums) => return Ok(checksums),
+            Err(problem) => _ = refusal.get_or_insert(problem),
+        }
+    }
+    Err(refusal.unwrap_or(NotVerified::Unsigned { what: trust.file.clone() }))
+}
+
 /// Checks one file against the signed sums.
 ///
 /// # Errors

@@ -202,10 +202,13 @@ fn signed(
     };
     let unsigned = || refuse(NotVerified::Unsigned { what: format!("{}/{}", tag.name, asked.file) });
     let sums = files.get(&asked.file).ok_or_else(unsigned)?;
-    let signature = checksums::signature_names(&asked.file).into_iter().find_map(|name| files.get(&name));
-    let checked = checksums::verify(asked, sums, signature.ok_or_else(unsigned)?).map_err(refuse)?;
-    let own =
-        |path: &str| path == asked.file || checksums::signature_names(&asked.file).iter().any(|name| name == path);
+    let names = checksums::signature_names(&asked.file);
+    let signatures: Vec<&[u8]> = names.iter().filter_map(|name| files.get(name)).map(AsRef::as_ref).collect();
+    if signatures.is_empty() {
+        return Err(unsigned());
+    }
+    let checked = checksums::verify_any(asked, sums, signatures).map_err(refuse)?;
+    let own = |path: &str| path == asked.file || names.iter().any(|name| name == path);
     for (path, content) in files.iter().filter(|(path, _)| !own(path)) {
         checksums::check(&checked, path, content).map_err(refuse)?;
     }

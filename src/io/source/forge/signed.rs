@@ -8,8 +8,9 @@ use super::super::{Fetched, SourceError, Wanted, assets};
 use super::Ask;
 use super::download::{Asset, download};
 use crate::core::limits::Limits;
-use crate::core::verification::checksums;
-use crate::core::verification::{ChecksumTrust, NotVerified, Signer};
+use crate::core::verification::checksums::{self, Checksums};
+use crate::core::verification::file::LARGEST_SIGNATURE;
+use crate::core::verification::{ChecksumTrust, NotVerified};
 
 /// Downloads what is wanted of a release's assets, checks it, and unpacks it.
 ///
@@ -26,20 +27,27 @@ pub(in super::super) async fn fetch(
     let names: Vec<String> = offered.iter().map(|asset| asset.name.clone()).collect();
     let belonging = assets::wanted(tag, wanted.release, &names)?;
     let trust = asked_for(wanted)?;
-    let signature = trust.map(|trust| files_of(wanted, trust, &names)).transpose()?;
-    let mut contents: BTreeMap<String, Bytes> = BTreeMap::new();
-    let mut left = limits.packed_bytes;
-    let needed: BTreeSet<&String> = belonging.iter().chain(signature.iter().flatten()).collect();
+    let signing = trust.map(|trust| files_of(wanted, trust, &names)).transpose()?;
+    let (mut contents, mut left) = (BTreeMap::new(), limits.packed_bytes);
+    let needed: BTreeSet<&String> = belonging.iter().chain(signing.iter().map(|(sums, _)| sums)).collect();
     for name in needed {
         let Some(asset) = offered.iter().find(|asset| asset.name == *name) else { continue };
         let content = download(asker, asset, left).await?;
         left -= content.len() as u64;
         contents.insert(name.clone(), content);
     }
-    let signer = match (trust, &signature) {
-        (Some(trust), Some([sums, signature])) => {
-            let signer = verified(wanted, trust, [sums, signature], &belonging, &contents);
-            Some(signer.map_err(|problem| refuse(wanted, problem))?)
+    let signer = match (trust, &signing) {
+        (Some(trust), Some((sums, signatures))) => {
+            let (signatures, unread) = signatures_of(asker, offered, signatures).await?;
+            let content = contents.get(sums).map_or(&[][..], |content: &Bytes| content);
+            let checked = checksums::verify_any(trust, content, signatures.iter().map(AsRef::as_ref));
+            let checked = checked.map_err(|problem| match unread {
+                // It may be the good one.
+                Some(error) if signatures.is_empty() || error.is_transient() => error,
+                _ => refuse(wanted, problem),
+            })?;
+            whole(wanted, sums, &checked, &belonging, &contents).map_err(|problem| refuse(wanted, problem))?;
+            Some(checked.signer)
         }
         _ => None,
     };
@@ -66,32 +74,51 @@ fn asked_for<'a>(wanted: &Wanted<'a>) -> Result<Option<&'a ChecksumTrust>, Sourc
     }
 }
 
-/// Names of the file of checksums and of its signature.
-fn files_of(wanted: &Wanted<'_>, trust: &ChecksumTrust, names: &[String]) -> Result<[String; 2], SourceError> {
-    let signature = checksums::signature_names(&trust.file).into_iter().find(|name| names.contains(name));
-    match signature {
-        Some(signature) if names.contains(&trust.file) => Ok([trust.file.clone(), signature]),
-        _ => {
-            let what = format!("{}/{}", wanted.tag.name, trust.file);
-            Err(refuse(wanted, NotVerified::Unsigned { what }))
-        }
-    }
-}
-
-fn verified(
+/// Names of the file of checksums and of its signatures.
+fn files_of(
     wanted: &Wanted<'_>,
     trust: &ChecksumTrust,
-    [sums, signature]: [&String; 2],
+    names: &[String],
+) -> Result<(String, Vec<String>), SourceError> {
+    let signatures = checksums::signature_names(&trust.file).into_iter().filter(|name| names.contains(name));
+    let signatures: Vec<String> = signatures.collect();
+    if signatures.is_empty() || !names.contains(&trust.file) {
+        let what = format!("{}/{}", wanted.tag.name, trust.file);
+        return Err(refuse(wanted, NotVerified::Unsigned { what }));
+    }
+    Ok((trust.file.clone(), signatures))
+}
+
+/// The signatures that can be read, and why the first can't of those that can't: it voids none beside it.
+async fn signatures_of(
+    asker: &dyn Ask,
+    offered: &[Asset],
+    names: &[String],
+) -> Result<(Vec<Bytes>, Option<SourceError>), SourceError> {
+    let (mut signatures, mut unread) = (Vec::new(), None);
+    for asset in names.iter().filter_map(|name| offered.iter().find(|asset| asset.name == *name)) {
+        match download(asker, asset, LARGEST_SIGNATURE).await {
+            Ok(content) => signatures.push(content),
+            // It is the same for the others.
+            Err(error @ SourceError::RateLimited { .. }) => return Err(error),
+            Err(error) => _ = unread.get_or_insert(error),
+        }
+    }
+    Ok((signatures, unread))
+}
+
+/// Holds the files against the signed sums.
+fn whole(
+    wanted: &Wanted<'_>,
+    sums: &str,
+    checked: &Checksums,
     belonging: &[String],
     contents: &BTreeMap<String, Bytes>,
-) -> Result<Signer, NotVerified> {
-    let content = |name: &String| contents.get(name).map_or(&[][..], |content| content);
-    let checked = checksums::verify(trust, content(sums), content(signature))?;
+) -> Result<(), NotVerified> {
     for name in belonging {
-        checksums::check(&checked, name, content(name))?;
+        checksums::check(checked, name, contents.get(name).map_or(&[][..], |content| content))?;
     }
     // The server chooses which files it shows, and under which name.
     let (what, signed) = (format!("{}/{sums}", wanted.tag.name), checked.names());
-    assets::complete(&what, wanted.tag, wanted.release, &signed, belonging)?;
-    Ok(checked.signer)
+    assets::complete(&what, wanted.tag, wanted.release, &signed, belonging)
 }
