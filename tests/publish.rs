@@ -169,6 +169,44 @@ fn releases_cross_an_air_gap_with_what_signs_them() {
     );
 }
 
+#[test]
+fn an_import_goes_on_with_the_next_release_and_brings_none_that_is_broken() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (assets, archive) = (place("assets"), place("out.tar"));
+    package(&sample("hello"), Path::new(&assets), &[]);
+    package(&sample("hello-tera"), Path::new(&assets), &[]);
+    let releases = ["docker-hello-1-34-v1", "docker-hello-tera-1-34-v1"];
+    clusterstack(&["bundle", releases[0], releases[1], "--source", &assets, "-f", &archive]).succeeds();
+    // The first is there, with another README.
+    let stack = copy("hello", directory.path());
+    fs::write(stack.join("cluster-class/README.md"), "other\n").unwrap();
+    let other = place("other");
+    package(&stack, Path::new(&other), &[]);
+    for target in [place("inside"), format!("layout:{}", place("layout"))] {
+        clusterstack(&["push", &other, &target]).succeeds();
+        let error = clusterstack(&["bundle", "import", &archive, &target]).fails(1);
+        assert!(error.contains("1 not imported: docker-hello-1-34-v1: "), "{error}");
+        assert!(error.contains("with other content"), "{error}");
+        clusterstack(&["bundle", releases[1], "--source", &target, "-f", &place("again.tar")]).succeeds();
+    }
+
+    // A tag that leads to what is no such release.
+    let layout = clusterstack::io::publish::registry::Layout::open(Path::new(&place("broken"))).unwrap();
+    let files = [("metadata.yaml".to_owned(), Bytes::from("a: 1"))].into();
+    let broken = clusterstack::core::artifact::Artifact::of_release(&releases[0].parse().unwrap(), &files);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(clusterstack::io::publish::registry::push(&layout, &broken)).unwrap();
+    let source = format!("layout:{}", place("broken"));
+    let file = place("broken.tar");
+    let error = clusterstack(&["bundle", releases[0], "--source", &source, "-f", &file]).fails(1);
+    assert!(error.contains("release docker-hello-1-34-v1 is broken") && !Path::new(&file).exists(), "{error}");
+    clusterstack::io::publish::registry::write_archive(Path::new(&file), &[broken]).unwrap();
+    let target = format!("layout:{}", place("new"));
+    let error = clusterstack(&["bundle", "import", &file, &target]).fails(1);
+    assert!(error.contains("release docker-hello-1-34-v1 is broken") && !Path::new(&place("new")).exists(), "{error}");
+}
+
 #[tokio::test]
 async fn a_release_becomes_a_tag_that_nobody_moves() {
     let directory = tempfile::tempdir().unwrap();

@@ -10,8 +10,10 @@ use serde::Serialize;
 
 use super::output::{self, Format};
 use super::registry::RegistryArgs;
-use super::report::Hinted;
+use super::report::{self, Hinted};
 use crate::core::artifact::Artifact;
+use crate::core::artifact::beside::{Family, families};
+use crate::core::name::ReleaseName;
 use crate::core::verification::checksums::is_signature;
 use crate::io::publish::registry::{self, Registry};
 use crate::io::publish::target::{self, Target};
@@ -135,7 +137,16 @@ async fn pulled(registry: &dyn Registry, releases: &[String]) -> Result<Vec<Arti
     let mut all = Vec::new();
     for release in releases {
         progress.at(release);
-        all.extend(registry::pull(registry, release).await?);
+        let pulled = registry::pull(registry, release).await?;
+        report::left_out(&pulled.left_out);
+        let name: Option<ReleaseName> = release.parse().ok();
+        let (Some(name), Some(found)) = (name, pulled.artifacts.first()) else {
+            let hint = "a release is called <provider>-<stack>-<kubernetes version>-<version>";
+            return Err(Hinted::new(format!("{release:?} is no name of a release"), hint).into());
+        };
+        // What is broken is found before it crosses the gap.
+        Release { name, assets: found.files()? }.stack()?;
+        all.extend(pulled.artifacts);
     }
     progress.done();
     Ok(all)
@@ -162,48 +173,88 @@ fn import(file: &Path, target: &str, registry: &RegistryArgs) -> Result<()> {
     // Every digest is checked in here, before anything is written.
     let artifacts = registry::read_archive(file)?;
     let opened = registry.open(&target)?;
-    let releases: Vec<&Artifact> = artifacts.iter().filter(|artifact| artifact.release().is_some()).collect();
-    if releases.is_empty() {
+    let (families, others) = families(&artifacts);
+    if families.is_empty() {
         let hint = "`clusterstack bundle` writes such archives";
         return Err(Hinted::new(format!("{} holds no release", file.display()), hint).into());
     }
-    let mut lines = String::new();
-    let mut told = |name: &str, published: &Published| {
+    let mut releases = Vec::new();
+    for Family { release, .. } in &families {
+        let name = release.release().context("a release has a name")?;
+        let release = Release { name, assets: release.files()? };
+        release.stack()?;
+        releases.push(release);
+    }
+    let mut imported = Imported { lines: String::new(), failures: Vec::new() };
+    let progress = Progress::new("importing", families.len());
+    wait(async {
+        match &opened.registry {
+            Some(registry) => to_registry(registry.as_ref(), &families, &others, &progress, &mut imported).await,
+            None => {
+                for release in &releases {
+                    let name = release.name.object_name();
+                    progress.at(&name);
+                    match target::publish(&target, None, release).await {
+                        Ok(published) => imported.told(&name, &published),
+                        Err(error) => imported.failures.push(format!("{name}: {error}")),
+                    }
+                }
+            }
+        }
+        Ok(())
+    })?;
+    progress.done();
+    output::print(&imported.lines)?;
+    match imported.failures.as_slice() {
+        [] => Ok(()),
+        all => Err(Hinted::new(
+            format!("{} not imported: {}", all.len(), all.join("; ")),
+            "what was imported stays; import again when the rest is corrected",
+        )
+        .into()),
+    }
+}
+
+/// What came of an import.
+struct Imported {
+    lines: String,
+    failures: Vec<String>,
+}
+
+impl Imported {
+    fn told(&mut self, name: &str, published: &Published) {
         let (state, revision) = match published {
             Published::New { revision } => ("imported", revision),
             Published::Unchanged { revision } => ("unchanged", revision),
         };
-        _ = writeln!(lines, "{name} {state} {revision}");
-    };
-    if let Some(registry) = &opened.registry {
-        let progress = Progress::new("importing", artifacts.len());
-        wait(async {
-            for artifact in &artifacts {
-                let digest = artifact.digest();
-                let name = artifact.tag.as_deref().unwrap_or(&digest);
-                progress.at(name);
-                told(name, &registry::push(registry.as_ref(), artifact).await?);
-            }
-            Ok(())
-        })?;
-        progress.done();
-    } else {
-        let progress = Progress::new("importing", releases.len());
-        let mut all = Vec::new();
-        for artifact in releases {
-            let name = artifact.release().context("a release has a name")?;
-            let release = Release { name, assets: artifact.files()? };
-            release.stack()?;
-            all.push(release);
-        }
-        for release in all {
-            let name = release.name.object_name();
-            progress.at(&name);
-            told(&name, &wait(async { Ok(target::publish(&target, None, &release).await?) })?);
-        }
-        progress.done();
+        _ = writeln!(self.lines, "{name} {state} {revision}");
     }
-    output::print(&lines)
+}
+
+/// Each release behind what signs it; one that is refused keeps no other one back.
+async fn to_registry(
+    registry: &dyn Registry,
+    families: &[Family<'_>],
+    others: &[&Artifact],
+    progress: &Progress,
+    imported: &mut Imported,
+) {
+    for family in families {
+        let name = family.release.tag.clone().unwrap_or_default();
+        progress.at(&name);
+        let mut told = |name: &str, published: &Published| imported.told(name, published);
+        if let Err(error) = registry::push_family(registry, family, &mut told).await {
+            imported.failures.push(format!("{name}: {error}"));
+        }
+    }
+    for artifact in others {
+        let digest = artifact.digest();
+        let name = artifact.tag.as_deref().unwrap_or(&digest);
+        match registry::push(registry, artifact).await {
+            Ok(published) => imported.told(name, &published),
+            Err(error) => imported.failures.push(format!("{name}: {error}")),
+        }
+    }
 }
 
 fn inspect(file: &Path, format: InspectFormat) -> Result<()> {
@@ -220,16 +271,10 @@ fn inspect(file: &Path, format: InspectFormat) -> Result<()> {
 
 fn row(artifact: &Artifact, all: &[Artifact]) -> Result<Row> {
     let digest = artifact.digest();
-    let beside = format!("{}.", digest.replace(':', "-"));
     let files = artifact.files()?;
     let mut signatures: Vec<String> = files.keys().filter(|file| is_signature(file)).cloned().collect();
-    for other in all {
-        let by_tag = other.tag.as_deref().filter(|tag| tag.starts_with(&beside));
-        let by_subject = other.read()?.subject.is_some_and(|subject| subject.digest == digest);
-        if by_tag.is_some() || by_subject {
-            signatures.push(by_tag.map_or_else(|| other.digest(), ToOwned::to_owned));
-        }
-    }
+    let beside = all.iter().filter(|other| other.is_beside(&digest));
+    signatures.extend(beside.map(|other| other.tag.clone().unwrap_or_else(|| other.digest())));
     Ok(Row {
         release: artifact.tag.clone().unwrap_or_default(),
         bytes: files.values().map(|content| content.len() as u64).sum(),

@@ -3,6 +3,7 @@
 //!
 //! Equal files give equal bytes: there are no times in a manifest.
 
+pub mod beside;
 mod manifest;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -10,13 +10,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{PublishError, Published};
-use crate::core::artifact::{self, Artifact, Blobs, Manifest, signature_tag};
+use crate::core::artifact::beside::{Family, KINDS};
+use crate::core::artifact::{self, Artifact, Blobs, Descriptor, Manifest, signature_tag};
 use crate::core::files::FileTree;
-use crate::core::limits::{Limits, TooLarge};
+use crate::core::limits::{Budget, Limits, TooLarge};
+use crate::core::verification::cosign;
 use crate::io::{pack, unpack};
-
-/// What cosign keeps beside a manifest, by the ends of its tags.
-const BESIDE: [&str; 3] = ["sig", "att", "sbom"];
 
 /// One repository of a registry.
 #[async_trait]
@@ -35,12 +34,21 @@ pub trait Registry: Send + Sync {
     async fn get_blob(&self, digest: &str, size: u64) -> Result<Bytes, PublishError>;
     /// Stores a blob.
     async fn put_blob(&self, digest: &str, content: &Bytes) -> Result<(), PublishError>;
-    /// Digests of the manifests whose subject is this one.
-    async fn referrers(&self, digest: &str) -> Result<Vec<String>, PublishError>;
+    /// The manifests whose subject is this one.
+    async fn referrers(&self, digest: &str) -> Result<Vec<Descriptor>, PublishError>;
 }
 
-/// The release of a tag and what signs it: cosign's tags, and manifests that name it as their subject.
-pub async fn pull(registry: &dyn Registry, tag: &str) -> Result<Vec<Artifact>, PublishError> {
+/// What came of a release.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pulled {
+    /// The release, and what signs it.
+    pub artifacts: Vec<Artifact>,
+    /// What names it as its subject and stays, for people: anybody may attach anything.
+    pub left_out: Vec<String>,
+}
+
+/// The release of a tag and what signs it: cosign's tags, and signatures that name it as their subject.
+pub async fn pull(registry: &dyn Registry, tag: &str) -> Result<Pulled, PublishError> {
     let absent = || PublishError::Remote {
         action: "reading from",
         target: registry.name(),
@@ -49,19 +57,44 @@ pub async fn pull(registry: &dyn Registry, tag: &str) -> Result<Vec<Artifact>, P
     let release = pull_one(registry, tag).await?.ok_or_else(absent)?;
     let digest = release.digest();
     let mut all = vec![Artifact { tag: Some(tag.to_owned()), ..release }];
-    for kind in BESIDE {
+    for kind in KINDS {
         let tag = signature_tag(&digest, kind);
         if let Some(artifact) = pull_one(registry, &tag).await? {
             all.push(Artifact { tag: Some(tag), ..artifact });
         }
     }
+    let mut left_out = Vec::new();
     for referrer in registry.referrers(&digest).await? {
-        let known = all.iter().any(|artifact| artifact.digest() == referrer);
-        if !known && let Some(artifact) = pull_one(registry, &referrer).await? {
+        let told = referrer.artifact_type.as_deref().filter(|kind| !kind.is_empty());
+        let kind = match told {
+            Some(kind) => kind.to_owned(),
+            None => kind_of(registry, &referrer.digest).await?,
+        };
+        let digest = &referrer.digest;
+        if !cosign::is_of_signatures(&kind) {
+            left_out.push(format!(
+                "{digest} ({kind}) stays in {}: it refers to {tag}, and is no signature",
+                registry.name()
+            ));
+            continue;
+        }
+        let known = all.iter().any(|artifact| artifact.digest() == *digest);
+        if !known && let Some(artifact) = pull_one(registry, digest).await? {
             all.push(artifact);
         }
     }
-    Ok(all)
+    Ok(Pulled { artifacts: all, left_out })
+}
+
+/// What a manifest is, where its registry does not tell: by what it says itself, or by what it holds.
+async fn kind_of(registry: &dyn Registry, digest: &str) -> Result<String, PublishError> {
+    let manifest = registry.get_manifest(digest).await?;
+    let read: Option<Manifest> = manifest.and_then(|manifest| serde_json::from_slice(&manifest).ok());
+    let Some(Manifest { artifact_type, config, layers, .. }) = read else { return Ok("no manifest".to_owned()) };
+    let kinds = artifact_type.into_iter().chain([config.media_type]).chain(layers.into_iter().map(|it| it.media_type));
+    let mut kinds: Vec<String> = kinds.filter(|kind| !kind.is_empty()).collect();
+    let at = kinds.iter().position(|kind| cosign::is_of_signatures(kind)).unwrap_or_default();
+    Ok(if kinds.is_empty() { String::new() } else { kinds.swap_remove(at) })
 }
 
 async fn pull_one(registry: &dyn Registry, reference: &str) -> Result<Option<Artifact>, PublishError> {
@@ -86,28 +119,54 @@ async fn pull_one(registry: &dyn Registry, reference: &str) -> Result<Option<Art
     Ok(Some(artifact))
 }
 
-/// Stores an artifact, its manifest last and unchanged, byte by byte. A tag that is there with another manifest stays.
+/// Stores what is beside a release, then the release: who finds it finds it signed. Each is told when it is there.
+pub async fn push_family(
+    registry: &dyn Registry,
+    family: &Family<'_>,
+    told: &mut (dyn FnMut(&str, &Published) + Send),
+) -> Result<(), PublishError> {
+    let tag = family.release.tag.as_deref().unwrap_or_default();
+    if let Some(found) = registry.get_manifest(tag).await?.filter(|found| *found != family.release.manifest) {
+        return Err(differs(registry, tag, &found));
+    }
+    for artifact in family.beside.iter().chain([&family.release]) {
+        let digest = artifact.digest();
+        told(artifact.tag.as_deref().unwrap_or(&digest), &push(registry, artifact).await?);
+    }
+    Ok(())
+}
+
+/// Stores an artifact, its manifest last and unchanged, byte by byte. A tag that is there with another manifest stays; one of
+/// signatures gets those that it lacks.
 pub async fn push(registry: &dyn Registry, artifact: &Artifact) -> Result<Published, PublishError> {
-    let revision = artifact.digest();
-    let reference = artifact.tag.as_deref().unwrap_or(&revision);
+    let digest = artifact.digest();
+    let reference = artifact.tag.as_deref().unwrap_or(&digest);
+    let mut manifest = artifact.manifest.clone();
     if let Some(found) = registry.get_manifest(reference).await? {
-        if found == artifact.manifest {
+        if found == manifest {
             // An earlier import may have ended before it was listed at what it signs.
             if artifact.is_about_another() {
-                registry.put_manifest(artifact.tag.as_deref(), &artifact.manifest).await?;
+                registry.put_manifest(artifact.tag.as_deref(), &manifest).await?;
             }
-            return Ok(Published::Unchanged { revision });
+            return Ok(Published::Unchanged { revision: digest });
         }
-        let (release, target, found) = (reference.to_owned(), registry.name(), artifact::digest(&found));
-        return Err(PublishError::Differs { release, target, found });
+        manifest = artifact.added_to(&found)?.ok_or_else(|| differs(registry, reference, &found))?;
+        if manifest == found {
+            return Ok(Published::Unchanged { revision: artifact::digest(&manifest) });
+        }
     }
     for (digest, content) in &artifact.blobs {
         if !registry.blob_exists(digest).await? {
             registry.put_blob(digest, content).await?;
         }
     }
-    registry.put_manifest(artifact.tag.as_deref(), &artifact.manifest).await?;
-    Ok(Published::New { revision })
+    registry.put_manifest(artifact.tag.as_deref(), &manifest).await?;
+    Ok(Published::New { revision: artifact::digest(&manifest) })
+}
+
+fn differs(registry: &dyn Registry, reference: &str, found: &[u8]) -> PublishError {
+    let (release, target, found) = (reference.to_owned(), registry.name(), artifact::digest(found));
+    PublishError::Differs { release, target, found }
 }
 
 /// How much an archive of releases may hold: more than one release.
@@ -125,11 +184,16 @@ pub fn read_archive(path: &Path) -> Result<Vec<Artifact>, PublishError> {
     Ok(artifact::from_layout(&unpack::unpack(&bytes, &limits)?)?)
 }
 
-/// Writes an archive of releases, under another name first.
+/// Writes an archive of releases, under another name first. One that [`read_archive`] would refuse is not written.
 pub fn write_archive(path: &Path, artifacts: &[Artifact]) -> Result<(), PublishError> {
     let io = |error| PublishError::Io { action: "writing", path: path.to_owned(), error };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let files: FileTree = artifact::to_layout(artifacts);
+    artifact::from_layout(&files)?;
+    let (limits, mut budget) = (limits(), Budget::default());
+    for (file, content) in &files {
+        budget.add(&limits, file, content.len() as u64)?;
+    }
     let mut temporary = tempfile::Builder::new().prefix(".bundle-").tempfile_in(directory).map_err(io)?;
     pack::tar(std::io::BufWriter::new(&mut temporary), &files).map_err(io)?;
     temporary.as_file().sync_all().map_err(io)?;
@@ -252,12 +316,19 @@ impl Registry for Layout {
         Ok(())
     }
 
-    async fn referrers(&self, digest: &str) -> Result<Vec<String>, PublishError> {
+    async fn referrers(&self, digest: &str) -> Result<Vec<Descriptor>, PublishError> {
         let mut found = Vec::new();
         for artifact in self.artifacts()? {
-            let subject = artifact.read()?.subject;
-            if subject.is_some_and(|subject| subject.digest == digest) {
-                found.push(artifact.digest());
+            let manifest = artifact.read()?;
+            if manifest.subject.is_some_and(|subject| subject.digest == digest) {
+                let artifact_type = manifest.artifact_type.unwrap_or(manifest.config.media_type);
+                found.push(Descriptor {
+                    media_type: manifest.media_type,
+                    digest: artifact.digest(),
+                    size: artifact.manifest.len() as u64,
+                    artifact_type: Some(artifact_type),
+                    ..Descriptor::default()
+                });
             }
         }
         Ok(found)
@@ -280,6 +351,7 @@ mod tests {
         let mut manifest = artifact.read().unwrap();
         artifact.tag = tagged.then(|| signature_tag(&of.digest(), "sig"));
         if !tagged {
+            manifest.artifact_type = Some("application/vnd.dev.sigstore.bundle.v0.3+json".to_owned());
             manifest.subject = Some(Descriptor {
                 media_type: MANIFEST.to_owned(),
                 digest: of.digest(),
@@ -305,7 +377,8 @@ mod tests {
 
         let source = Layout::open(&from).unwrap();
         let pulled = pull(&source, "docker-scs-1-30-v1").await.unwrap();
-        assert_eq!(pulled, all);
+        assert_eq!(pulled, Pulled { artifacts: all.to_vec(), left_out: Vec::new() });
+        let pulled = pulled.artifacts;
         let archive = directory.path().join("out.tar");
         write_archive(&archive, &pulled).unwrap();
         let bytes = fs::read(&archive).unwrap();
@@ -317,7 +390,7 @@ mod tests {
             push(&target, &artifact).await.unwrap();
         }
         let target = Layout::open(&to).unwrap();
-        assert_eq!(pull(&target, "docker-scs-1-30-v1").await.unwrap(), all);
+        assert_eq!(pull(&target, "docker-scs-1-30-v1").await.unwrap().artifacts, all);
         assert_eq!(
             target.tags().await.unwrap(),
             ["docker-scs-1-30-v1".to_owned(), signature_tag(&one.digest(), "sig")]
@@ -326,6 +399,77 @@ mod tests {
         let error = push(&target, &release("docker-scs-1-30-v1", "other")).await.unwrap_err().to_string();
         assert!(error.contains("with other content"), "{error}");
         assert!(pull(&target, "docker-scs-1-30-v9").await.unwrap_err().to_string().contains("there is no"));
+    }
+
+    #[tokio::test]
+    async fn what_refers_to_a_release_and_is_no_signature_stays_and_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let one = release("docker-scs-1-30-v1", "a");
+        let signed = signature(&one, "subject", false);
+        let mut foreign = signature(&one, "list", false);
+        let mut manifest = foreign.read().unwrap();
+        manifest.artifact_type = Some("application/spdx+json".to_owned());
+        foreign.manifest = Bytes::from(serde_json::to_vec(&manifest).unwrap());
+        let source = Layout::open(directory.path()).unwrap();
+        for artifact in [&one, &signed, &foreign] {
+            push(&source, artifact).await.unwrap();
+        }
+        let pulled = pull(&source, "docker-scs-1-30-v1").await.unwrap();
+        assert_eq!(pulled.artifacts, [one, signed]);
+        let [left_out] = &pulled.left_out[..] else { panic!("{:?}", pulled.left_out) };
+        assert!(left_out.contains(&foreign.digest()) && left_out.contains("application/spdx+json"), "{left_out}");
+        // What the registry does not tell, the manifest does.
+        for (artifact, kind) in [(&foreign, "application/spdx+json"), (&pulled.artifacts[1], "application/vnd.dev.sig")]
+        {
+            let found = kind_of(&source, &artifact.digest()).await.unwrap();
+            assert!(found.starts_with(kind), "{found}");
+        }
+    }
+
+    #[tokio::test]
+    async fn signatures_are_there_before_their_release_and_further_ones_are_added() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = Layout::open(directory.path()).unwrap();
+        let one = release("docker-scs-1-30-v1", "a");
+        let [first, second] = ["first", "second"].map(|content| signature(&one, content, true));
+        for (beside, expected) in
+            [(&first, ["New", "New"]), (&second, ["New", "Unchanged"]), (&first, ["Unchanged"; 2])]
+        {
+            let mut told = Vec::new();
+            let family = Family { release: &one, beside: vec![beside] };
+            let mut tell = |name: &str, published: &Published| told.push((name.to_owned(), format!("{published:?}")));
+            push_family(&target, &family, &mut tell).await.unwrap();
+            let names: Vec<&str> = told.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!(names, [first.tag.as_deref().unwrap(), "docker-scs-1-30-v1"]);
+            assert!(told.iter().zip(expected).all(|((_, told), state)| told.starts_with(state)), "{told:?}");
+        }
+        let target = Layout::open(directory.path()).unwrap();
+        let pulled = pull(&target, "docker-scs-1-30-v1").await.unwrap().artifacts;
+        let layers = |artifact: &Artifact| artifact.read().unwrap().layers;
+        assert_eq!(layers(&pulled[1]), [layers(&first), layers(&second)].concat());
+
+        // What signs another release of that name is not left beside this one.
+        let other = release("docker-scs-1-30-v1", "other");
+        let theirs = signature(&other, "theirs", true);
+        let family = Family { release: &other, beside: vec![&theirs] };
+        let error = push_family(&target, &family, &mut |_, _| ()).await.unwrap_err();
+        assert!(matches!(error, PublishError::Differs { .. }), "{error}");
+        assert_eq!(target.get_manifest(theirs.tag.as_deref().unwrap()).await.unwrap(), None);
+    }
+
+    #[test]
+    fn no_archive_is_written_that_can_t_be_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let archive = directory.path().join("out.tar");
+        let mut bad = release("docker-scs-1-30-v1", "a");
+        let text = String::from_utf8(bad.manifest.to_vec()).unwrap().replace("metadata.yaml", "../metadata.yaml");
+        bad.manifest = Bytes::from(text);
+        let error = write_archive(&archive, &[bad]).unwrap_err().to_string();
+        assert!(error.contains("../metadata.yaml") && !archive.exists(), "{error}");
+        let large = Bytes::from(vec![0; usize::try_from(limits().file_bytes).unwrap() + 1]);
+        let large = Artifact::of_release(&"docker-scs-1-30-v1".parse().unwrap(), &[("a".to_owned(), large)].into());
+        let error = write_archive(&archive, &[large]).unwrap_err().to_string();
+        assert!(error.contains("over the limit") && !archive.exists(), "{error}");
     }
 
     #[test]

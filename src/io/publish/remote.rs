@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::PublishError;
 use super::registry::Registry as Repository;
-use crate::core::artifact::MANIFEST;
+use crate::core::artifact::{Descriptor, MANIFEST};
 use crate::core::source::AllowList;
 use crate::io::registry::Registry;
 use crate::io::source::access::Tls;
@@ -128,10 +128,9 @@ impl Repository for Remote {
         self.registry.push_blob(content).await.map(drop).map_err(self.failed("pushing to"))
     }
 
-    async fn referrers(&self, digest: &str) -> Result<Vec<String>, PublishError> {
+    async fn referrers(&self, digest: &str) -> Result<Vec<Descriptor>, PublishError> {
         let digest = self.digest(digest)?;
-        let found = self.registry.referrers(&digest).await.map_err(self.failed("reading from"))?;
-        Ok(found.into_iter().map(|descriptor| descriptor.digest).collect())
+        self.registry.referrers(&digest).await.map_err(self.failed("reading from"))
     }
 }
 
