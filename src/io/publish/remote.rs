@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::PublishError;
 use super::registry::Registry as Repository;
 use crate::core::artifact::{Descriptor, MANIFEST};
-use crate::core::source::AllowList;
+use crate::core::source::{AllowList, Refused};
 use crate::io::registry::Registry;
 use crate::io::source::access::Tls;
 use crate::io::source::{Access, Credentials, NO_LOGIN, SourceError};
@@ -72,10 +72,14 @@ impl Remote {
 
 /// What went wrong and what to do, for who types a command: nothing is tried again, and there is no Secret.
 fn problem(error: SourceError) -> String {
-    match error {
+    let said = match error {
         SourceError::Unreachable { problem, .. } | SourceError::Local { problem, .. } => problem,
         SourceError::Unauthorized { problem, .. } if problem.contains(NO_LOGIN) => {
             "it asks for a login: docker login makes one, or name a file with it in --registry-config".to_owned()
+        }
+        // It says what to do.
+        SourceError::Unauthorized { problem, .. } if HINTS.iter().any(|(of_users, _)| problem.contains(of_users)) => {
+            problem
         }
         SourceError::Unauthorized { problem, .. } => {
             format!("{problem}; check the login that docker login made or --registry-config names, and its rights")
@@ -84,9 +88,28 @@ fn problem(error: SourceError) -> String {
         SourceError::TimedOut { after, .. } => format!("it took longer than {} s", after.as_secs()),
         SourceError::NoRepository { problem, .. } => format!("there is no such repository: {problem}"),
         SourceError::Unusable { what, problem } => format!("{what} can't be used: {problem}"),
+        SourceError::Untrusted { problem, .. } => format!("it is not trusted: {problem}"),
+        SourceError::Led { refused: Refused::Plain { host, .. }, .. } => {
+            format!("it leads to {host} by plain http, which anybody on the way can change: --plain-http allows that")
+        }
+        SourceError::Led { refused: Refused::Host { host }, .. } => {
+            format!("it leads to {host}, an address of this machine or of its link: name the registry by where it is")
+        }
         other => other.to_string(),
-    }
+    };
+    HINTS.iter().fold(said, |said, (of_users, of_command)| said.replace(of_users, of_command))
 }
+
+/// What the client says to users of the operator, and what is said instead: commands have flags and an environment.
+const HINTS: [(&str, &str); 7] = [
+    ("put it into ca.crt of a Secret that certSecretRef names", "name a file with it in --ca-file"),
+    ("put the authority into ca.crt", "name a file with the authority in --ca-file"),
+    ("put tls.crt and tls.key into a Secret that certSecretRef names", "commands have none to show"),
+    (", or name a Secret with address, username and password in proxySecretRef", ""),
+    ("name a Secret with address, username and password in proxySecretRef", "set HTTPS_PROXY with it"),
+    ("the operator's HTTPS_PROXY", "HTTPS_PROXY"),
+    ("ca.crt of certSecretRef", "the file of --ca-file"),
+];
 
 #[async_trait]
 impl Repository for Remote {
@@ -146,6 +169,8 @@ mod tests {
         let text = || "it answers 500".to_owned();
         let unauthorized =
             |problem: &str| SourceError::Unauthorized { action, url: url.clone(), problem: problem.to_owned() };
+        let untrusted = |problem: &str| SourceError::Untrusted { url: url.clone(), problem: problem.to_owned() };
+        let led = |refused| SourceError::Led { action, url: url.clone(), refused };
         for (error, part) in [
             (SourceError::Unreachable { action, url: url.clone(), problem: text() }, "it answers 500"),
             (SourceError::Local { action, url: url.clone(), problem: text() }, "it answers 500"),
@@ -158,11 +183,32 @@ mod tests {
             (SourceError::TimedOut { action, url: url.clone(), after: Duration::from_mins(2) }, "120 s"),
             (SourceError::NoRepository { url: url.clone(), problem: text() }, "it answers 500"),
             (SourceError::Unusable { what: "an authority".to_owned(), problem: text() }, "an authority"),
+            (SourceError::Unusable { what: "ca.crt of certSecretRef".to_owned(), problem: text() }, "--ca-file"),
+            (
+                untrusted("if its authority is your own, put it into ca.crt of a Secret that certSecretRef names"),
+                "--ca-file",
+            ),
+            (
+                unauthorized(
+                    "it asks for a certificate of ours: put tls.crt and tls.key into a Secret that certSecretRef names",
+                ),
+                "it asks for a certificate of ours: commands have none to show",
+            ),
+            (
+                unauthorized(
+                    "the proxy on the way wants a login: put it into the operator's HTTPS_PROXY or HTTP_PROXY, as http://user:password@host:port, or name a Secret with address, username and password in proxySecretRef",
+                ),
+                "wants a login: put it into HTTPS_PROXY or HTTP_PROXY, as http://user:password@host:port",
+            ),
+            (led(Refused::Plain { url: url.clone(), host: "x.example.com".to_owned() }), "--plain-http"),
+            (led(Refused::Host { host: "127.0.0.2".to_owned() }), "127.0.0.2"),
         ] {
             let said = problem(error);
             assert!(said.contains(part), "{said}");
             assert!(
-                !["tried again", "asked again", "Secret", "secretRef"].iter().any(|word| said.contains(word)),
+                !["tried again", "asked again", "Secret", "secretRef", "operator", "--allow-source"]
+                    .iter()
+                    .any(|word| said.contains(word)),
                 "{said}"
             );
         }
