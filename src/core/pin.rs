@@ -13,7 +13,9 @@ use crate::core::status::Trouble;
 pub fn check(pins: &[Pin], name: &ReleaseName, digest: &str, revision: &str) -> Result<(), Trouble> {
     let of_release = |pin: &&Pin| pin.version.parse::<ReleaseVersion>().is_ok_and(|version| version == name.version);
     for pin in pins.iter().filter(of_release) {
-        if pin.digest != digest && pin.digest != revision {
+        // The pattern of the field takes the digits alone, too.
+        let is_it = |found: &str| pin.digest == found || found.strip_prefix("sha256:") == Some(&pin.digest);
+        if !is_it(digest) && !is_it(revision) {
             let message = format!(
                 "spec.pin wants {} of release {name}, but its digest is {digest} and its revision {revision}; it is not \
                  taken, what is applied stays. Correct the pin, or find out who changed the release",
@@ -39,6 +41,8 @@ mod tests {
             ("nothing is pinned", vec![], &stable, true),
             ("another version is", vec![("v1", "c")], &stable, true),
             ("digest", vec![("v2", digest.as_str())], &stable, true),
+            ("digits of the digest", vec![("v2", &digest["sha256:".len()..])], &stable, true),
+            ("other digits", vec![("v2", "b".repeat(64).as_str())], &stable, false),
             ("revision", vec![("v2", revision.as_str())], &stable, true),
             ("neither", vec![("v2", "c")], &stable, false),
             ("a part of it", vec![("v2", "sha256:aaaa")], &stable, false),
