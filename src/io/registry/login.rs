@@ -63,7 +63,17 @@ enum Challenge {
 struct Answer {
     token: Option<String>,
     access_token: Option<String>,
-    expires_in: Option<u64>,
+    /// A number; some servers write it as a text.
+    expires_in: Option<serde_json::Value>,
+}
+
+impl Answer {
+    /// How long its token lives.
+    fn life(&self) -> Duration {
+        let told = self.expires_in.as_ref();
+        let seconds = told.and_then(|told| told.as_u64().or_else(|| told.as_str()?.trim().parse().ok()));
+        seconds.map_or(LIFE, Duration::from_secs).min(LONGEST)
+    }
 }
 
 impl Logins {
@@ -114,7 +124,11 @@ impl Logins {
                 header.map(|header| Known { header, until: None })
             }
             (Some(_), Some(Login::Bearer(token) | Login::BearerOrBasic { token, .. })) => {
-                secret(&format!("Bearer {token}")).map(|header| Known { header, until: None })
+                let header = secret(&format!("Bearer {token}")).ok_or_else(|| SourceError::Unusable {
+                    what: format!("the token for {}", redacted(base)),
+                    problem: "it holds a line break, or what else no header may hold".to_owned(),
+                })?;
+                Some(Known { header, until: None })
             }
             (Some(Challenge::Bearer { realm, service, scope }), _) => {
                 let scope = scope.unwrap_or_else(|| own_scope(base, right));
@@ -175,10 +189,10 @@ impl Logins {
         let none = "its answer holds no token";
         let answer: Answer =
             serde_json::from_slice(&body).map_err(|_| damaged(&unreadable(&HeaderMap::new(), &body, &none)))?;
+        let life = answer.life();
         let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty());
         let header = token.and_then(|token| secret(&format!("Bearer {token}")));
         let header = header.ok_or_else(|| damaged(none))?;
-        let life = answer.expires_in.map_or(LIFE, Duration::from_secs).min(LONGEST);
         Ok(Known { header, until: Some(Instant::now() + life.saturating_sub(MARGIN)) })
     }
 
@@ -268,6 +282,22 @@ mod tests {
         assert_eq!(read(&["basic realm=x"]), Some(Challenge::Basic));
         for nothing in [&[][..], &["Bearer"], &["Negotiate"], &["Bearer realm=\"unfinished"]] {
             assert_eq!(read(nothing), None);
+        }
+    }
+
+    #[test]
+    fn a_token_lives_as_long_as_its_server_says() {
+        for (told, seconds) in [
+            ("{}", 60),
+            (r#"{"expires_in":300}"#, 300),
+            (r#"{"expires_in":"300"}"#, 300),
+            (r#"{"expires_in":null}"#, 60),
+            (r#"{"expires_in":"soon"}"#, 60),
+            (r#"{"expires_in":-1}"#, 60),
+            (r#"{"expires_in":99999999999}"#, LONGEST.as_secs()),
+        ] {
+            let answer: Answer = serde_json::from_str(told).unwrap();
+            assert_eq!(answer.life(), Duration::from_secs(seconds), "{told}");
         }
     }
 

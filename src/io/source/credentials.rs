@@ -146,10 +146,12 @@ struct DockerLogin {
 impl DockerLogin {
     fn login(self) -> Option<Login> {
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
-        if let Some(token) = given(self.registry) {
+        // A file that a token was read from ends with a line break.
+        let token = |text: Option<String>| given(text.map(|text| text.trim_end_matches(['\r', '\n']).to_owned()));
+        if let Some(token) = token(self.registry) {
             return Some(Login::Bearer(token));
         }
-        if let Some(token) = given(self.identity) {
+        if let Some(token) = token(self.identity) {
             return Some(Login::Identity(token));
         }
         if let (Some(username), Some(password)) = (given(self.username), given(self.password)) {
