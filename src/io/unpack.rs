@@ -2,7 +2,8 @@
 //!
 //! Guarantees: what is read stays in memory, within [`Limits`], at paths inside of the root; links, devices and two
 //! files at one place (also where only upper and lower case, or the way letters are composed, differ) are refused,
-//! whoever made the archive.
+//! whoever made the archive. Of a packaged chart, which is never written to a disk, the later of two files at one path
+//! counts, as in Helm.
 
 mod heads;
 mod zipped;
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Cursor, Read};
 
 use bytes::Bytes;
+use flate2::bufread::GzDecoder;
 use flate2::read::MultiGzDecoder;
 use icu_normalizer::ComposingNormalizerBorrowed;
 use libdeflater::Decompressor;
@@ -96,8 +98,12 @@ pub fn pack(files: &FileTree) -> Result<Bytes, UnpackError> {
 
 /// Reads a tar, tar.gz or zip.
 pub fn unpack(archive: &[u8], limits: &Limits) -> Result<FileTree, UnpackError> {
-    let mut reader = Unpacker { limits, budget: Budget::default() };
-    reader.read(archive)
+    Unpacker { limits, budget: Budget::default(), places: Places::Single }.read(archive)
+}
+
+/// Reads a packaged chart.
+pub fn unpack_chart(archive: &[u8], limits: &Limits) -> Result<FileTree, UnpackError> {
+    Unpacker { limits, budget: Budget::default(), places: Places::Later }.read(archive)
 }
 
 /// [`pack`] of a release with the ids of its components: what the store keeps.
@@ -119,7 +125,7 @@ pub fn unpack_release(archive: &[u8], limits: &Limits) -> Result<(FileTree, BTre
 /// Replaces each `charts/<file>.tgz` of a chart, also of charts within it, by its files at `charts/<file>.tgz/`, where
 /// the chart engine looks for them: `charts/cilium-1.16.6.tgz/cilium/Chart.yaml`.
 pub fn expand_charts(mut files: FileTree, limits: &Limits) -> Result<FileTree, UnpackError> {
-    let mut reader = Unpacker { limits, budget: Budget::default() };
+    let mut reader = Unpacker { limits, budget: Budget::default(), places: Places::Later };
     for (path, content) in &files {
         reader.budget.add(limits, path, content.len() as u64)?;
     }
@@ -172,6 +178,16 @@ fn is_subchart(path: &str, files: &FileTree) -> bool {
 struct Unpacker<'l> {
     limits: &'l Limits,
     budget: Budget,
+    places: Places,
+}
+
+/// What of two files at one place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Places {
+    /// They are refused.
+    Single,
+    /// Only those at one path are at one place, and the later one counts.
+    Later,
 }
 
 /// What is at a place, its path as the archive writes it.
@@ -207,9 +223,12 @@ impl Unpacker<'_> {
         let most = self.limits.bytes.saturating_add(self.limits.entries as u64 * 4096);
         if archive.starts_with(GZIP) {
             let mut reader = Archive::new(Looked::new(MultiGzDecoder::new(archive).take(most)));
-            let files = self.entries(reader.entries().map_err(damaged)?, packed, copied)?;
-            self.checked(reader.into_inner().into_inner())?;
-            Ok(files)
+            let read = reader.entries().map_err(damaged).and_then(|entries| self.entries(entries, packed, copied));
+            let read = read.and_then(|files| self.checked(reader.into_inner().into_inner()).map(|()| files));
+            read.map_err(|error| match error {
+                UnpackError::Damaged(problem) => UnpackError::Damaged(behind(archive, most).unwrap_or(problem)),
+                other => other,
+            })
         } else {
             let mut reader = Archive::new(Looked::new(archive.take(most)));
             self.entries(reader.entries().map_err(damaged)?, packed, copied)
@@ -247,7 +266,9 @@ impl Unpacker<'_> {
             let size = if is_file { entry.size() } else { 0 };
             self.budget.add(self.limits, &path, size)?;
             self.budget.check_ratio(self.limits, packed)?;
-            occupy(&mut places, &path, is_file)?;
+            if self.places == Places::Single {
+                occupy(&mut places, &path, is_file)?;
+            }
             if is_file {
                 let content = content(&mut entry, size).map_err(damaged)?;
                 let content = content.ok_or_else(|| UnpackError::Damaged(format!("it ends within {path:?}")))?;
@@ -289,6 +310,14 @@ impl Unpacker<'_> {
         }
         Ok(Some(normal).filter(|path| !path.is_empty()))
     }
+}
+
+/// What is wrong with a gzip whose first member is whole, and is followed by what is none.
+fn behind(archive: &[u8], most: u64) -> Option<String> {
+    let mut first = GzDecoder::new(archive).take(most);
+    io::copy(&mut first, &mut io::sink()).ok()?;
+    let rest = first.into_inner().into_inner();
+    (!rest.is_empty() && !rest.starts_with(GZIP)).then(|| format!("{} bytes follow behind its end", rest.len()))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as errors are mapped")]

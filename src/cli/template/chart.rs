@@ -44,7 +44,7 @@ fn hint(path: &Path) -> String {
 /// The files of an archive, without the folder that holds them all.
 fn archive(path: &Path, limits: &Limits) -> Result<FileTree> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let files = unpack::unpack(&bytes, limits).with_context(|| format!("cannot unpack {}", path.display()))?;
+    let files = unpack::unpack_chart(&bytes, limits).with_context(|| format!("cannot unpack {}", path.display()))?;
     let root = files.keys().find_map(|path| path.strip_suffix("/Chart.yaml").filter(|root| !root.contains('/')));
     Ok(root.map(|root| below(&files, root)).unwrap_or(files))
 }

@@ -305,6 +305,45 @@ fn charts_in_charts_are_expanded() {
 }
 
 #[test]
+fn of_a_packaged_chart_the_later_file_at_a_path_counts() {
+    let entry = |name: &'static str, content: &'static [u8]| (name.as_bytes(), EntryType::Regular, content);
+    let packed = gzip(&raw(&[
+        entry("c/Chart.yaml", b"first"),
+        entry("c/README.md", b"upper"),
+        entry("c/readme.md", b"lower"),
+        entry("c/./Chart.yaml", b"later"),
+    ]));
+    let files = tree(&[("c/Chart.yaml", b"later" as &[u8]), ("c/README.md", b"upper"), ("c/readme.md", b"lower")]);
+    assert_eq!(unpack_chart(&packed, &Limits::default()).unwrap(), files);
+    let chart = tree(&[("Chart.yaml", b"x"), ("charts/c-1.tgz", &packed)]);
+    let expanded = expand_charts(chart, &Limits::default()).unwrap();
+    assert!(files.iter().all(|(path, content)| expanded[&format!("charts/c-1.tgz/{path}")] == *content));
+    assert!(matches!(unpack(&packed, &Limits::default()), Err(UnpackError::Collision { .. })));
+    // The other rules hold, and what is written over counts.
+    let limits = Limits { bytes: 12, entries: 3, ..Limits::default() };
+    for bad in [
+        raw(&[entry("a", b"12345678"), entry("a", b"12345678")]),
+        raw(&[file("a"), file("a"), file("a"), file("a")]),
+        raw(&[file("../a")]),
+        raw(&[(b"a", EntryType::Symlink, b"")]),
+    ] {
+        assert!(unpack_chart(&gzip(&bad), &limits).is_err());
+    }
+}
+
+#[test]
+fn what_follows_behind_the_end_of_a_gzip_is_told() {
+    let packed = gzip(&pack(&tree(&[("a", b"1")])).unwrap());
+    let junk = [&packed, &b"junk"[..]].concat();
+    for read in [unpack, unpack_chart] {
+        let error = read(&junk, &Limits::default()).unwrap_err().to_string();
+        assert!(error.contains("4 bytes follow behind its end"), "{error}");
+        let cut = read(&packed[..packed.len() - 9], &Limits::default()).unwrap_err().to_string();
+        assert!(!cut.contains("follow"), "{cut}");
+    }
+}
+
+#[test]
 fn hostile_charts_are_refused_by_name() {
     let chart = |archive: &[u8]| tree(&[("Chart.yaml", b"x"), ("charts/bad.tgz", archive)]);
     let error = expand_charts(chart(&raw(&[file("../x")])), &Limits::default()).unwrap_err().to_string();
