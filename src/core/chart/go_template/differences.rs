@@ -161,6 +161,7 @@ fn nil_numbers_and_verbs_are_as_helm_has_them() {
             r#"0 010|'�' �|%!(BADPREC)1.500000|"g\u00fc\U0001f388""#,
         ),
         (r#"{{ urlquery (b64dec "YSD/Yg==") }}"#, "a+%FFb"),
+        ("{{ `a\r\nb\r` | len }}|{{ `\r` | quote }}", "3|\"\""),
         (r#"{{ camelcase "a_ß" }}|{{ atoi "12345678901234567890" }}|{{ atoi "x" }}"#, "Aß|9223372036854775807|0"),
     ] {
         assert_eq!(render(template).as_deref(), Ok(text), "{template}");

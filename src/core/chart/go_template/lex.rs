@@ -231,7 +231,8 @@ impl<'s> Lexer<'s> {
         let Some(end) = self.rest()[1..].find('`') else { return self.error("unterminated raw quoted string") };
         let text = &self.rest()[1..=end];
         self.at += end + 2;
-        Ok(text.as_bytes().into())
+        // Go leaves carriage returns out of them.
+        Ok(if text.contains('\r') { text.replace('\r', "").into_bytes().into() } else { text.as_bytes().into() })
     }
 
     fn quoted(&mut self) -> Result<Cow<'s, [u8]>, LexError> {
