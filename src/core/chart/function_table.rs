@@ -88,6 +88,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
     ("randNumeric", SEED),
     ("shuffle", SEED),
     ("slice", "an end behind the end of the list is refused; Go goes on to what its array has room for"),
+    ("sortAlpha", "a list of texts stays as it was; Helm sorts that list too, wherever else it is used"),
     ("uuidv4", SEED),
     ("values", ORDER),
 ];
