@@ -183,10 +183,15 @@ fn parse(part: &str) -> Result<Json, yaml::Error> {
     yaml::parse(&format!("{part}\n"))
 }
 
+/// Characters that are shown of a line.
+const SHOWN: usize = 300;
+
 /// What is wrong, and the rendered line that it was noticed in.
 fn not_yaml(part: &str, error: &yaml::Error) -> String {
     let line = part.lines().nth(error.line().saturating_sub(1)).unwrap_or_default().trim_end();
-    let shown = if line.trim().is_empty() { String::new() } else { format!("\n  | {line}") };
+    let rest = if line.chars().nth(SHOWN).is_some() { "…" } else { "" };
+    let line: String = line.chars().take(SHOWN).collect();
+    let shown = if line.trim().is_empty() { String::new() } else { format!("\n  | {line}{rest}") };
     format!("error converting YAML to JSON: {error}{shown}")
 }
 
@@ -251,6 +256,13 @@ mod tests {
         let files = BTreeMap::from([("x.yaml".to_owned(), "a: b\n---\nc: d\n  e: [f\n".to_owned())]);
         let error = sorted(&files, false).unwrap_err().to_string();
         assert!(error.contains("line 2, column 4") && error.ends_with("\n  |   e: [f"), "{error}");
+    }
+
+    #[test]
+    fn of_a_long_line_an_error_shows_the_beginning() {
+        let files = BTreeMap::from([("x.yaml".to_owned(), format!("a: b\n  c: {}\n", "ä".repeat(100_000)))]);
+        let error = sorted(&files, false).unwrap_err().to_string();
+        assert!(error.contains("\n  |   c: ää") && error.ends_with("ä…") && error.chars().count() < 600, "{error}");
     }
 
     #[test]
