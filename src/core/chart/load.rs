@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use memchr::memmem;
 use rayon::prelude::*;
 use serde_json::{Map, Value as Json};
 
@@ -17,7 +18,7 @@ use super::go_template::shared::{SharedMap, shared};
 use super::ignore;
 use super::metadata::{Dependency, Metadata};
 use super::schema::Schema;
-use super::tera::{Tera, TeraError, TeraTemplates};
+use super::tera::{Tera, TeraError, TeraErrorKind, TeraTemplates};
 use crate::core::files::{FileTree, below};
 use crate::core::yaml;
 
@@ -228,26 +229,66 @@ fn read_templates(files: &FileTree) -> Vec<Template> {
         path: path.clone(),
         data: data.clone(),
         // Tera's are no Go templates: an empty one stands in.
-        parsed: parse(&text(if Tera.handles(path) { &[] } else { data })).map(Arc::new),
+        parsed: template_text(if Tera.handles(path) { &[] } else { data }).and_then(|text| parse(&text)).map(Arc::new),
     };
     let templates: Vec<_> = files.iter().filter(|(path, _)| path.starts_with(TEMPLATES)).collect();
     let bytes: usize = templates.iter().map(|(_, data)| data.len()).sum();
     if bytes < MANY { templates.into_iter().map(read).collect() } else { templates.into_par_iter().map(read).collect() }
 }
 
-/// A file's text; bytes that are no UTF-8 are replaced.
-pub(super) fn text(data: &[u8]) -> Cow<'_, str> {
-    // Checking is faster than looking for what to replace.
-    std::str::from_utf8(data).map_or_else(|_| String::from_utf8_lossy(data), Cow::Borrowed)
+/// What is said of a file that has to be one.
+pub(super) const NO_TEXT: &str = "it is no text: it is not in UTF-8";
+
+/// A template's text. What stood for bytes that are no UTF-8 would reach the cluster; in a comment they are left out.
+fn template_text(data: &[u8]) -> Result<Cow<'_, str>, ParseError> {
+    // Checking is faster than looking for comments.
+    if let Ok(text) = std::str::from_utf8(data) {
+        return Ok(Cow::Borrowed(text));
+    }
+    String::from_utf8(without_letters_in_comments(data)).map(Cow::Owned).map_err(|error| ParseError {
+        pos: u32::try_from(error.utf8_error().valid_up_to()).unwrap_or(u32::MAX),
+        message: NO_TEXT.to_owned(),
+    })
+}
+
+/// The text that [`template_text`] reads, for errors: places in it are those that they tell.
+pub(super) fn shown(data: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(data) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => Cow::Owned(String::from_utf8_lossy(&without_letters_in_comments(data)).into_owned()),
+    }
+}
+
+/// The same text, as long, with nothing but ASCII in its comments.
+fn without_letters_in_comments(data: &[u8]) -> Vec<u8> {
+    let mut text = data.to_vec();
+    let mut at = 0;
+    while let Some(open) = memmem::find(&data[at..], b"{{") {
+        at += open + 2;
+        let inside = data[at..].strip_prefix(b"-").map_or(&data[at..], <[u8]>::trim_ascii_start);
+        if !inside.starts_with(b"/*") {
+            continue;
+        }
+        let end = memmem::find(&data[at..], b"*/").map_or(data.len(), |end| at + end);
+        text[at..end].iter_mut().filter(|byte| !byte.is_ascii()).for_each(|byte| *byte = b'?');
+        at = end;
+    }
+    text
 }
 
 /// The Tera templates among a chart's templates, if there are any.
 fn tera(templates: &[Template]) -> Option<Arc<Result<TeraTemplates, TeraError>>> {
     let tera = templates.iter().filter(|template| Tera.handles(&template.path));
-    let texts: Vec<_> =
-        tera.map(|template| (template.path.as_str(), String::from_utf8_lossy(&template.data))).collect();
-    let texts = texts.iter().map(|(path, text)| (*path, text.as_ref()));
-    (texts.len() > 0).then(|| Arc::new(TeraTemplates::parse(texts)))
+    let tera: Vec<_> = tera.collect();
+    if tera.is_empty() {
+        return None;
+    }
+    let texts = tera.into_iter().map(|template| match std::str::from_utf8(&template.data) {
+        Ok(text) => Ok((template.path.as_str(), text)),
+        Err(_) => Err(TeraError::new(TeraErrorKind::Parse, &template.path, NO_TEXT)),
+    });
+    let texts: Result<Vec<_>, _> = texts.collect();
+    Some(Arc::new(texts.and_then(TeraTemplates::parse)))
 }
 
 /// Helm drops the byte order mark that some editors put before a text.

@@ -14,7 +14,7 @@ use super::go_template::json::{from_json, from_json_with_int64, to_json};
 use super::go_template::memo::Memo;
 use super::go_template::parse::parse;
 use super::go_template::value::Value;
-use super::load::{Chart, text as text_of};
+use super::load::{Chart, NO_TEXT};
 use super::manifests::{self, Document};
 use super::schema;
 use super::scope::Tree;
@@ -164,11 +164,15 @@ fn collect_crds(node: &Node<'_>, as_text: bool, documents: &mut Vec<Document>) -
         let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
         let manifest = ["yaml", "yml", "json"].iter().any(|known| extension.eq_ignore_ascii_case(known));
         if name.starts_with("crds/") && manifest {
-            let (source, text) = (format!("{path}/{name}"), text_of(data));
+            let source = format!("{path}/{name}");
+            let Ok(text) = std::str::from_utf8(data) else {
+                let (path, message, lacks) = (source, NO_TEXT.to_owned(), Needs::default());
+                return Err(RenderError::Manifest { path, message, lacks });
+            };
             if as_text {
-                documents.push(manifests::unread_crds(source, text.into_owned()));
+                documents.push(manifests::unread_crds(source, text.to_owned()));
             } else {
-                manifests::crds(&source, &text, documents)?;
+                manifests::crds(&source, text, documents)?;
             }
         }
     }

@@ -13,7 +13,7 @@ use super::go_template::eval::{Definitions, Eval, define, entries, locate};
 use super::go_template::json::{from_json, to_json};
 use super::go_template::object::{Field, Object, Struct};
 use super::go_template::value::{ListType, Map, MapType, Value};
-use super::load::Template;
+use super::load::{Template, shown};
 use super::metadata::Metadata;
 use super::values::new_map;
 use super::{HelmVersion, Needs, RenderInput};
@@ -61,7 +61,7 @@ impl<'a> Tree<'a> {
             match parsed.and_then(|parsed| parsed.check(input.helm).map(|()| parsed)) {
                 Ok(parsed) => define(&mut definitions, path, parsed),
                 Err(error) => {
-                    let source = String::from_utf8_lossy(&renderable.template.data);
+                    let source = shown(&renderable.template.data);
                     return Err(RenderError::Parse(Box::new(TemplateError {
                         message: error.message.clone(),
                         location: locate(&source, error.pos, path, path),

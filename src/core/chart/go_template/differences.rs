@@ -162,9 +162,54 @@ fn nil_numbers_and_verbs_are_as_helm_has_them() {
         ),
         (r#"{{ urlquery (b64dec "YSD/Yg==") }}"#, "a+%FFb"),
         ("{{ `a\r\nb\r` | len }}|{{ `\r` | quote }}", "3|\"\""),
+        // Bytes that are no UTF-8 stay themselves.
+        (
+            r#"{{ $b := b64dec "IP8g" }}{{ trim $b | b64enc }}|{{ trimAll " " $b | b64enc }}|{{ tpl $b . | b64enc }}"#,
+            "/w==|/w==|IP8g",
+        ),
+        (r#"{{ $b := b64dec "Yf9i" }}{{ trimPrefix "a" $b | b64enc }}|{{ trimSuffix "b" $b | b64enc }}"#, "/2I=|Yf8="),
+        (r#"{{ $b := b64dec "Yf9i" }}{{ replace "a" "x" $b | b64enc }}|{{ replace $b "x" $b }}"#, "eP9i|x"),
+        (
+            r#"{{ $b := b64dec "Yf9i" }}{{ contains (b64dec "/w==") $b }}|{{ hasPrefix (b64dec "/g==") (b64dec "/w==") }}"#,
+            "true|false",
+        ),
+        (
+            r#"{{ join "-" (list (b64dec "/w==") 1) | b64enc }}|{{ toStrings (list (b64dec "/w==")) | first | b64enc }}"#,
+            "/y0x|/w==",
+        ),
+        (
+            r#"{{ range splitList "," (b64dec "YSz/LA==") }}{{ b64enc . }};{{ end }}{{ (splitn "," 2 (b64dec "YSz/LA=="))._1 | b64enc }}"#,
+            "YQ==;/w==;;/yw=",
+        ),
+        (r#"{{ abbrev 5 (b64dec "/////////w==") | b64enc }}|{{ wrap 1 (b64dec "/yD/") | b64enc }}"#, "//8uLi4=|/wr/"),
+        (r#"{{ range sortAlpha (list (b64dec "/w==") "z") }}{{ b64enc . }} {{ end }}"#, "eg== /w== "),
+        (
+            r#"{{ fromYaml (b64dec "YTog/w==") }}"#,
+            "map[Error:error converting YAML to JSON: yaml: invalid leading UTF-8 octet]",
+        ),
         (r#"{{ camelcase "a_ß" }}|{{ atoi "12345678901234567890" }}|{{ atoi "x" }}"#, "Aß|9223372036854775807|0"),
     ] {
         assert_eq!(render(template).as_deref(), Ok(text), "{template}");
+    }
+}
+
+/// Helm works on the bytes; ours would be others.
+#[test]
+fn what_is_no_text_is_refused_where_it_would_change() {
+    for call in [
+        r#"tpl (printf "{{ 1 }}%s" $b) $"#,
+        r#"regexReplaceAll "x" $b "y""#,
+        r#"regexFind "." $b"#,
+        r#"regexFindAll "." $b -1"#,
+        r#"regexSplit "x" $b -1"#,
+        "regexQuoteMeta $b",
+        r#"replace "" "x" $b"#,
+        r#"splitList "" $b"#,
+        "snakecase $b",
+    ] {
+        let template = format!(r#"{{{{ $b := b64dec "Yf9i" }}}}{{{{ {call} }}}}"#);
+        let error = render(&template).unwrap_err();
+        assert!(error.contains("it is not in UTF-8"), "{call}: {error}");
     }
 }
 

@@ -9,11 +9,12 @@ use bytes::Bytes;
 use serde_json::{Map, Value as Json};
 
 use super::functions::url::base;
+use super::value::lossy;
 use crate::core::yaml;
 
 /// The files as entries of a `ConfigMap`'s data.
 pub(crate) fn as_config(files: &BTreeMap<Arc<str>, Bytes>) -> String {
-    to_yaml(files, |data| String::from_utf8_lossy(data).into_owned())
+    to_yaml(files, |data| lossy(data).into_owned())
 }
 
 /// The files as entries of a `Secret`'s data.

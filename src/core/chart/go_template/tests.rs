@@ -555,6 +555,35 @@ fn what_is_rendered_for_the_cluster_is_text() {
 }
 
 #[test]
+fn a_template_that_is_no_text_is_refused_by_its_name() {
+    for (path, content, refused) in [
+        ("templates/x.yaml", &b"a: b\nc: \xff"[..], Some("web/templates/x.yaml:2:4")),
+        ("templates/x.yaml", b"a: {{ \"\xff\" | b64enc }}", Some("web/templates/x.yaml:1:8")),
+        ("templates/_helpers.tpl", b"{{ define \"x\" }}\xff{{ end }}", Some("web/templates/_helpers.tpl:1:17")),
+        ("templates/x.yaml.tera", b"a: \xff", Some("web/templates/x.yaml.tera")),
+        ("templates/x.yaml", b"a: {{/* caf\xe9 */}}1\nb:{{- /* \xe9 */}} 2", None),
+        ("templates/x.yaml", b"a: {{/* caf\xe9 */}}\xe9", Some("web/templates/x.yaml:1:18")),
+        ("crds/x.yaml", b"a: \xff", Some("web/crds/x.yaml")),
+    ] {
+        let chart = [("Chart.yaml", &b"apiVersion: v2\nname: web\nversion: 1.0.0\n"[..]), (path, content)];
+        let files = chart.map(|(path, data)| (path.to_owned(), data.to_vec().into())).into();
+        let chart = Chart::load_directory(&files).unwrap();
+        let capabilities = Capabilities::default();
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let input =
+            RenderInput { include_crds: true, ..RenderInput::new(Release::new("demo", "ns"), &capabilities, now) };
+        match (crate::core::chart::render(&chart, &input), refused) {
+            (Ok(rendered), None) => assert_eq!(rendered.documents[0].object, json!({"a": 1, "b": 2})),
+            (Err(error), Some(place)) => {
+                let error = error.to_string();
+                assert!(error.contains(place) && error.contains("it is no text: it is not in UTF-8"), "{error}");
+            }
+            (other, _) => panic!("{path}: {other:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_file_among_the_charts_has_to_be_one() {
     let load = |more: &str| {
         let chart = [("Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\n"), (more, "text")];

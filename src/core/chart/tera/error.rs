@@ -29,7 +29,7 @@ pub enum TeraErrorKind {
 }
 
 impl TeraError {
-    pub(super) fn new(kind: TeraErrorKind, file: &str, message: impl Into<String>) -> Self {
+    pub(in crate::core::chart) fn new(kind: TeraErrorKind, file: &str, message: impl Into<String>) -> Self {
         let location = location(file, 0, 0, "");
         let (included_from, lacks) = Default::default();
         Self {

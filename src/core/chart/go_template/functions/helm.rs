@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use memchr::memmem;
 use serde_json::Value as Json;
 
 use super::super::super::Lookup;
@@ -9,7 +10,7 @@ use super::super::eval::{Eval, Fault};
 use super::super::json::{Style, encode, from_json, to_json_within};
 use super::super::print::quote_char;
 use super::super::value::{ListType, MapType, Value};
-use super::{Function, Out, Ty, text};
+use super::{Function, Out, Ty, exact, text};
 use crate::core::yaml;
 
 pub(super) const FUNCTIONS: &[Function] = &[
@@ -17,7 +18,14 @@ pub(super) const FUNCTIONS: &[Function] = &[
         Value::Str(name) => eval.include(name, &args[1]),
         other => Err(format!("no template {:?}", text(other)).into()),
     }),
-    Function::new("tpl", &[Ty::Str, Ty::Any], |eval, args| eval.tpl(&text(&args[0]), &args[1])),
+    Function::new("tpl", &[Ty::Str, Ty::Any], |eval, args| match &args[0] {
+        // Without actions it is given back as it is.
+        Value::Raw(bytes) if memmem::find(bytes, b"{{").is_none() => Ok(args[0].clone()),
+        source => {
+            let source = exact(source)?;
+            eval.tpl(&source, &args[1])
+        }
+    }),
     Function::new("required", &[Ty::Str, Ty::Any], |_, args| match &args[1] {
         Value::Invalid | Value::Nil => Err(text(&args[0]).as_ref().into()),
         Value::Str(given) if given.is_empty() => Err(text(&args[0]).as_ref().into()),
@@ -39,6 +47,9 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
     Function::new("fromYaml", &[Ty::Str], |eval, args| {
         readable(eval, &args[0])?;
+        if let Value::Raw(_) = args[0] {
+            return Ok(error_map(&format!("error converting YAML to JSON: {NO_YAML}")));
+        }
         Ok(match yaml::parse(&text(&args[0])) {
             Ok(Json::Null) => Value::map([].into()),
             Ok(json @ Json::Object(_)) => from_json(&json),
@@ -48,6 +59,9 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
     Function::new("fromYamlArray", &[Ty::Str], |eval, args| {
         readable(eval, &args[0])?;
+        if let Value::Raw(_) = args[0] {
+            return Ok(Value::list(vec![format!("error converting YAML to JSON: {NO_YAML}").into()]));
+        }
         Ok(match yaml::parse(&text(&args[0])) {
             Ok(Json::Null) => Value::list(Vec::new()),
             Ok(json @ Json::Array(_)) => from_json(&json),
@@ -115,9 +129,15 @@ pub(super) const FUNCTIONS: &[Function] = &[
     .of_helm_4(),
     Function::new("fromToml", &[Ty::Str], |eval, args| {
         readable(eval, &args[0])?;
+        if let Value::Raw(_) = args[0] {
+            return Ok(error_map("toml: invalid UTF-8 byte"));
+        }
         Ok(super::super::toml::decode(&text(&args[0])).unwrap_or_else(|message| error_map(&message)))
     }),
 ];
+
+/// What Go says of a text in another encoding.
+const NO_YAML: &str = "yaml: invalid leading UTF-8 octet";
 
 /// Refuses a text of more values than a list may have, and counts it: what is made of it holds its texts.
 fn readable(eval: &mut Eval<'_>, source: &Value) -> Result<(), Fault> {

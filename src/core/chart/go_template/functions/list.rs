@@ -50,7 +50,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("sortAlpha", &[Ty::Any], |eval, args| {
         // What is no list is a list of one, nil too.
         let mut sorted = if args[0].is_nil() { vec!["<nil>".into()] } else { strings(eval, &args[0])? };
-        sorted.sort_unstable();
+        sorted.sort_unstable_by(|a, b| a.bytes().cmp(&b.bytes()));
         Ok(Value::strings(sorted))
     }),
     Function::variadic("default", &[Ty::Any], Ty::Any, |_, args| {

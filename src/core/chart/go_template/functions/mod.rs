@@ -167,6 +167,18 @@ pub(crate) fn text(value: &Value) -> std::borrow::Cow<'_, str> {
     }
 }
 
+/// The same of an argument that is given back, as a whole or in part. Bytes that are no UTF-8 are refused: what stood for them
+/// would be something else.
+pub(crate) fn exact(value: &Value) -> Result<std::borrow::Cow<'_, str>, Fault> {
+    match value {
+        Value::Str(text) => Ok(std::borrow::Cow::Borrowed(text)),
+        other => match std::str::from_utf8(other.bytes().unwrap_or_default()) {
+            Ok(text) => Ok(std::borrow::Cow::Borrowed(text)),
+            Err(_) => Err("what is given is no text: it is not in UTF-8".into()),
+        },
+    }
+}
+
 /// sprig's `strval`: strings and bytes as they are, everything else as `%v`, of which no more is written than the budget
 /// allows.
 pub(crate) fn to_text(value: &Value, budget: &mut Budget) -> std::sync::Arc<str> {

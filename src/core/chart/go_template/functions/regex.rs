@@ -7,7 +7,7 @@ use regex::Regex;
 use super::super::eval::{Eval, Fault};
 use super::super::value::{ListType, Value};
 use super::math::int;
-use super::{Function, Out, Ty, text};
+use super::{Function, Out, Ty, exact, text};
 
 pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("regexMatch", &[Ty::Str, Ty::Str], |eval, args| {
@@ -28,7 +28,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("mustRegexSplit", &[Ty::Str, Ty::Str, Ty::Int], split),
     Function::new("regexQuoteMeta", &[Ty::Str], |_, args| {
         let mut out = String::new();
-        for c in text(&args[0]).chars() {
+        for c in exact(&args[0])?.chars() {
             if r"\.+*?()|[]{}^$".contains(c) {
                 out.push('\\');
             }
@@ -69,7 +69,8 @@ pub(crate) fn build(pattern: &str) -> Result<Regex, String> {
 
 fn find(eval: &mut Eval<'_>, args: &[Value]) -> Out {
     let regex = compile(eval, &args[0])?;
-    Ok(Value::from(regex.find(&text(&args[1])).map_or("", |found| found.as_str())))
+    let source = exact(&args[1])?;
+    Ok(Value::from(regex.find(&source).map_or("", |found| found.as_str())))
 }
 
 fn count(value: &Value) -> usize {
@@ -103,7 +104,7 @@ impl Searches {
 
 fn find_all(eval: &mut Eval<'_>, args: &[Value]) -> Out {
     let regex = compile(eval, &args[0])?;
-    let source = text(&args[1]);
+    let source = exact(&args[1])?;
     let (mut found, mut searches) = (Vec::new(), Searches::new(eval.input.limits.output));
     // Go ignores an empty match right behind a match, as the `regex` crate does.
     for matched in regex.find_iter(&source).take(count(&args[2])) {
@@ -120,7 +121,7 @@ fn find_all(eval: &mut Eval<'_>, args: &[Value]) -> Out {
 
 fn replace(eval: &mut Eval<'_>, args: &[Value], literal: bool) -> Out {
     let regex = compile(eval, &args[0])?;
-    let (source, replacement) = (text(&args[1]), text(&args[2]));
+    let (source, replacement) = (exact(&args[1])?, exact(&args[2])?);
     let references = if literal { 0 } else { replacement.matches('$').count() };
     let (mut out, mut end) = (String::new(), None);
     let mut searches = Searches::new(eval.input.limits.output);
@@ -159,7 +160,7 @@ fn split(eval: &mut Eval<'_>, args: &[Value]) -> Out {
     if limit == 0 {
         return Ok(Value::nil_list(ListType::Str));
     }
-    let source = text(&args[1]);
+    let source = exact(&args[1])?;
     if !text(&args[0]).is_empty() && source.is_empty() {
         return Ok(Value::strings([""]));
     }

@@ -1,33 +1,33 @@
 //! Strings. Lengths and positions count bytes, as in Go.
 
-use std::sync::Arc;
+use memchr::memmem;
 
 use super::super::eval::{Eval, Fault};
 use super::super::print;
 use super::super::value::{MapType, Value};
 use super::math::int;
-use super::{Function, Out, Ty, text, to_text};
+use super::{Function, Out, Ty, exact, text, to_text};
 
 pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("hello", &[], |_, _| Ok(Value::from("Hello!"))),
     Function::new("abbrev", &[Ty::Int, Ty::Str], |_, args| {
-        let (width, source) = (int(&args[0]), text(&args[1]));
+        let (width, source) = (int(&args[0]), bytes(&args[1]));
         Ok(Value::from_bytes(if width < 4 {
-            source.as_bytes().to_vec()
+            source.to_vec()
         } else {
-            abbreviate(source.as_bytes(), 0, width).unwrap_or_default()
+            abbreviate(source, 0, width).unwrap_or_default()
         }))
     }),
     Function::new("abbrevboth", &[Ty::Int, Ty::Int, Ty::Str], |_, args| {
-        let (left, right, source) = (int(&args[0]), int(&args[1]), text(&args[2]));
+        let (left, right, source) = (int(&args[0]), int(&args[1]), bytes(&args[2]));
         Ok(Value::from_bytes(if right < 4 || left > 0 && right < 7 {
-            source.as_bytes().to_vec()
+            source.to_vec()
         } else {
-            abbreviate(source.as_bytes(), left, right).unwrap_or_default()
+            abbreviate(source, left, right).unwrap_or_default()
         }))
     }),
     Function::new("trunc", &[Ty::Int, Ty::Str], trunc),
-    Function::new("trim", &[Ty::Str], |_, args| map(&args[0], str::trim)),
+    Function::new("trim", &[Ty::Str], |_, args| Ok(part(&args[0], trimmed(bytes(&args[0]), char::is_whitespace)))),
     Function::new("upper", &[Ty::Str], |_, args| Ok(Value::from(cased(&text(&args[0]), upper)))),
     Function::new("lower", &[Ty::Str], |_, args| Ok(Value::from(cased(&text(&args[0]), lower)))),
     Function::new("title", &[Ty::Str], |_, args| Ok(Value::from(title(&text(&args[0]))))),
@@ -42,12 +42,12 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("trimall", &[Ty::Str, Ty::Str], trim_all),
     Function::new("trimAll", &[Ty::Str, Ty::Str], trim_all),
     Function::new("trimSuffix", &[Ty::Str, Ty::Str], |_, args| {
-        let suffix = text(&args[0]);
-        map(&args[1], |text| text.strip_suffix(&*suffix).unwrap_or(text))
+        let source = bytes(&args[1]);
+        Ok(part(&args[1], source.strip_suffix(bytes(&args[0])).unwrap_or(source)))
     }),
     Function::new("trimPrefix", &[Ty::Str, Ty::Str], |_, args| {
-        let prefix = text(&args[0]);
-        map(&args[1], |text| text.strip_prefix(&*prefix).unwrap_or(text))
+        let source = bytes(&args[1]);
+        Ok(part(&args[1], source.strip_prefix(bytes(&args[0])).unwrap_or(source)))
     }),
     Function::new("nospace", &[Ty::Str], |_, args| {
         let source = args[0].bytes().unwrap_or_default();
@@ -62,24 +62,24 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
     Function::new("swapcase", &[Ty::Str], |_, args| Ok(Value::from(swap_case(&text(&args[0]))))),
     Function::new("snakecase", &[Ty::Str], |_, args| {
-        Ok(Value::from(super::super::case::separated(&text(&args[0]), '_')))
+        Ok(Value::from(super::super::case::separated(&exact(&args[0])?, '_')))
     }),
     Function::new("kebabcase", &[Ty::Str], |_, args| {
-        Ok(Value::from(super::super::case::separated(&text(&args[0]), '-')))
+        Ok(Value::from(super::super::case::separated(&exact(&args[0])?, '-')))
     }),
-    Function::new("camelcase", &[Ty::Str], |_, args| Ok(Value::from(super::super::case::pascal(&text(&args[0]))))),
-    Function::new("wrap", &[Ty::Int, Ty::Str], |eval, args| wrap(eval, &text(&args[1]), int(&args[0]), "\n", false)),
+    Function::new("camelcase", &[Ty::Str], |_, args| Ok(Value::from(super::super::case::pascal(&exact(&args[0])?)))),
+    Function::new("wrap", &[Ty::Int, Ty::Str], |eval, args| wrap(eval, bytes(&args[1]), int(&args[0]), b"\n", false)),
     Function::new("wrapWith", &[Ty::Int, Ty::Str, Ty::Str], |eval, args| {
-        wrap(eval, &text(&args[2]), int(&args[0]), &text(&args[1]), true)
+        wrap(eval, bytes(&args[2]), int(&args[0]), bytes(&args[1]), true)
     }),
     Function::new("contains", &[Ty::Str, Ty::Str], |_, args| {
-        Ok(Value::Bool(text(&args[1]).contains(&*text(&args[0]))))
+        Ok(Value::Bool(memmem::find(bytes(&args[1]), bytes(&args[0])).is_some()))
     }),
     Function::new("hasPrefix", &[Ty::Str, Ty::Str], |_, args| {
-        Ok(Value::Bool(text(&args[1]).starts_with(&*text(&args[0]))))
+        Ok(Value::Bool(bytes(&args[1]).starts_with(bytes(&args[0]))))
     }),
     Function::new("hasSuffix", &[Ty::Str, Ty::Str], |_, args| {
-        Ok(Value::Bool(text(&args[1]).ends_with(&*text(&args[0]))))
+        Ok(Value::Bool(bytes(&args[1]).ends_with(bytes(&args[0]))))
     }),
     Function::variadic("quote", &[], Ty::Any, quote),
     Function::variadic("squote", &[], Ty::Any, |eval, args| {
@@ -106,17 +106,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
     Function::new("indent", &[Ty::Int, Ty::Str], |eval, args| indent(eval, args, "")),
     Function::new("nindent", &[Ty::Int, Ty::Str], |eval, args| indent(eval, args, "\n")),
-    Function::new("replace", &[Ty::Str, Ty::Str, Ty::Str], |eval, args| {
-        let (from, to, source) = (text(&args[0]), text(&args[1]), text(&args[2]));
-        if from.len() < to.len() {
-            let count = if from.is_empty() { source.len() + 1 } else { source.matches(&*from).count() };
-            eval.fits(source.len().saturating_add(count.saturating_mul(to.len())))?;
-        }
-        if !from.is_empty() && !source.contains(&*from) {
-            return Ok(args[2].clone());
-        }
-        Ok(Value::from(source.replace(&*from, &to)))
-    }),
+    Function::new("replace", &[Ty::Str, Ty::Str, Ty::Str], replace),
     Function::new("plural", &[Ty::Str, Ty::Str, Ty::Int], |_, args| {
         Ok(if int(&args[2]) == 1 { args[0].clone() } else { args[1].clone() })
     }),
@@ -127,46 +117,78 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("toStrings", &[Ty::Any], |eval, args| Ok(Value::strings(strings(eval, &args[0])?))),
     Function::new("join", &[Ty::Str, Ty::Any], |eval, args| {
         let parts = strings(eval, &args[1])?;
-        let separator = text(&args[0]);
+        let (parts, separator): (Vec<&[u8]>, _) = (parts.iter().map(bytes).collect(), bytes(&args[0]));
         eval.fits(parts.iter().map(|part| part.len() + separator.len()).sum())?;
-        Ok(Value::from(parts.join(&*separator)))
+        Ok(Value::from_bytes(parts.join(separator)))
     }),
-    Function::new("split", &[Ty::Str, Ty::Str], |eval, args| {
-        Ok(numbered(split_n(eval, &text(&args[1]), &text(&args[0]), -1)?))
-    }),
+    Function::new("split", &[Ty::Str, Ty::Str], |eval, args| Ok(numbered(split(eval, &args[1], &args[0], -1)?))),
     Function::new("splitn", &[Ty::Str, Ty::Int, Ty::Str], |eval, args| {
-        Ok(numbered(split_n(eval, &text(&args[2]), &text(&args[0]), int(&args[1]))?))
+        Ok(numbered(split(eval, &args[2], &args[0], int(&args[1]))?))
     }),
     Function::new("splitList", &[Ty::Str, Ty::Str], |eval, args| {
-        Ok(Value::strings(split_n(eval, &text(&args[1]), &text(&args[0]), -1)?))
+        Ok(Value::strings(split(eval, &args[1], &args[0], -1)?))
     }),
 ];
 
-/// Applies a function that cuts a text; one that stays whole is not copied.
-fn map(value: &Value, cut: impl FnOnce(&str) -> &str) -> Out {
-    match value {
-        Value::Str(whole) => {
-            let part = cut(whole);
-            Ok(if part.len() == whole.len() { value.clone() } else { Value::from(part) })
-        }
-        other => Ok(Value::from(cut(&text(other)))),
+/// The bytes of an argument that was checked to be a string.
+fn bytes(value: &Value) -> &[u8] {
+    value.bytes().unwrap_or_default()
+}
+
+/// A part of a text; one that is the whole is not copied.
+fn part(whole: &Value, part: &[u8]) -> Value {
+    if part.len() == bytes(whole).len() { whole.clone() } else { Value::from_bytes(part.to_vec()) }
+}
+
+/// Without such characters at both ends; bytes that are no UTF-8 are none.
+fn trimmed(text: &[u8], is_cut: impl Fn(char) -> bool) -> &[u8] {
+    let first = text.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    let text = &text[first.len() - first.trim_start_matches(&is_cut).len()..];
+    let last = text.utf8_chunks().last().filter(|chunk| chunk.invalid().is_empty()).map_or("", |chunk| chunk.valid());
+    &text[..text.len() - (last.len() - last.trim_end_matches(&is_cut).len())]
+}
+
+fn replace(eval: &mut Eval<'_>, args: &[Value]) -> Out {
+    let (from, to, source) = (bytes(&args[0]), bytes(&args[1]), bytes(&args[2]));
+    if from.is_empty() {
+        // Between characters: only a text has them.
+        let (to, source) = (exact(&args[1])?, exact(&args[2])?);
+        eval.fits(source.len().saturating_add((source.len() + 1).saturating_mul(to.len())))?;
+        return Ok(Value::from(source.replace("", &to)));
     }
+    if from.len() < to.len() {
+        let count = memmem::find_iter(source, from).count();
+        eval.fits(source.len().saturating_add(count.saturating_mul(to.len())))?;
+    }
+    let (mut out, mut end) = (Vec::new(), None);
+    for at in memmem::find_iter(source, from) {
+        out.extend_from_slice(&source[end.unwrap_or(0)..at]);
+        out.extend_from_slice(to);
+        end = Some(at + from.len());
+    }
+    let Some(end) = end else { return Ok(args[2].clone()) };
+    out.extend_from_slice(&source[end..]);
+    Ok(Value::from_bytes(out))
 }
 
 /// sprig's `strslice`: the elements as text, without nil; a scalar is a list of one.
-pub(crate) fn strings(eval: &mut Eval<'_>, value: &Value) -> Result<Vec<Arc<str>>, Fault> {
+pub(crate) fn strings(eval: &mut Eval<'_>, value: &Value) -> Result<Vec<Value>, Fault> {
     let mut budget = eval.budget();
-    let texts: Vec<Arc<str>> = match value {
-        Value::Invalid | Value::Nil => Vec::new(),
-        Value::List(list) => {
-            let items = list.items.iter().filter(|item| !item.is_nil());
-            items.map(|item| to_text(item, &mut budget)).collect()
+    let mut text = |value: &Value| match value {
+        Value::Raw(bytes) | Value::Bytes(bytes) => {
+            budget.text(bytes.len());
+            Value::from_bytes(bytes.to_vec())
         }
+        other => Value::Str(to_text(other, &mut budget)),
+    };
+    let texts: Vec<Value> = match value {
+        Value::Invalid | Value::Nil => Vec::new(),
+        Value::List(list) => list.items.iter().filter(|item| !item.is_nil()).map(text).collect(),
         Value::Bytes(bytes) => {
             eval.texts(bytes.len(), bytes.len())?;
             bytes.iter().map(|byte| byte.to_string().into()).collect()
         }
-        other => vec![to_text(other, &mut budget)],
+        other => vec![text(other)],
     };
     eval.within(&budget)?;
     eval.texts(texts.len(), eval.budget().left() - budget.left())?;
@@ -207,7 +229,7 @@ fn substr(_: &mut Eval<'_>, args: &[Value]) -> Out {
 
 fn trim_all(_: &mut Eval<'_>, args: &[Value]) -> Out {
     let set = text(&args[0]);
-    map(&args[1], |text| text.trim_matches(|c| set.contains(c)))
+    Ok(part(&args[1], trimmed(bytes(&args[1]), |c| set.contains(c))))
 }
 
 fn upper(c: char) -> char {
@@ -296,9 +318,8 @@ fn abbreviate(text: &[u8], offset: i64, width: i64) -> Option<Vec<u8>> {
     Some([b"...", &text[text.len() - (width - 3)..]].concat())
 }
 
-fn wrap(eval: &mut Eval<'_>, source: &str, width: i64, newline: &str, break_words: bool) -> Out {
-    let bytes = source.as_bytes();
-    let newline = if newline.is_empty() { "\n" } else { newline };
+fn wrap(eval: &mut Eval<'_>, bytes: &[u8], width: i64, newline: &[u8], break_words: bool) -> Out {
+    let newline = if newline.is_empty() { b"\n" } else { newline };
     let width = usize::try_from(width).unwrap_or(1).max(1);
     eval.fits(bytes.len().saturating_add((bytes.len() / width).saturating_mul(newline.len())))?;
     let mut out = Vec::with_capacity(bytes.len());
@@ -311,16 +332,16 @@ fn wrap(eval: &mut Eval<'_>, source: &str, width: i64, newline: &str, break_word
         let window = &bytes[offset..=offset + width];
         if let Some(space) = window.iter().rposition(|byte| *byte == b' ') {
             out.extend_from_slice(&bytes[offset..offset + space]);
-            out.extend_from_slice(newline.as_bytes());
+            out.extend_from_slice(newline);
             offset += space + 1;
         } else if break_words {
             out.extend_from_slice(&bytes[offset..offset + width]);
-            out.extend_from_slice(newline.as_bytes());
+            out.extend_from_slice(newline);
             offset += width;
         } else if let Some(space) = bytes[offset + width..].iter().position(|byte| *byte == b' ') {
             let end = offset + width + space;
             out.extend_from_slice(&bytes[offset..end]);
-            out.extend_from_slice(newline.as_bytes());
+            out.extend_from_slice(newline);
             offset = end + 1;
         } else {
             break;
@@ -363,8 +384,25 @@ fn indent(eval: &mut Eval<'_>, args: &[Value], first: &str) -> Out {
     Ok(Value::from_bytes(out))
 }
 
+/// Go's `strings.SplitN`, of bytes that may be no UTF-8 too.
+fn split(eval: &mut Eval<'_>, source: &Value, separator: &Value, count: i64) -> Result<Vec<Value>, Fault> {
+    if let (Value::Raw(source), false) = (source, bytes(separator).is_empty()) {
+        let limit = if count < 0 { usize::MAX } else { usize::try_from(count).unwrap_or(usize::MAX) };
+        let separator = bytes(separator);
+        let cuts: Vec<usize> = memmem::find_iter(source, separator).take(limit.saturating_sub(1)).collect();
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        eval.texts(cuts.len() + 1, source.len())?;
+        let starts = std::iter::once(0).chain(cuts.iter().map(|at| at + separator.len()));
+        let ends = cuts.iter().copied().chain([source.len()]);
+        return Ok(starts.zip(ends).map(|(start, end)| Value::from_bytes(source[start..end].to_vec())).collect());
+    }
+    split_n(eval, &exact(source)?, &text(separator), count)
+}
+
 /// Go's `strings.SplitN`; an empty separator splits into characters.
-pub(crate) fn split_n(eval: &mut Eval<'_>, text: &str, separator: &str, count: i64) -> Result<Vec<Value>, Fault> {
+fn split_n(eval: &mut Eval<'_>, text: &str, separator: &str, count: i64) -> Result<Vec<Value>, Fault> {
     let limit = match count {
         0 => return Ok(Vec::new()),
         1.. => usize::try_from(count).unwrap_or(usize::MAX),
