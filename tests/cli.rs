@@ -154,6 +154,31 @@ fn every_shell_gets_completions() {
 }
 
 #[test]
+fn what_scripts_give_to_helm_is_taken_where_it_asks_for_nothing_else() {
+    let chart = chart();
+    let plain = template(chart.path(), &[]).succeeds();
+    for flags in [
+        &["--debug"][..],
+        &["--skip-crds"],
+        &["--dry-run"],
+        &["--dry-run=client"],
+        &["--validate=false"],
+        &["-n", ""],
+        &["-a", ""],
+    ] {
+        assert_eq!(template(chart.path(), flags).succeeds(), plain, "{flags:?}");
+    }
+    for flag in ["--validate", "--dry-run=server"] {
+        assert!(template(chart.path(), &[flag]).fails(2).contains("possible values"), "{flag}");
+    }
+    let help = clusterstack(&["template", "--help"]).succeeds();
+    assert!(!help.contains("--dry-run"), "{help}");
+    fs::write(chart.path().join("a\nb"), "").unwrap();
+    let error = template(chart.path(), &[]).fails(1);
+    assert!(error.contains("\"a\\nb\" in ") && error.contains("control characters"), "{error}");
+}
+
+#[test]
 fn a_chart_is_printed_as_helm_prints_it() {
     let chart = chart();
     let all = template(chart.path(), &["--include-crds", "--kube-version", "1.30.0", "-n", "shop"]).succeeds();

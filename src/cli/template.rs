@@ -22,6 +22,9 @@ use crate::core::chart::{
     Capabilities, Document, HelmVersion, KubeVersion, Release, RenderInput, Schemas, Seed, WholeNumbers, render,
 };
 
+/// The namespace where none is named.
+const DEFAULT: &str = "default";
+
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
 Examples:
@@ -44,7 +47,7 @@ pub struct TemplateArgs {
     chart: PathBuf,
 
     /// Namespace of the release
-    #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
+    #[arg(short, long, value_name = "NAMESPACE", default_value = DEFAULT)]
     namespace: String,
 
     #[command(flatten)]
@@ -102,6 +105,25 @@ pub struct TemplateArgs {
     /// Write to `DIRECTORY/NAME/CHART/templates/…`; files in crds/ as without it
     #[arg(long, requires = "output_dir")]
     release_name: bool,
+
+    #[command(flatten)]
+    _of_helm: HelmFlags,
+}
+
+/// Flags of `helm template` that ask for what is done here anyway: scripts may give them.
+#[derive(Args, Clone, Debug)]
+struct HelmFlags {
+    #[arg(long, hide = true)]
+    debug: bool,
+    #[arg(long, hide = true, conflicts_with = "include_crds")]
+    skip_crds: bool,
+    /// No cluster is asked.
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "client",
+        value_parser = ["client", "true", "none", "false"])]
+    dry_run: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        value_parser = ["false"])]
+    validate: Option<String>,
 }
 
 fn release_name(text: &str) -> Result<String, String> {
@@ -122,7 +144,9 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
     let chart = chart::read(&args.chart)?;
     let values = args.values.read_as_helm()?;
     let capabilities = capabilities(args)?;
-    let release = Release { is_upgrade: args.is_upgrade, ..Release::new(&args.name, &args.namespace) };
+    // A variable of a script that is empty is none.
+    let namespace = if args.namespace.is_empty() { DEFAULT } else { &args.namespace };
+    let release = Release { is_upgrade: args.is_upgrade, ..Release::new(&args.name, namespace) };
     let input = RenderInput {
         values: Value::Object(values),
         whole_numbers: WholeNumbers::Int64,
@@ -177,7 +201,7 @@ fn capabilities(args: &TemplateArgs) -> Result<Capabilities> {
         capabilities.kube_version =
             parsed.map_err(|error| Hinted::new(format!("--kube-version: {error}"), "write it as 1.34 or v1.34.2"))?;
     }
-    capabilities.api_versions.extend(args.api_versions.iter().cloned());
+    capabilities.api_versions.extend(args.api_versions.iter().filter(|version| !version.is_empty()).cloned());
     Ok(capabilities)
 }
 

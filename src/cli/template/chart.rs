@@ -61,6 +61,11 @@ fn directory(root: &Path, limits: &Limits) -> Result<FileTree> {
             let path = entry.path();
             let name = entry.file_name();
             let name = name.to_str().with_context(|| format!("the name of {} is no UTF-8", path.display()))?;
+            anyhow::ensure!(
+                !name.chars().any(char::is_control),
+                "{name:?} in {} has control characters in its name",
+                directory.display()
+            );
             let metadata = path.metadata().with_context(|| format!("cannot read {}", path.display()))?;
             if metadata.is_dir() {
                 anyhow::ensure!(depth < limits.depth, "{} is nested too deep for a chart", path.display());
