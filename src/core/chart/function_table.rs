@@ -89,6 +89,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
     ("shuffle", SEED),
     ("slice", "an end behind the end of the list is refused; Go goes on to what its array has room for"),
     ("sortAlpha", "a list of texts stays as it was; Helm sorts that list too, wherever else it is used"),
+    ("toYaml", "U+007F, U+0080 to U+009F and U+FFFE are escaped; for a value that holds one Helm gives nothing at all"),
     ("uuidv4", SEED),
     ("values", ORDER),
 ];
