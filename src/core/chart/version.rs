@@ -1,7 +1,11 @@
 //! Versions and constraints in the syntax of `Masterminds/semver`, which Helm uses everywhere.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
+use std::sync::LazyLock;
+
+use regex::Regex;
 
 /// A version; `1.2` and `v1` are allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -170,6 +174,7 @@ impl Constraint {
         if text.len() > MAX_CONSTRAINT {
             return Err(format!("constraint string is too long (max {MAX_CONSTRAINT} bytes)"));
         }
+        let text = ranges_written_out(text);
         let groups: Vec<&str> = text.split("||").collect();
         if groups.len() > MAX_GROUPS {
             return Err(format!("too many constraint groups (max {MAX_GROUPS})"));
@@ -202,6 +207,22 @@ pub(crate) fn is_compatible(constraint: &str, version: &str) -> bool {
     }
 }
 
+/// `>= 1.0, <= 2.0 ` for `1.0 - 2.0`. As in the original this comes first, by a pattern to which `|` is a part of a version:
+/// of `1.0||2.0 - 3.0`, without blanks, it makes `>= 1.0||2.0, <= 3.0 `.
+fn ranges_written_out(text: &str) -> Cow<'_, str> {
+    const VERSION: &str = r"v?[0-9|xX*]+(?:\.[0-9|xX*]+)?(?:\.[0-9|xX*]+)?(?:-[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?";
+    const BLANK: &str = r"[\t\n\f\r ]";
+    static RANGE: LazyLock<Option<Regex>> =
+        LazyLock::new(|| Regex::new(&format!("{BLANK}*({VERSION}){BLANK}+-{BLANK}+({VERSION}){BLANK}*")).ok());
+    let Some(range) = RANGE.as_ref().filter(|_| text.contains('-')) else { return Cow::Borrowed(text) };
+    let mut out = Cow::Borrowed(text);
+    for found in range.captures_iter(text) {
+        let (whole, [low, high]) = found.extract();
+        out = Cow::Owned(out.replacen(whole, &format!(">= {low}, <= {high} "), 1));
+    }
+    out
+}
+
 /// `None`: no constraint at all.
 fn parse_group(group: &str) -> Option<Result<Vec<Comparison>, String>> {
     let mut rest = group.trim_start();
@@ -211,23 +232,11 @@ fn parse_group(group: &str) -> Option<Result<Vec<Comparison>, String>> {
             .iter()
             .find_map(|(text, operator)| Some((*operator, rest.strip_prefix(text)?)))
             .unwrap_or((Operator::TildeOrEqual, rest));
-        let plain = behind.len() == rest.len();
         let (parts, length) = Parts::scan(behind.trim_start())?;
         rest = &behind.trim_start()[length..];
-        let upper = if plain { upper_bound(rest) } else { None };
-        let (operator, end) = match upper {
-            Some((end, behind)) => {
-                rest = behind;
-                (Operator::GreaterEqual, Some(end))
-            }
-            None => (operator, None),
-        };
-        for (operator, parts) in [(operator, Some(parts)), (Operator::LessEqual, end)] {
-            match parts.map(|parts| parts.comparison(operator)) {
-                None => {}
-                Some(Ok(comparison)) => comparisons.push(comparison),
-                Some(Err(error)) => return Some(Err(error)),
-            }
+        match parts.comparison(operator) {
+            Ok(comparison) => comparisons.push(comparison),
+            Err(error) => return Some(Err(error)),
         }
         let trimmed = rest.trim_start();
         if trimmed.is_empty() {
@@ -241,18 +250,6 @@ fn parse_group(group: &str) -> Option<Result<Vec<Comparison>, String>> {
             return None;
         }
     }
-}
-
-/// `- 2.0` behind a version: the upper end of a range.
-fn upper_bound(rest: &str) -> Option<(Parts<'_>, &str)> {
-    let dash = rest.trim_start();
-    let behind = dash.strip_prefix('-')?;
-    let end = behind.trim_start();
-    if dash.len() == rest.len() || end.len() == behind.len() {
-        return None;
-    }
-    let (parts, length) = Parts::scan(end)?;
-    Some((parts, &end[length..]))
 }
 
 /// The parts of a version in a constraint.
@@ -433,6 +430,12 @@ mod tests {
             (">1.30, <1.35", "1.34.2", true),
             (">1.30 <1.34", "1.34.2", false),
             ("1.2 - 1.34.5", "1.34.2", true),
+            ("1.2 - 1.4||2.0", "2.0.0", true),
+            ("1.2 - 1.4 || 2.0 - 2.5", "2.3.0", true),
+            ("1.2 - 1.4 || 2.0 - 2.5", "1.9.0", false),
+            ("1.0||2.0 - 3.0", "9.0.0", true),
+            ("1.0 || 2.0 - 3.0", "9.0.0", false),
+            ("v1.2.3-rc.1 - 1.4.x", "1.4.9", true),
             ("<1.0 || >=1.34", "1.34.2", true),
             (">11", "11.1.0", false),
             (">11.1", "11.1.1", false),
@@ -447,7 +450,7 @@ mod tests {
 
     #[test]
     fn improper_constraints_are_refused() {
-        for constraint in ["", ">=1.0<2.0", "abc", "1.2.3.4", ">>1"] {
+        for constraint in ["", ">=1.0<2.0", ">1.0 - 2.0", "abc", "1.2.3.4", ">>1"] {
             assert!(Constraint::parse(constraint).is_err(), "{constraint}");
         }
     }
