@@ -259,11 +259,7 @@ pub(super) fn process_imports(node: &Rc<Node<'_>>, helm: HelmVersion) -> Result<
     for wanted in &wanted {
         let name = wanted.name.borrow();
         for import in &wanted.dependency.import_values {
-            let (child, parent) = match import {
-                Json::String(name) => (format!("exports.{name}"), ".".to_owned()),
-                Json::Object(map) => (printed(map.get("child")), printed(map.get("parent"))),
-                _ => continue,
-            };
+            let Some((child, parent)) = import_paths(import) else { continue };
             if let Some(found) = table(&merged, &format!("{name}.{child}")) {
                 coalesce_tables(&imported, &at_path(&parent, found), true);
             }
@@ -273,6 +269,15 @@ pub(super) fn process_imports(node: &Rc<Node<'_>>, helm: HelmVersion) -> Result<
     coalesce_tables(&defaults, &imported, true);
     *node.values.borrow_mut() = Some(defaults);
     Ok(())
+}
+
+/// From where in a subchart's values to where in its parent's an entry of `import-values` leads.
+pub(super) fn import_paths(import: &Json) -> Option<(String, String)> {
+    match import {
+        Json::String(name) => Some((format!("exports.{name}"), ".".to_owned())),
+        Json::Object(map) => Some((printed(map.get("child")), printed(map.get("parent")))),
+        _ => None,
+    }
 }
 
 fn printed(json: Option<&Json>) -> String {

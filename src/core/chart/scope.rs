@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use super::dependencies::Node;
+use super::dependencies::{Node, import_paths};
 use super::engine::{Path, Scope, Texts};
 use super::error::{RenderError, TemplateError};
 use super::go_template::eval::{Definitions, Eval, define, entries, locate};
@@ -266,6 +266,7 @@ fn metadata(node: &Node<'_>) -> Struct {
         [] => Value::nil_list(ListType::Str),
         texts => Value::strings(texts.iter().map(String::as_str)),
     };
+    let all = |ty, items: Vec<Value>| if items.is_empty() { Value::nil_list(ty) } else { Value::typed_list(ty, items) };
     let maintainers = read.maintainers.iter().map(|maintainer| {
         pointer(
             "*chart.Maintainer",
@@ -280,6 +281,10 @@ fn metadata(node: &Node<'_>) -> Struct {
     let dependencies = wanted.iter().map(|wanted| {
         let dependency = &wanted.dependency;
         let required = |name, json, value| Field { name, json, omit_empty: false, value };
+        // Helm writes them out when it takes the values over.
+        let imports = dependency.import_values.iter().filter_map(import_paths).map(|(child, parent)| {
+            Value::typed_map(MapType::Str, entries([("child", child.into()), ("parent", parent.into())]))
+        });
         pointer(
             "*chart.Dependency",
             vec![
@@ -289,16 +294,11 @@ fn metadata(node: &Node<'_>) -> Struct {
                 Field::new("Condition", "condition", text(&dependency.condition)),
                 Field::new("Tags", "tags", texts(&dependency.tags)),
                 Field::new("Enabled", "enabled", true.into()),
-                Field::new(
-                    "ImportValues",
-                    "import-values",
-                    Value::list(dependency.import_values.iter().map(from_json).collect()),
-                ),
+                Field::new("ImportValues", "import-values", all(ListType::Any, imports.collect())),
                 Field::new("Alias", "alias", text(&dependency.alias)),
             ],
         )
     });
-    let all = |ty, items: Vec<Value>| if items.is_empty() { Value::nil_list(ty) } else { Value::typed_list(ty, items) };
     let annotations: BTreeMap<Arc<str>, Value> =
         read.annotations.iter().map(|(key, value)| (key.as_str().into(), text(value))).collect();
     let annotations = match annotations.len() {

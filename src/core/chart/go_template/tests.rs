@@ -584,6 +584,26 @@ fn a_template_that_is_no_text_is_refused_by_its_name() {
 }
 
 #[test]
+fn values_to_import_are_shown_written_out() {
+    let files = [
+        (
+            "Chart.yaml",
+            "apiVersion: v2\nname: c\nversion: 1.0.0\ndependencies:\n- name: sub\n  version: 1.0.0\n  \
+             import-values: [data, {child: a, parent: b}, 1]\n",
+        ),
+        ("charts/sub/Chart.yaml", "apiVersion: v2\nname: sub\nversion: 1.0.0\n"),
+        ("templates/NOTES.txt", "{{ (index .Chart.Dependencies 0).ImportValues | toJson }}"),
+    ];
+    let chart = files.map(|(path, text)| (path.to_owned(), text.to_owned().into())).into();
+    let chart = Chart::load_directory(&chart).unwrap();
+    let capabilities = Capabilities::default();
+    let now = "2026-01-01T00:00:00Z".parse().unwrap();
+    let input = RenderInput::new(Release::new("demo", "ns"), &capabilities, now);
+    let notes = crate::core::chart::render(&chart, &input).unwrap().notes.unwrap();
+    assert_eq!(notes, r#"[{"child":"exports.data","parent":"."},{"child":"a","parent":"b"}]"#);
+}
+
+#[test]
 fn a_file_among_the_charts_has_to_be_one() {
     let load = |more: &str| {
         let chart = [("Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\n"), (more, "text")];
