@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 
 use crate::harness::{CLASS, GitServer, IMAGE, Node, World, wait_for};
 
-const NAMESPACE: &str = "clusterstack-system";
+pub(super) const NAMESPACE: &str = "clusterstack-system";
 const RELEASE: &str = "docker-x-1-34-v1";
 
 /// The program with the administrator's kubeconfig.
-async fn clusterstack(t: &World, args: &[&str]) -> Output {
+pub(super) async fn clusterstack(t: &World, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_clusterstack"));
     command.args(args).env("KUBECONFIG", &t.plane.kubeconfig).env("NO_COLOR", "1");
     tokio::task::spawn_blocking(move || command.output().expect("no program")).await.expect("no output")
 }
 
-async fn succeeds(t: &World, args: &[&str]) -> String {
+pub(super) async fn succeeds(t: &World, args: &[&str]) -> String {
     let output = clusterstack(t, args).await;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{args:?}: {said}");

@@ -168,6 +168,8 @@ fn values_that_make_no_sense_are_refused() {
 
 #[test]
 fn what_is_no_name_is_refused() {
+    let said = clusterstack(&["install", "-o", "json"]).fails(2);
+    assert!(said.contains("--dry-run"), "{said}");
     let said = clusterstack(&["install", "--dry-run", "-n", "Bad_NS"]).fails(1);
     assert!(said.contains("\"Bad_NS\" is no name of a namespace"), "{said}");
     let dir = tempfile::tempdir().unwrap();

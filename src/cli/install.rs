@@ -10,6 +10,7 @@ use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::connection::{ConnectionArgs, block_on};
@@ -19,6 +20,7 @@ use super::template::ValuesArgs;
 use crate::core::chart::{Capabilities, Chart, HelmVersion, Release, RenderInput, render};
 use crate::core::files::FileTree;
 use crate::core::install::{self, INSTALLED_IN, MANAGED_BY, NAME, NAMESPACE, Overlay, Waves, waves};
+use crate::core::manifest::ObjectKey;
 use crate::core::name::is_label;
 use crate::io::install::{Change, InstallError, Installer};
 use crate::settings::{Flags, duration};
@@ -33,8 +35,8 @@ Examples:
   clusterstack install --kustomize DIR                  # a base with overlays
   clusterstack install --chart DIR                      # the Helm chart, with its values and their meaning
 
-It is applied again to change or upgrade it: what is of an earlier form is changed or removed, and nothing that runs in
-clusters is touched.";
+It is applied again to change or upgrade it: what is of an earlier form is changed, or removed when
+the new one runs, and nothing that runs in clusters is touched.";
 
 /// Examples of `uninstall`.
 pub const UNINSTALL_EXAMPLES: &str = "\
@@ -70,17 +72,17 @@ pub struct InstallArgs {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["dry_run", "namespace", "files", "set", "set_string", "set_json", "set_file", "set_literal"])]
     chart: Option<PathBuf>,
 
-    /// Do not wait until the operator runs
+    /// Do not wait until the operator runs: what is of an earlier form is removed at once
     #[arg(long)]
     no_wait: bool,
 
-    /// How long it may take to run
+    /// How long it may take to run, and what is being deleted to be gone before
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     timeout: Duration,
 
-    /// Form of what --dry-run prints
-    #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
-    output: Format,
+    /// Form of what --dry-run prints: objects, YAML by default, or with --dry-run=server a list of what would become of them
+    #[arg(short, long, value_name = "FORMAT", requires = "dry_run")]
+    output: Option<Format>,
 }
 
 /// Flags of `clusterstack uninstall`.
@@ -121,40 +123,75 @@ pub fn run(args: &InstallArgs) -> Result<()> {
     }
     let objects = objects(&args.namespace, values)?;
     if args.dry_run == Some(DryRun::Client) {
-        return print(&objects, args.output);
+        return print(&objects, args.output.unwrap_or(Format::Yaml));
     }
     block_on(apply(args, waves(objects)))
 }
 
 async fn apply(args: &InstallArgs, waves: Waves) -> Result<()> {
     let connection = args.connection.connect().await?;
-    let is_dry = args.dry_run.is_some();
-    if !is_dry {
-        let may = rehearse(&connection.client, &args.namespace, &waves, &[]).await;
-        may.context("nothing was changed: the API server would refuse a part of it")?;
+    let installer = Installer::new(&connection.client, &args.namespace, args.dry_run.is_some());
+    if args.dry_run.is_some() {
+        return ask(&installer, &waves, args.output).await;
     }
-    let installer = Installer::new(&connection.client, &args.namespace, is_dry);
-    install_with(&installer, &waves, is_dry, args.timeout, !is_dry && !args.no_wait).await
+    let may = rehearse(&connection.client, &args.namespace, &waves, &[]).await;
+    may.context("nothing was changed: the API server would refuse a part of it")?;
+    install_with(&installer, &waves, args.timeout, !args.no_wait).await
 }
 
-async fn install_with(
+/// What would become of an object. The field names are API of `-o json`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    group: String,
+    kind: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    namespace: String,
+    name: String,
+    change: &'static str,
+}
+
+/// Prints what the API server says to all of it.
+async fn ask(installer: &Installer<'_>, waves: &Waves, format: Option<Format>) -> Result<()> {
+    let mut rows = Vec::new();
+    let mut tell = |object: &ObjectKey, change| {
+        if format.is_none() {
+            return say(object, change, true);
+        }
+        let ObjectKey { group, kind, namespace, name } = object.clone();
+        rows.push(Row { group, kind, namespace, name, change: word(change).0 });
+    };
+    all_of(installer, waves, &mut tell).await.map_err(|error| hinted(&error, true))?;
+    match format {
+        Some(format) => output::print(&output::format(&rows, format)?),
+        None => Ok(()),
+    }
+}
+
+/// All steps, for who is asked alone.
+async fn all_of(
     installer: &Installer<'_>,
     waves: &Waves,
-    is_dry: bool,
-    timeout: Duration,
-    waits: bool,
-) -> Result<()> {
-    let mut tell = |object: &str, change| say(object, change, is_dry);
-    let failed = |error| hinted(&error, is_dry);
-    installer.apply(waves, &mut tell).await.map_err(failed)?;
-    installer.prune(waves, &mut tell).await.map_err(failed)?;
-    if !waits {
-        return installer.withdraw(waves, &mut tell).await.map_err(failed);
-    }
+    tell: &mut impl FnMut(&ObjectKey, Change),
+) -> Result<(), InstallError> {
+    installer.apply(waves, tell).await?;
+    installer.prune(waves, tell).await?;
+    installer.withdraw(waves, tell).await
+}
+
+async fn install_with(installer: &Installer<'_>, waves: &Waves, timeout: Duration, waits: bool) -> Result<()> {
+    let mut tell = |object: &ObjectKey, change| say(object, change, false);
     let mut waiting = |what: &str| anstream::eprintln!("waiting: {what}");
-    installer.wait(waves, timeout, &mut waiting).await.map_err(failed)?;
+    let failed = |error| hinted(&error, false);
+    installer.wait_gone(waves, timeout, &mut waiting).await.map_err(failed)?;
+    installer.apply(waves, &mut tell).await.map_err(failed)?;
+    if waits {
+        installer.wait(waves, timeout, &mut waiting).await.map_err(failed)?;
+    }
+    // What is of an earlier form works, by its own rights, until the new one does.
+    installer.prune(waves, &mut tell).await.map_err(failed)?;
     installer.withdraw(waves, &mut tell).await.map_err(failed)?;
-    output::print("the operator runs; `clusterstack shards` shows its replicas\n")
+    if waits { output::print("the operator runs; `clusterstack shards` shows its replicas\n") } else { Ok(()) }
 }
 
 /// Installs these objects and waits until the operator runs; the definitions that it `takes` may be Helm's.
@@ -168,7 +205,7 @@ pub async fn all(
     takes: &[String],
     timeout: Duration,
 ) -> Result<()> {
-    install_with(&Installer::new(client, namespace, false).taking(takes), waves, false, timeout, true).await
+    install_with(&Installer::new(client, namespace, false).taking(takes), waves, timeout, true).await
 }
 
 /// Asks the API server what it would say to all of it, and changes nothing.
@@ -177,11 +214,9 @@ pub async fn all(
 /// What the API server says.
 pub async fn rehearse(client: &kube::Client, namespace: &str, waves: &Waves, takes: &[String]) -> Result<()> {
     let installer = Installer::new(client, namespace, true).taking(takes);
-    let mut quiet = |_: &str, _| {};
-    let failed = |error| hinted(&error, true);
-    installer.apply(waves, &mut quiet).await.map_err(failed)?;
-    installer.prune(waves, &mut quiet).await.map_err(failed)?;
-    installer.withdraw(waves, &mut quiet).await.map_err(failed)
+    let mut quiet = |_: &ObjectKey, _| {};
+    let asked = all_of(&installer, waves, &mut quiet).await;
+    asked.map_err(|error| hinted(&error, true))
 }
 
 /// Makes the operator's namespace, for what has to be there before it.
@@ -191,7 +226,7 @@ pub async fn rehearse(client: &kube::Client, namespace: &str, waves: &Waves, tak
 pub async fn make_namespace(client: &kube::Client, namespace: &str) -> Result<()> {
     let first = Waves { definitions: vec![namespace_object(namespace)], ..Waves::default() };
     let installer = Installer::new(client, namespace, false);
-    let mut tell = |_: &str, _| {};
+    let mut tell = |_: &ObjectKey, _| {};
     installer.apply(&first, &mut tell).await.map_err(|error| hinted(&error, false))
 }
 
@@ -211,7 +246,7 @@ pub fn uninstall(args: &UninstallArgs) -> Result<()> {
         let connection = args.connection.connect().await?;
         let installer = Installer::new(&connection.client, &args.namespace, args.dry_run);
         let mut removed = 0;
-        let mut tell = |object: &str, change| {
+        let mut tell = |object: &ObjectKey, change| {
             removed += 1;
             say(object, change, args.dry_run);
         };
@@ -223,13 +258,17 @@ pub fn uninstall(args: &UninstallArgs) -> Result<()> {
     })
 }
 
-fn say(object: &str, change: Change, is_dry: bool) {
-    let (word, colour) = match change {
+fn word(change: Change) -> (&'static str, AnsiColor) {
+    match change {
         Change::Created => ("created", AnsiColor::Green),
         Change::Configured => ("configured", AnsiColor::Yellow),
         Change::Unchanged => ("unchanged", AnsiColor::White),
         Change::Removed => ("removed", AnsiColor::Red),
-    };
+    }
+}
+
+fn say(object: &ObjectKey, change: Change, is_dry: bool) {
+    let (word, colour) = word(change);
     let style = Style::new().fg_color(Some(colour.into()));
     let dry = if is_dry { " (server dry run)" } else { "" };
     anstream::println!("{object} {style}{word}{style:#}{dry}");
@@ -268,6 +307,14 @@ fn hinted(error: &InstallError, is_dry: bool) -> anyhow::Error {
         InstallError::Elsewhere { namespace, .. } => &format!(
             "-n {namespace} changes that one; a second one beside it takes another name: --set fullnameOverride=NAME"
         ),
+        InstallError::Leaving { object: ObjectKey { kind, name, .. }, .. } if kind == "CustomResourceDefinition" => {
+            &format!(
+                "its objects go first: `kubectl get {name} -A`. What no operator is there to let go, goes when its finalizers are taken \
+             out, and leaves behind what it brought: `kubectl patch {name} NAME -n NAMESPACE --type=merge -p \
+             '{{\"metadata\":{{\"finalizers\":null}}}}'`. The same command waits on"
+            )
+        }
+        InstallError::Leaving { .. } => "the same command waits on",
         InstallError::Timeout { .. } => {
             "kubectl describe pods, and kubectl logs, in its namespace say more; the same command waits on"
         }

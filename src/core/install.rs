@@ -9,7 +9,7 @@ mod rollout;
 pub use kustomize::{Overlay, files as kustomize_files};
 pub use order::{INSTALLED_IN, MANAGED_BY, Owner, Waves, elsewhere, key, make_way, owner, waves};
 pub use registered::{answered_by, is_left};
-pub use rollout::{told, waits_for};
+pub use rollout::{leaving, told, waits_for};
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};

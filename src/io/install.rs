@@ -1,27 +1,24 @@
 //! Applies an installation of the operator, removes what an earlier one left, and waits until it runs.
 
-use std::collections::HashSet;
+mod waiting;
+
 use std::time::Duration;
 
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use thiserror::Error;
-use tokio::time::{Instant, sleep};
 
 use super::apply::refusal;
 use super::kinds::{Kind, Kinds};
 use crate::api::{MANAGED_BY as OPERATOR, MANAGED_BY_LABEL};
 use crate::core::cso::HELM;
 use crate::core::immutable;
-use crate::core::install::{INSTALLED_IN, MANAGED_BY, Owner, Waves, elsewhere, is_left, key, owner, told, waits_for};
+use crate::core::install::{INSTALLED_IN, MANAGED_BY, Owner, Waves, elsewhere, is_left, key, leaving, owner};
 use crate::core::manifest::ObjectKey;
 
 /// Field manager of what is installed.
 pub const MANAGER: &str = "clusterstack-install";
-
-/// How often it is looked at what is waited for.
-const LOOK: Duration = Duration::from_millis(500);
 
 /// Kinds that an earlier installation may have left: of other values, or of another version.
 const LEFT: &[(&str, &str)] = &[
@@ -37,6 +34,9 @@ const LEFT: &[(&str, &str)] = &[
     ("rbac.authorization.k8s.io/v1", "ClusterRole"),
     ("v1", "ServiceAccount"),
 ];
+
+/// Those of them that run the operator.
+const WORKLOADS: &[(&str, &str)] = &[("apps/v1", "Deployment"), ("apps/v1", "StatefulSet")];
 
 /// What the operator registers: without it Cluster API would wait for hooks that nobody answers.
 const REGISTERED: &[(&str, &str)] = &[
@@ -89,14 +89,34 @@ pub enum InstallError {
         /// Where that one is.
         namespace: String,
     },
+    /// What is being deleted is still there.
+    #[error("{object} is being deleted, and after {} s still there: {why}", waited.as_secs())]
+    Leaving {
+        /// The object.
+        object: ObjectKey,
+        /// How long it was waited for.
+        waited: Duration,
+        /// What holds it.
+        why: String,
+    },
     /// It does not run in time.
-    #[error("after {} s {waits}", waited.as_secs())]
+    #[error("after {} s {waits}{}", waited.as_secs(), run_on(runs_on))]
     Timeout {
         /// How long it was waited for.
         waited: Duration,
         /// What was waited for last.
         waits: String,
+        /// Workloads of an earlier form, which were left as they are.
+        runs_on: Vec<String>,
     },
+}
+
+fn run_on(workloads: &[String]) -> String {
+    if workloads.is_empty() {
+        String::new()
+    } else {
+        format!("; {}, the earlier form, stays as long", workloads.join(", "))
+    }
 }
 
 /// What became of an object.
@@ -138,7 +158,7 @@ impl<'a> Installer<'a> {
     ///
     /// # Errors
     /// The first refusal. What was installed by Helm, say, is left to Helm: then nothing is changed.
-    pub async fn apply(&self, waves: &Waves, tell: &mut impl FnMut(&str, Change)) -> Result<(), InstallError> {
+    pub async fn apply(&self, waves: &Waves, tell: &mut impl FnMut(&ObjectKey, Change)) -> Result<(), InstallError> {
         self.nobody_elses(waves).await?;
         for object in waves.objects() {
             self.apply_one(object, tell).await?;
@@ -156,17 +176,28 @@ impl<'a> Installer<'a> {
     ///
     /// # Errors
     /// The first refusal.
-    pub async fn prune(&self, waves: &Waves, tell: &mut impl FnMut(&str, Change)) -> Result<(), InstallError> {
+    pub async fn prune(&self, waves: &Waves, tell: &mut impl FnMut(&ObjectKey, Change)) -> Result<(), InstallError> {
         let wanted: Vec<ObjectKey> = waves.objects().map(key).collect();
         for (api_version, kind) in LEFT {
             for object in self.ours(api_version, kind).await? {
                 if !wanted.contains(&key(&object)) {
                     self.delete(&object).await?;
-                    tell(&key(&object).to_string(), Change::Removed);
+                    tell(&key(&object), Change::Removed);
                 }
             }
         }
         Ok(())
+    }
+
+    /// What runs the operator by an earlier form than the one that is wanted.
+    async fn earlier(&self, waves: &Waves) -> Result<Vec<ObjectKey>, InstallError> {
+        let wanted: Vec<ObjectKey> = waves.workloads.iter().map(key).collect();
+        let mut earlier = Vec::new();
+        for (api_version, kind) in WORKLOADS {
+            earlier.extend(self.ours(api_version, kind).await?.iter().map(key));
+        }
+        earlier.retain(|object| !wanted.contains(object));
+        Ok(earlier)
     }
 
     /// All that was installed of a kind, without definitions of kinds.
@@ -234,11 +265,16 @@ impl<'a> Installer<'a> {
         Ok(live.map(|live| serde_json::to_value(live).unwrap_or_default()))
     }
 
-    async fn apply_one(&self, object: &Value, tell: &mut impl FnMut(&str, Change)) -> Result<(), InstallError> {
+    async fn apply_one(&self, object: &Value, tell: &mut impl FnMut(&ObjectKey, Change)) -> Result<(), InstallError> {
         let before = self.live(object).await?;
         let Some(kind) = self.kind(object).await? else {
             return Err(InstallError::NoKind { object: key(object).to_string() });
         };
+        // It would be made anew when it is gone.
+        if self.is_dry && before.as_ref().is_some_and(|before| leaving(before).is_some()) {
+            tell(&key(object), Change::Created);
+            return Ok(());
+        }
         let mut params = PatchParams::apply(MANAGER).force();
         params.dry_run = self.is_dry;
         let name = text(&object["metadata"]["name"]);
@@ -248,7 +284,7 @@ impl<'a> Installer<'a> {
             Err(kube::Error::Api(status))
                 if self.is_dry && status.code == 404 && object["metadata"]["namespace"] == self.namespace =>
             {
-                tell(&key(object).to_string(), Change::Created);
+                tell(&key(object), Change::Created);
                 return Ok(());
             }
             applied => applied.map_err(|error| unapplied(object, error))?,
@@ -258,7 +294,7 @@ impl<'a> Installer<'a> {
             Some(before) if is_same(&before, &applied) => Change::Unchanged,
             Some(_) => Change::Configured,
         };
-        tell(&key(object).to_string(), change);
+        tell(&key(object), change);
         Ok(())
     }
 
@@ -266,7 +302,7 @@ impl<'a> Installer<'a> {
     ///
     /// # Errors
     /// The first refusal.
-    pub async fn remove(&self, tell: &mut impl FnMut(&str, Change)) -> Result<(), InstallError> {
+    pub async fn remove(&self, tell: &mut impl FnMut(&ObjectKey, Change)) -> Result<(), InstallError> {
         self.prune(&Waves::default(), tell).await?;
         self.withdraw(&Waves::default(), tell).await
     }
@@ -276,20 +312,24 @@ impl<'a> Installer<'a> {
     ///
     /// # Errors
     /// The first refusal.
-    pub async fn withdraw(&self, waves: &Waves, tell: &mut impl FnMut(&str, Change)) -> Result<(), InstallError> {
+    pub async fn withdraw(&self, waves: &Waves, tell: &mut impl FnMut(&ObjectKey, Change)) -> Result<(), InstallError> {
         for (group, kind) in REGISTERED {
-            let failed =
-                |error| InstallError::Refused { object: (*kind).to_owned(), what: "listed", error: Box::new(error) };
-            let Some(found) = self.kinds.preferred(self.client, group, kind).await.map_err(failed)? else { continue };
-            let api_version = found.resource.api_version.clone();
-            let registered = self.labelled(&api_version, kind, &format!("{MANAGED_BY_LABEL}={OPERATOR}")).await?;
+            let registered = self.registered(group, kind).await?;
             // Another installation answers its own.
             for object in registered.into_iter().filter(|object| is_left(object, self.namespace, waves)) {
                 self.delete(&object).await?;
-                tell(&key(&object).to_string(), Change::Removed);
+                tell(&key(&object), Change::Removed);
             }
         }
         Ok(())
+    }
+
+    /// What operators registered of a kind.
+    async fn registered(&self, group: &str, kind: &str) -> Result<Vec<Value>, InstallError> {
+        let failed = |error| InstallError::Refused { object: kind.to_owned(), what: "listed", error: Box::new(error) };
+        let found = self.kinds.preferred(self.client, group, kind).await.map_err(failed)?;
+        let Some(found) = found else { return Ok(Vec::new()) };
+        self.labelled(&found.resource.api_version, kind, &format!("{MANAGED_BY_LABEL}={OPERATOR}")).await
     }
 
     async fn delete(&self, object: &Value) -> Result<(), InstallError> {
@@ -315,59 +355,6 @@ impl<'a> Installer<'a> {
             Some(namespace) if kind.namespaced => Api::namespaced_with(self.client.clone(), namespace, &kind.resource),
             _ => Api::all_with(self.client.clone(), &kind.resource),
         }
-    }
-
-    async fn established(&self, definition: &Value) -> Result<(), InstallError> {
-        let began = Instant::now();
-        loop {
-            let live = self.live(definition).await?.unwrap_or_default();
-            let conditions = live["status"]["conditions"].as_array().cloned().unwrap_or_default();
-            if conditions.iter().any(|one| one["type"] == "Established" && one["status"] == "True") {
-                return Ok(());
-            }
-            if began.elapsed() > Duration::from_secs(30) {
-                let waits = format!("{} is not established", key(definition));
-                return Err(InstallError::Timeout { waited: began.elapsed(), waits });
-            }
-            sleep(Duration::from_millis(100)).await;
-        }
-    }
-
-    /// Waits until the operator runs as it was applied; `tell` hears what is waited for.
-    ///
-    /// # Errors
-    /// It does not in time, with the reason of a pod.
-    pub async fn wait(&self, waves: &Waves, limit: Duration, tell: &mut impl FnMut(&str)) -> Result<(), InstallError> {
-        let began = Instant::now();
-        for object in &waves.workloads {
-            let mut said = HashSet::new();
-            loop {
-                let live = self.live(object).await?.unwrap_or_default();
-                let Some(waits) = waits_for(&live) else { break };
-                let pods = self.pods(object).await;
-                let waits = told(&key(object).to_string(), &waits, &pods);
-                if said.insert(waits.clone()) {
-                    tell(&waits);
-                }
-                if began.elapsed() > limit {
-                    return Err(InstallError::Timeout { waited: began.elapsed(), waits });
-                }
-                sleep(LOOK).await;
-            }
-        }
-        Ok(())
-    }
-
-    /// The pods of a workload; none where they can't be read, for they only explain.
-    async fn pods(&self, workload: &Value) -> Vec<Value> {
-        let Ok(Some(kind)) = self.kinds.get(self.client, "v1", "Pod").await else { return Vec::new() };
-        let labels = workload["spec"]["selector"]["matchLabels"].as_object().into_iter().flatten();
-        let labels: Vec<String> = labels.map(|(name, value)| format!("{name}={}", text(value))).collect();
-        let namespace = text(&workload["metadata"]["namespace"]);
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &kind.resource);
-        let pods = api.list(&ListParams::default().labels(&labels.join(","))).await;
-        pods.map(|list| list.items.iter().filter_map(|pod| serde_json::to_value(pod).ok()).collect())
-            .unwrap_or_default()
     }
 }
 

@@ -22,6 +22,19 @@ pub fn waits_for(workload: &Value) -> Option<String> {
     (all > wanted).then(|| format!("{} replicas of the old form are ending", all - wanted))
 }
 
+/// Why an object that is being deleted is still there; `None` if it is to stay.
+pub fn leaving(live: &Value) -> Option<String> {
+    let metadata = &live["metadata"];
+    if metadata["deletionTimestamp"].is_null() {
+        return None;
+    }
+    let conditions = live["status"]["conditions"].as_array().into_iter().flatten();
+    let told = conditions.filter(|one| one["type"] == "Terminating").find_map(|one| one["message"].as_str());
+    let finalizers = metadata["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let held = || format!("{} has to let it go", finalizers.collect::<Vec<_>>().join(", "));
+    Some(told.filter(|told| !told.is_empty()).map_or_else(held, str::to_owned))
+}
+
 /// What is waited for, with the reasons of the pods that are in the way.
 pub fn told(name: &str, waits: &str, pods: &[Value]) -> String {
     let mut by_reason: BTreeMap<String, Vec<&str>> = BTreeMap::new();
@@ -91,6 +104,20 @@ mod tests {
             ),
         ] {
             assert_eq!(waits_for(&workload).as_deref(), expected, "{workload}");
+        }
+    }
+
+    #[test]
+    fn what_is_being_deleted_says_what_holds_it() {
+        let metadata = json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["foregroundDeletion"]});
+        let terminating =
+            json!([{"type": "Established", "message": "m"}, {"type": "Terminating", "message": "2 left"}]);
+        for (live, expected) in [
+            (json!({"metadata": {"finalizers": ["a"]}}), None),
+            (json!({"metadata": metadata}), Some("foregroundDeletion has to let it go")),
+            (json!({"metadata": metadata, "status": {"conditions": terminating}}), Some("2 left")),
+        ] {
+            assert_eq!(leaving(&live).as_deref(), expected, "{live}");
         }
     }
 

@@ -1,0 +1,76 @@
+//! `clusterstack install` and `uninstall` where something of before is in the way, on a control plane without a Node: pods never
+//! get ready there.
+
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::harness::{World, check, wait_for};
+use crate::installed::{NAMESPACE, clusterstack, succeeds};
+
+const DEFINITION: &str = "clusterstacks.clusterstack.x-k8s.io";
+
+/// What it says on standard error where it fails.
+async fn fails(t: &World, args: &[&str]) -> String {
+    let output = clusterstack(t, args).await;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+    said
+}
+
+#[tokio::test]
+async fn what_is_there_stays_or_is_waited_for_or_taken_over() {
+    let Some(t) = World::installable("reinstalled", "what is there stays").await else { return };
+    let rows = succeeds(&t, &["install", "--dry-run=server", "-o", "json"]).await;
+    let rows: Vec<Value> = serde_json::from_str(&rows).unwrap();
+    let of = |kind: &str| rows.iter().find(|row| row["kind"] == kind).unwrap_or_else(|| panic!("no {kind}: {rows:?}"));
+    assert_eq!(of("Deployment")["change"], "created", "{rows:?}");
+    succeeds(&t, &["install", "--no-wait"]).await;
+    a_form_that_does_not_get_ready_replaces_nothing(&t).await;
+    a_definition_that_goes_is_waited_for(&t).await;
+}
+
+async fn a_form_that_does_not_get_ready_replaces_nothing(t: &World) {
+    let said = fails(t, &["install", "--set", "storage.size=1Gi", "--timeout", "1s"]).await;
+    assert!(said.contains("StatefulSet clusterstack-system/clusterstack: "), "{said}");
+    assert!(said.contains("Deployment clusterstack-system/clusterstack, the earlier form, stays"), "{said}");
+    let left = || t.kubectl(&["get", "deployments,statefulsets", "-n", NAMESPACE, "-o", "name"]);
+    assert_eq!(left(), "deployment.apps/clusterstack\nstatefulset.apps/clusterstack\n");
+    let said = succeeds(t, &["install", "--set", "storage.size=1Gi", "--no-wait"]).await;
+    assert!(said.contains("Deployment clusterstack-system/clusterstack removed"), "{said}");
+    wait_for("the earlier form to be gone", || async {
+        let left = left();
+        check(left == "statefulset.apps/clusterstack\n", left)
+    })
+    .await;
+}
+
+async fn a_definition_that_goes_is_waited_for(t: &World) {
+    let uid = || t.kubectl(&["get", "crd", DEFINITION, "-o", "jsonpath={.metadata.uid}"]);
+    let before = uid();
+    let finalizers = |list: Value| {
+        let patch = json!({"metadata": {"finalizers": list}}).to_string();
+        t.kubectl(&["patch", "crd", DEFINITION, "--type=merge", "-p", &patch]);
+    };
+    finalizers(json!(["example.com/hold"]));
+    t.kubectl(&["delete", "crd", DEFINITION, "--wait=false"]);
+    let doctor = clusterstack(t, &["doctor", "-o", "json"]).await;
+    let found: Vec<Value> = serde_json::from_slice(&doctor.stdout).unwrap();
+    let is_told = |one: &Value| {
+        one["check"] == "definitions"
+            && one["grade"] == "bad"
+            && one["message"].as_str().unwrap().contains("being deleted")
+    };
+    assert!(found.iter().any(is_told), "{found:#?}");
+    let said = fails(t, &["install", "--no-wait", "--timeout", "1s"]).await;
+    assert!(said.contains(&format!("{DEFINITION} is being deleted, and after ")), "{said}");
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_clusterstack"));
+    command.args(["install", "--no-wait"]).env("KUBECONFIG", &t.plane.kubeconfig).stdout(Stdio::null());
+    let mut waits = command.spawn().unwrap();
+    finalizers(Value::Null);
+    let code = tokio::task::spawn_blocking(move || waits.wait()).await.unwrap().unwrap();
+    assert!(code.success());
+    assert_ne!(uid(), before);
+    assert_eq!(t.kubectl(&["get", "crd", DEFINITION, "-o", "jsonpath={.metadata.deletionTimestamp}"]), "");
+}
