@@ -18,6 +18,13 @@ async fn fails(t: &World, args: &[&str]) -> String {
     said
 }
 
+fn apply(t: &World, object: &Value) {
+    let file = t.dir().join("object.json");
+    std::fs::write(&file, object.to_string()).unwrap();
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or(&t.namespace);
+    t.kubectl(&["apply", "-n", namespace, "-f", file.to_str().unwrap()]);
+}
+
 #[tokio::test]
 async fn what_is_there_stays_or_is_waited_for_or_taken_over() {
     let Some(t) = World::installable("reinstalled", "what is there stays").await else { return };
@@ -28,6 +35,8 @@ async fn what_is_there_stays_or_is_waited_for_or_taken_over() {
     succeeds(&t, &["install", "--no-wait"]).await;
     a_form_that_does_not_get_ready_replaces_nothing(&t).await;
     a_definition_that_goes_is_waited_for(&t).await;
+    succeeds(&t, &["uninstall"]).await;
+    what_helm_left_behind_is_taken_over(&t).await;
 }
 
 async fn a_form_that_does_not_get_ready_replaces_nothing(t: &World) {
@@ -73,4 +82,37 @@ async fn a_definition_that_goes_is_waited_for(t: &World) {
     assert!(code.success());
     assert_ne!(uid(), before);
     assert_eq!(t.kubectl(&["get", "crd", DEFINITION, "-o", "jsonpath={.metadata.deletionTimestamp}"]), "");
+}
+
+async fn what_helm_left_behind_is_taken_over(t: &World) {
+    // As the chart's CRDs are after `helm uninstall`.
+    let names = t.kubectl(&["get", "crds", "-l", "app.kubernetes.io/managed-by=clusterstack-install", "-o", "name"]);
+    let names: Vec<&str> = names.lines().collect();
+    assert!(names.iter().any(|name| name.ends_with(DEFINITION)), "{names:?}");
+    let change = |verb: &str, changes: &[&str]| {
+        t.kubectl(&[&[verb, "--overwrite"], &names[..], changes].concat());
+    };
+    change("label", &["app.kubernetes.io/managed-by=Helm", "clusterstack.x-k8s.io/installed-in-"]);
+    let namespace = format!("meta.helm.sh/release-namespace={}", t.namespace);
+    change("annotate", &["helm.sh/resource-policy=keep", "meta.helm.sh/release-name=cs", &namespace]);
+    // As long as Helm knows the release.
+    apply(
+        t,
+        &json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "helm.sh/release.v1",
+            "metadata": {"name": "sh.helm.release.v1.cs.v1", "namespace": t.namespace, "labels": {"owner": "helm", "name": "cs"}},
+        }),
+    );
+    let said = fails(t, &["install", "--no-wait"]).await;
+    assert!(said.contains(&format!("was installed with Helm, as release cs of namespace {}", t.namespace)), "{said}");
+    assert!(said.contains("nothing was changed") && !said.contains("API server would refuse"), "{said}");
+    assert!(said.contains(&format!("helm uninstall cs -n {}", t.namespace)), "{said}");
+    t.kubectl(&["delete", "secret", "sh.helm.release.v1.cs.v1"]);
+    succeeds(t, &["install", "--no-wait"]).await;
+    let definition = t.kubectl(&["get", "crd", DEFINITION, "-o", "json"]);
+    let definition: Value = serde_json::from_str(&definition).unwrap();
+    let metadata = &definition["metadata"];
+    assert_eq!(metadata["labels"]["app.kubernetes.io/managed-by"], "clusterstack-install", "{metadata}");
+    assert_eq!(metadata["annotations"]["meta.helm.sh/release-name"], Value::Null, "{metadata}");
+    assert_eq!(metadata["annotations"]["helm.sh/resource-policy"], "keep", "{metadata}");
 }

@@ -134,8 +134,7 @@ async fn apply(args: &InstallArgs, waves: Waves) -> Result<()> {
     if args.dry_run.is_some() {
         return ask(&installer, &waves, args.output).await;
     }
-    let may = rehearse(&connection.client, &args.namespace, &waves, &[]).await;
-    may.context("nothing was changed: the API server would refuse a part of it")?;
+    rehearse(&connection.client, &args.namespace, &waves, &[]).await?;
     install_with(&installer, &waves, args.timeout, !args.no_wait).await
 }
 
@@ -216,7 +215,12 @@ pub async fn rehearse(client: &kube::Client, namespace: &str, waves: &Waves, tak
     let installer = Installer::new(client, namespace, true).taking(takes);
     let mut quiet = |_: &ObjectKey, _| {};
     let asked = all_of(&installer, waves, &mut quiet).await;
-    asked.map_err(|error| hinted(&error, true))
+    asked.map_err(|error| hinted(&error, true).context(unchanged(error.is_refusal())))
+}
+
+/// What is told above the failure of a rehearsal.
+pub fn unchanged(is_refusal: bool) -> &'static str {
+    if is_refusal { "nothing was changed: the API server would refuse a part of it" } else { "nothing was changed" }
 }
 
 /// Makes the operator's namespace, for what has to be there before it.
@@ -300,6 +304,11 @@ fn hinted(error: &InstallError, is_dry: bool) -> anyhow::Error {
             install::make_way(object)
         ),
         InstallError::NoKind { .. } => "install what serves it, or leave it out: --set metrics.serviceMonitor=false",
+        InstallError::Foreign { release: Some((namespace, name, records)), .. } => &format!(
+            "upgrade it with Helm, or let it go there: `helm uninstall {name} -n {namespace}` keeps the CRDs, which are taken over \
+             then; with --keep-history, `kubectl delete {} -n {namespace} -l owner=helm,name={name}` as well",
+            records.join(",")
+        ),
         InstallError::Foreign { .. } => {
             "upgrade it with the same tool. Where that has the CRDs, they go when it is removed there, and with them all \
              ClusterStacks: docs/install.md"

@@ -95,11 +95,11 @@ fn migrate(args: &MigrateArgs, facts: &Facts) -> Result<()> {
         let client = &connection.client;
         let old = Cso::new(client);
         // Half of it would leave Clusters that nobody may change, and no operator.
-        let may = async {
-            old.rehearse(facts).await?;
-            install::rehearse(client, &args.namespace, &waves, &takes).await
-        };
-        may.await.context("nothing was changed: the API server would refuse a part of it")?;
+        old.rehearse(facts).await.map_err(|error| {
+            let headline = install::unchanged(error.is_refusal());
+            hinted(error).context(headline)
+        })?;
+        install::rehearse(client, &args.namespace, &waves, &takes).await?;
         write(&args.backup, &backup)?;
         old.stop(facts, args.timeout, &mut |step| anstream::println!("{step}")).await.map_err(hinted)?;
         let from = facts.deployments.first().and_then(|object| object["metadata"]["namespace"].as_str());

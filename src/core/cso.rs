@@ -7,7 +7,7 @@ mod registered;
 mod step;
 
 pub use backup::{BackupError, backup};
-pub use keeper::{HELM, release, taken};
+pub use keeper::{HELM, applied_by, release, taken};
 pub use registered::is_theirs;
 pub use step::{is_finished, is_stopped, runs};
 

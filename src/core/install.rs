@@ -7,7 +7,7 @@ mod registered;
 mod rollout;
 
 pub use kustomize::{Overlay, files as kustomize_files};
-pub use order::{INSTALLED_IN, MANAGED_BY, Owner, Waves, elsewhere, key, make_way, owner, waves};
+pub use order::{INSTALLED_IN, MANAGED_BY, Owner, Waves, elsewhere, key, left_by, make_way, owner, waves};
 pub use registered::{answered_by, is_left};
 pub use rollout::{leaving, told, waits_for};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use super::helm;
 use super::kinds::Kinds;
 use crate::api::GROUP;
 use crate::core::cso::{Facts, LABEL, is_theirs, named, release, runs};
@@ -46,6 +47,13 @@ pub enum CsoError {
         /// How long it was waited for.
         waited: Duration,
     },
+}
+
+impl CsoError {
+    /// Whether it is the API server that said no.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused { error, .. } if matches!(**error, kube::Error::Api(_)))
+    }
 }
 
 fn refused(what: impl Into<String>) -> impl FnOnce(kube::Error) -> CsoError {
@@ -114,24 +122,11 @@ impl<'a> Cso<'a> {
         Ok(services)
     }
 
-    /// In what Helm keeps its release. What stands in it is nobody's business.
+    /// In what Helm keeps its release.
     async fn records(&self, deployments: &[Value]) -> Result<Vec<&'static str>, CsoError> {
         let Some((namespace, name)) = deployments.iter().find_map(release) else { return Ok(Vec::new()) };
-        let params = ListParams::default().labels(&format!("owner=helm,name={name}"));
-        let mut records = Vec::new();
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
-        let of_helm = params.clone().fields("type=helm.sh/release.v1");
-        let found = secrets.list_metadata(&of_helm).await.map_err(refused("Secrets can't be listed"))?;
-        if !found.items.is_empty() {
-            records.push("secret");
-        }
-        // With HELM_DRIVER=configmap.
-        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
-        let found = maps.list_metadata(&params).await.map_err(refused("ConfigMaps can't be listed"))?;
-        if !found.items.is_empty() {
-            records.push("configmap");
-        }
-        Ok(records)
+        let what = format!("what Helm keeps of release {name} in namespace {namespace} can't be listed");
+        helm::records(self.client, namespace, name).await.map_err(refused(what))
     }
 
     /// What runs our operator, by whatever it was installed.

@@ -2,6 +2,7 @@
 
 mod waiting;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
@@ -10,11 +11,12 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::apply::refusal;
+use super::helm;
 use super::kinds::{Kind, Kinds};
 use crate::api::{MANAGED_BY as OPERATOR, MANAGED_BY_LABEL};
 use crate::core::cso::HELM;
 use crate::core::immutable;
-use crate::core::install::{INSTALLED_IN, MANAGED_BY, Owner, Waves, elsewhere, is_left, key, leaving, owner};
+use crate::core::install::{INSTALLED_IN, MANAGED_BY, Owner, Waves, elsewhere, is_left, key, leaving, left_by, owner};
 use crate::core::manifest::ObjectKey;
 
 /// Field manager of what is installed.
@@ -74,12 +76,14 @@ pub enum InstallError {
         words: String,
     },
     /// Somebody else keeps it.
-    #[error("{object} was installed with {by}")]
+    #[error("{object} was installed with {by}{}", of_release(release.as_ref()))]
     Foreign {
         /// The object.
         object: String,
         /// Who: the value of `app.kubernetes.io/managed-by`.
         by: String,
+        /// The release of Helm that keeps it: namespace, name, and the kinds of objects by which Helm knows it.
+        release: Option<Release>,
     },
     /// Another installation of this cluster has it.
     #[error("{object} is of the installation in namespace {namespace}")]
@@ -111,6 +115,21 @@ pub enum InstallError {
     },
 }
 
+impl InstallError {
+    /// Whether it is the API server that said no.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Refused { error, .. } => matches!(**error, kube::Error::Api(_)),
+            Self::NoKind { .. } | Self::Immutable { .. } => true,
+            Self::Foreign { .. } | Self::Elsewhere { .. } | Self::Leaving { .. } | Self::Timeout { .. } => false,
+        }
+    }
+}
+
+fn of_release(release: Option<&Release>) -> String {
+    release.map(|(namespace, name, _)| format!(", as release {name} of namespace {namespace}")).unwrap_or_default()
+}
+
 fn run_on(workloads: &[String]) -> String {
     if workloads.is_empty() {
         String::new()
@@ -131,6 +150,11 @@ pub enum Change {
     /// It was of an earlier installation.
     Removed,
 }
+
+/// A release of Helm: namespace, name, and the kinds of objects by which Helm knows it.
+type Release = (String, String, Vec<&'static str>);
+/// The same by namespace and name.
+type Releases = BTreeMap<(String, String), Vec<&'static str>>;
 
 /// A cluster to install in.
 pub struct Installer<'a> {
@@ -154,15 +178,15 @@ impl<'a> Installer<'a> {
         Self { takes: definitions, ..self }
     }
 
-    /// Applies everything in its order; `tell` is told of each object.
+    /// Applies everything in its order; `tell` is told of each object. CRDs that a release of Helm left behind are taken over.
     ///
     /// # Errors
     /// The first refusal. What was installed by Helm, say, is left to Helm: then nothing is changed.
     pub async fn apply(&self, waves: &Waves, tell: &mut impl FnMut(&ObjectKey, Change)) -> Result<(), InstallError> {
-        self.nobody_elses(waves).await?;
+        let left = self.nobody_elses(waves).await?;
         for object in waves.objects() {
             self.apply_one(object, tell).await?;
-            if self.may_take(object) {
+            if self.may_take(object) || left.contains(&key(object)) {
                 self.take(object).await?;
             }
             if object["kind"] == "CustomResourceDefinition" && !self.is_dry {
@@ -225,20 +249,42 @@ impl<'a> Installer<'a> {
             .collect())
     }
 
-    async fn nobody_elses(&self, waves: &Waves) -> Result<(), InstallError> {
+    /// Whether nothing of it is another's; the definitions that Helm left behind.
+    async fn nobody_elses(&self, waves: &Waves) -> Result<Vec<ObjectKey>, InstallError> {
+        let mut left = Vec::new();
+        let mut known = BTreeMap::new();
         for object in waves.objects() {
             let Some(live) = self.live(object).await? else { continue };
             if let Owner::Other(by) = owner(&live)
                 && !self.may_take(object)
             {
-                return Err(InstallError::Foreign { object: key(object).to_string(), by });
+                let release = self.release(&live, &mut known).await?;
+                if !matches!(&release, Some((.., records)) if records.is_empty()) {
+                    return Err(InstallError::Foreign { object: key(object).to_string(), by, release });
+                }
+                left.push(key(object));
             }
             if let Some(namespace) = elsewhere(&live, self.namespace) {
                 let (object, namespace) = (key(object).to_string(), namespace.to_owned());
                 return Err(InstallError::Elsewhere { object, namespace });
             }
         }
-        Ok(())
+        Ok(left)
+    }
+
+    /// The release of Helm that leaves a definition behind, and in what Helm keeps it; `known` are those that were looked for.
+    async fn release(&self, live: &Value, known: &mut Releases) -> Result<Option<Release>, InstallError> {
+        let Some((namespace, name)) = left_by(live) else { return Ok(None) };
+        let at = (namespace.to_owned(), name.to_owned());
+        if !known.contains_key(&at) {
+            let failed = |error| {
+                let object = format!("release {name} of Helm in namespace {namespace}");
+                InstallError::Refused { object, what: "looked for", error: Box::new(error) }
+            };
+            let records = helm::records(self.client, namespace, name).await.map_err(failed)?;
+            known.insert(at.clone(), records);
+        }
+        Ok(known.get(&at).map(|records| (at.0, at.1, records.clone())))
     }
 
     fn may_take(&self, object: &Value) -> bool {

@@ -11,6 +11,7 @@ pub mod events;
 pub mod executable;
 pub mod extension_config;
 pub mod fence;
+pub mod helm;
 pub mod hook_certificate;
 pub mod image;
 pub mod inputs;

@@ -21,6 +21,13 @@ pub fn release(object: &Value) -> Option<(&str, &str)> {
     Some((annotations[HELM.1].as_str()?, annotations[HELM.0].as_str()?))
 }
 
+/// Which tool says that it applied an object, and would apply it again.
+pub fn applied_by(object: &Value) -> Option<&'static str> {
+    let metadata = &object["metadata"];
+    let is_of = |key: &str| ["labels", "annotations"].iter().any(|map| metadata[*map][key].is_string());
+    OTHERS.iter().find(|(key, _)| is_of(key)).map(|(_, tool)| *tool)
+}
+
 /// Names of the CRDs that may be taken over: those of CSO's own release, when Helm has forgotten it.
 pub fn taken(facts: &Facts) -> Vec<String> {
     let of = facts.deployments.first().and_then(release).filter(|_| facts.records.is_empty());
@@ -45,10 +52,7 @@ pub fn notes(facts: &Facts) -> Vec<Note> {
             );
             notes.push(Note::new(name.clone(), true, message, remedy));
         }
-        let metadata = &deployment["metadata"];
-        let other =
-            OTHERS.iter().find(|(key, _)| ["labels", "annotations"].iter().any(|map| metadata[*map][*key].is_string()));
-        if let Some((_, other)) = other {
+        if let Some(other) = applied_by(deployment) {
             let message = format!("{other} keeps it, and would apply it again");
             let remedy = "suspend it there first, and remove it only then: removed while it is in force, its CRDs go, too, and with \
                           them all ClusterStacks";

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::api::HELM_RESOURCE_POLICY;
+use crate::core::cso::{applied_by, release};
 use crate::core::manifest::{ObjectKey, split_api_version};
 
 /// Objects in the order in which they are applied; those of a wave at once.
@@ -59,6 +61,14 @@ pub fn owner(live: &Value) -> Owner {
     }
 }
 
+/// The release of Helm, by namespace and name, that leaves a definition behind when it is removed. `None` where another tool
+/// works with Helm: it may keep its releases elsewhere.
+pub fn left_by(live: &Value) -> Option<(&str, &str)> {
+    let keeps = live["metadata"]["annotations"][HELM_RESOURCE_POLICY] == "keep";
+    let may_be = keeps && live["kind"] == "CustomResourceDefinition" && applied_by(live).is_none();
+    release(live).filter(|_| may_be)
+}
+
 /// The namespace of another installation that has an object; definitions and namespaces are everybody's.
 pub fn elsewhere<'a>(live: &'a Value, namespace: &str) -> Option<&'a str> {
     let is_shared = live["kind"] == "CustomResourceDefinition" || live["kind"] == "Namespace";
@@ -111,6 +121,28 @@ mod tests {
             (of("Namespace", Some("Helm")), Owner::Ours),
         ] {
             assert_eq!(owner(&live), expected, "{live}");
+        }
+    }
+
+    #[test]
+    fn only_definitions_that_helm_keeps_are_left_by_a_release() {
+        let of = |kind: &str, policy: &str, labels: Value| {
+            let annotations = json!({
+                "helm.sh/resource-policy": policy,
+                "meta.helm.sh/release-name": "cs", "meta.helm.sh/release-namespace": "ns",
+            });
+            json!({"kind": kind, "metadata": {"labels": labels, "annotations": annotations}})
+        };
+        let definition = "CustomResourceDefinition";
+        let flux = json!({"helm.toolkit.fluxcd.io/name": "cs"});
+        for (live, expected) in [
+            (of(definition, "keep", json!({})), Some(("ns", "cs"))),
+            (of(definition, "", json!({})), None),
+            (of("ClusterRole", "keep", json!({})), None),
+            (of(definition, "keep", flux), None),
+            (json!({"kind": definition, "metadata": {"annotations": {"helm.sh/resource-policy": "keep"}}}), None),
+        ] {
+            assert_eq!(left_by(&live), expected, "{live}");
         }
     }
 
