@@ -35,7 +35,7 @@ async fn what_is_there_stays_or_is_waited_for_or_taken_over() {
     succeeds(&t, &["install", "--no-wait"]).await;
     a_form_that_does_not_get_ready_replaces_nothing(&t).await;
     a_definition_that_goes_is_waited_for(&t).await;
-    succeeds(&t, &["uninstall"]).await;
+    no_key_is_left_behind(&t).await;
     what_helm_left_behind_is_taken_over(&t).await;
 }
 
@@ -82,6 +82,36 @@ async fn a_definition_that_goes_is_waited_for(t: &World) {
     assert!(code.success());
     assert_ne!(uid(), before);
     assert_eq!(t.kubectl(&["get", "crd", DEFINITION, "-o", "jsonpath={.metadata.deletionTimestamp}"]), "");
+}
+
+async fn no_key_is_left_behind(t: &World) {
+    let ours = json!({"app.kubernetes.io/managed-by": "clusterstack"});
+    let secret = |name: &str, labels: &Value| {
+        let metadata = json!({"name": name, "namespace": NAMESPACE, "labels": labels});
+        apply(t, &json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata}));
+    };
+    secret("clusterstack-hook-certificate", &ours);
+    secret("clusterstack-webhook-certificate", &ours);
+    secret("clusterstack-team-webhook-certificate", &ours);
+    secret("theirs-hook-certificate", &json!({}));
+    // One that is reached by a URL is another operator's.
+    apply(
+        t,
+        &json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": "clusterstack-team", "labels": ours},
+            "webhooks": [{"name": "a.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+                "failurePolicy": "Ignore", "clientConfig": {"url": "https://a.example.com/"}}],
+        }),
+    );
+    let secrets = || t.kubectl(&["get", "secrets", "-n", NAMESPACE, "-o", "jsonpath={.items[*].metadata.name}"]);
+    let before = secrets();
+    succeeds(t, &["uninstall", "--dry-run"]).await;
+    assert_eq!(secrets(), before);
+    let said = succeeds(t, &["uninstall"]).await;
+    assert!(said.contains("Secret clusterstack-system/clusterstack-hook-certificate removed"), "{said}");
+    assert_eq!(secrets(), "clusterstack-team-webhook-certificate theirs-hook-certificate");
+    assert!(fails(t, &["uninstall", "-n", "No_Name"]).await.contains("is no name of a namespace"));
 }
 
 async fn what_helm_left_behind_is_taken_over(t: &World) {

@@ -246,6 +246,7 @@ fn namespace_object(namespace: &str) -> Value {
 /// # Errors
 /// What the API server says.
 pub fn uninstall(args: &UninstallArgs) -> Result<()> {
+    is_namespace(&args.namespace)?;
     block_on(async {
         let connection = args.connection.connect().await?;
         let installer = Installer::new(&connection.client, &args.namespace, args.dry_run);
@@ -337,10 +338,7 @@ fn hinted(error: &InstallError, is_dry: bool) -> anyhow::Error {
 /// # Errors
 /// Values that the chart refuses.
 pub fn objects(namespace: &str, values: Map<String, Value>) -> Result<Vec<Value>> {
-    if !is_label(namespace) {
-        let message = format!("{namespace:?} is no name of a namespace");
-        return Err(Hinted::new(message, "lower-case letters, digits and '-' make one, up to 63 of them").into());
-    }
+    is_namespace(namespace)?;
     let chart = Chart::load(&install::chart()).context("the chart of this binary can't be loaded")?;
     let capabilities = Capabilities::of(HelmVersion::V3);
     let input = RenderInput {
@@ -367,6 +365,14 @@ pub fn objects(namespace: &str, values: Map<String, Value>) -> Result<Vec<Value>
     }
     judge(&objects)?;
     Ok(objects)
+}
+
+fn is_namespace(name: &str) -> Result<()> {
+    if is_label(name) {
+        return Ok(());
+    }
+    let message = format!("{name:?} is no name of a namespace");
+    Err(Hinted::new(message, "lower-case letters, digits and '-' make one, up to 63 of them").into())
 }
 
 /// Refuses what the operator would refuse: its pods would end as soon as they start, or go on without their settings.

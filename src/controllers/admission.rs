@@ -29,6 +29,7 @@ use super::served::{
     turn_of,
 };
 use crate::core::admission::Verdict;
+use crate::core::install::WEBHOOK_CERTIFICATE;
 use crate::core::source::AllowList;
 use crate::io::apply::refusal;
 use crate::io::client::Clients;
@@ -116,7 +117,7 @@ async fn serve(
     (own, end): (Client, CancellationToken),
 ) {
     let names = names(&webhook.place, &webhook.namespace);
-    let secret = format!("{}-webhook-certificate", registration.name);
+    let secret = format!("{}{WEBHOOK_CERTIFICATE}", registration.name);
     let kept = Kept { namespace: &webhook.namespace, name: &secret, names: &names, what: WHAT };
     let mut told = String::new();
     let duty = served_as(WEBHOOK, &registration.name);

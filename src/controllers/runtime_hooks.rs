@@ -34,6 +34,7 @@ use crate::api::{ClusterAddon, FIELD_MANAGER, WATCH_LABEL};
 use crate::core::addon::cluster::{self, Cluster, addon_name};
 use crate::core::addon::hooks::{self, Answer, Seen};
 use crate::core::addon::upgrade_plan::{self, NoPlan};
+use crate::core::install::HOOK_CERTIFICATE;
 use crate::core::manifest::label;
 use crate::io::apply::refusal;
 use crate::io::client::Clients;
@@ -113,7 +114,7 @@ async fn serve(
 ) {
     let extension = server.extension(&hooks);
     let names = names(&hooks.place, &hooks.namespace);
-    let secret = format!("{}-hook-certificate", extension.name);
+    let secret = format!("{}{HOOK_CERTIFICATE}", extension.name);
     let kept = Kept { namespace: &hooks.namespace, name: &secret, names: &names, what: "runtime hooks" };
     let mut told = String::new();
     let duty = served_as(HOOKS, &extension.name);

@@ -5,6 +5,7 @@ mod waiting;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
@@ -16,7 +17,9 @@ use super::kinds::{Kind, Kinds};
 use crate::api::{MANAGED_BY as OPERATOR, MANAGED_BY_LABEL};
 use crate::core::cso::HELM;
 use crate::core::immutable;
-use crate::core::install::{INSTALLED_IN, MANAGED_BY, Owner, Waves, elsewhere, is_left, key, leaving, left_by, owner};
+use crate::core::install::{
+    INSTALLED_IN, MANAGED_BY, NAME, Owner, Waves, elsewhere, is_left, is_spent, key, leaving, left_by, owner,
+};
 use crate::core::manifest::ObjectKey;
 
 /// Field manager of what is installed.
@@ -344,13 +347,50 @@ impl<'a> Installer<'a> {
         Ok(())
     }
 
-    /// Deletes what was installed, and what the operator registered: everything but definitions of kinds and the namespace.
+    /// Deletes what was installed, what the operator registered, and the keys for it: everything but definitions of kinds and
+    /// the namespace.
     ///
     /// # Errors
     /// The first refusal.
     pub async fn remove(&self, tell: &mut impl FnMut(&ObjectKey, Change)) -> Result<(), InstallError> {
         self.prune(&Waves::default(), tell).await?;
-        self.withdraw(&Waves::default(), tell).await
+        self.withdraw(&Waves::default(), tell).await?;
+        self.remove_certificates(tell).await
+    }
+
+    /// Removes the certificates, and their keys, of what the operator registered here. Another operator of this namespace would
+    /// have them, too.
+    async fn remove_certificates(&self, tell: &mut impl FnMut(&ObjectKey, Change)) -> Result<(), InstallError> {
+        let is_ours = |object: &Value| {
+            let labels = &object["metadata"]["labels"];
+            labels[MANAGED_BY_LABEL] == MANAGED_BY && labels[INSTALLED_IN] == self.namespace
+        };
+        for (api_version, kind) in WORKLOADS {
+            let operators = self.labelled(api_version, kind, &format!("app.kubernetes.io/name={NAME}")).await?;
+            let is_here = |object: &Value| object["metadata"]["namespace"] == self.namespace;
+            if operators.iter().any(|object| is_here(object) && !is_ours(object)) {
+                return Ok(());
+            }
+        }
+        let mut registered = Vec::new();
+        for (group, kind) in REGISTERED {
+            registered.extend(self.registered(group, kind).await?);
+        }
+        // Those were removed, or would be.
+        registered.retain(|object| !is_left(object, self.namespace, &Waves::default()));
+        let registered: Vec<&str> = registered.iter().map(|object| text(&object["metadata"]["name"])).collect();
+        let failed =
+            |error| InstallError::Refused { object: "Secret".to_owned(), what: "listed", error: Box::new(error) };
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), self.namespace);
+        let of_operator = ListParams::default().labels(&format!("{MANAGED_BY_LABEL}={OPERATOR}"));
+        // Without what they hold.
+        let secrets = secrets.list_metadata(&of_operator).await.map_err(failed)?;
+        for secret in secrets.items.into_iter().filter(|secret| is_spent(&secret.name_any(), &registered)) {
+            let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": secret.metadata});
+            self.delete(&object).await?;
+            tell(&key(&object), Change::Removed);
+        }
+        Ok(())
     }
 
     /// Removes what the operator registered and no Service of this installation answers any more. An older replica would

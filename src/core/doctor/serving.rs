@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::{Facts, Finding, Grade, Served, condition, named, objects_of};
+use crate::core::install::WEBHOOK_CERTIFICATE;
 
 pub(super) fn hooks(facts: &Facts) -> Vec<Finding> {
     const CHECK: &str = "hooks";
@@ -78,7 +79,7 @@ pub(super) fn webhooks(facts: &Facts) -> Vec<Finding> {
 
 /// Name of the Secret with the certificate by which the webhook of a configuration is served.
 pub fn secret_of(configuration: &Value) -> String {
-    format!("{}-webhook-certificate", configuration["metadata"]["name"].as_str().unwrap_or_default())
+    format!("{}{WEBHOOK_CERTIFICATE}", configuration["metadata"]["name"].as_str().unwrap_or_default())
 }
 
 /// The Service that a client's configuration names: namespace and name.

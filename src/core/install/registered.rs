@@ -4,6 +4,11 @@ use serde_json::Value;
 
 use super::order::Waves;
 
+/// How the Secret is called that keeps the certificate of the runtime hooks: behind the name by which they are registered.
+pub const HOOK_CERTIFICATE: &str = "-hook-certificate";
+/// The same of the admission webhook.
+pub const WEBHOOK_CERTIFICATE: &str = "-webhook-certificate";
+
 /// Namespace and name of the Service of each `clientConfig` that names one. One that is called by URL has none.
 pub fn answered_by(registration: &Value) -> Vec<(&str, &str)> {
     calls(registration)
@@ -35,6 +40,12 @@ pub fn is_left(registration: &Value, namespace: &str, wanted: &Waves) -> bool {
         wanted.objects().any(is_it)
     };
     is_of(registration, namespace) && !answered_by(registration).iter().all(is_there)
+}
+
+/// Whether a Secret of this name keeps the certificate of what is not among the names that are `registered`.
+pub fn is_spent(secret: &str, registered: &[&str]) -> bool {
+    let of = [HOOK_CERTIFICATE, WEBHOOK_CERTIFICATE].iter().find_map(|end| secret.strip_suffix(end));
+    of.is_some_and(|name| !registered.contains(&name))
 }
 
 #[cfg(test)]
@@ -85,6 +96,19 @@ mod tests {
             (registration("here", "hooks"), &Waves::default(), true),
         ] {
             assert_eq!(is_left(&registration, "here", wanted), expected, "{registration}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_spent_when_nothing_of_its_name_is_registered() {
+        for (secret, registered, expected) in [
+            ("clusterstack-hook-certificate", &[][..], true),
+            ("clusterstack-webhook-certificate", &["clusterstack-team"], true),
+            ("clusterstack-team-webhook-certificate", &["clusterstack-team"], false),
+            ("clusterstack-page-certificate", &[], false),
+            ("token", &[], false),
+        ] {
+            assert_eq!(is_spent(secret, registered), expected, "{secret} {registered:?}");
         }
     }
 }
