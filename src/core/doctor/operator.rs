@@ -56,11 +56,13 @@ fn holds(there: &Value, wanted: &Value) -> bool {
 pub(super) fn definitions(found: &Read<Vec<Value>>) -> Vec<Finding> {
     const CHECK: &str = "definitions";
     const REMEDY: &str = "clusterstack install, or clusterstack crds | kubectl apply --server-side -f -";
+    const GOES: &str =
+        "nothing keeps them any more: clusterstack install waits until they are gone, and makes them anew";
     let found = match found {
         Ok(found) => found,
         Err(why) => return vec![Finding::unknown(CHECK, why)],
     };
-    let (mut missing, mut pending, mut other) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut missing, mut leaving, mut pending, mut other) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let all = api::custom_resource_definitions();
     for wanted in &all {
         let name = wanted.name_any();
@@ -70,21 +72,24 @@ pub(super) fn definitions(found: &Read<Vec<Value>>) -> Vec<Finding> {
         };
         // What a definition of ours can't be turned into is told by its own tests.
         let wanted = serde_json::to_value(&wanted.spec).unwrap_or_default();
-        if condition(there, "Established").is_none_or(|(status, ..)| status != "True") {
+        if !there["metadata"]["deletionTimestamp"].is_null() {
+            leaving.push(name);
+        } else if condition(there, "Established").is_none_or(|(status, ..)| status != "True") {
             pending.push(name);
         } else if !holds(&there["spec"], &wanted) {
             other.push(name);
         }
     }
     let mut findings = Vec::new();
-    for (names, grade, what) in [
-        (missing, Grade::Bad, "not installed"),
-        (pending, Grade::Bad, "not established"),
-        (other, Grade::Warning, "of another version than this binary"),
+    for (names, grade, what, remedy) in [
+        (missing, Grade::Bad, "not installed", REMEDY),
+        (leaving, Grade::Bad, "being deleted, with all their objects", GOES),
+        (pending, Grade::Bad, "not established", REMEDY),
+        (other, Grade::Warning, "of another version than this binary", REMEDY),
     ] {
         if !names.is_empty() {
             let names = some(names.iter().map(String::as_str));
-            findings.push(Finding::new(CHECK, grade, format!("{what}: {names}"), REMEDY));
+            findings.push(Finding::new(CHECK, grade, format!("{what}: {names}"), remedy));
         }
     }
     if findings.is_empty() {

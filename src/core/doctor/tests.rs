@@ -137,6 +137,12 @@ fn each_fault_is_found_alone_and_told_what_to_do() {
             "not established: clusterstacks.",
         ),
         (
+            |f| f.definitions.as_mut().unwrap()[0]["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"),
+            "definitions",
+            Grade::Bad,
+            "being deleted, with all their objects: clusterstacks.",
+        ),
+        (
             |f| f.definitions.as_mut().unwrap()[0]["spec"]["versions"][0]["schema"] = json!({}),
             "definitions",
             Grade::Warning,
