@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use super::{Finding, Grade, Read, some};
@@ -11,6 +11,8 @@ use crate::core::build_info::BUILD;
 use crate::core::share::life::{Leases, Life, life};
 
 const CHECK: &str = "replicas";
+/// How long a replica that has come may take to say what it is, and all of them to agree who leads.
+const SETTLES: SignedDuration = SignedDuration::from_secs(60);
 const WAITS: &str = "within a minute they agree; if not, look at the log of the one that is named and at its Lease";
 
 pub(super) fn check(found: &Read<Vec<OperatorShard>>, leases: &Leases, now: Timestamp) -> Vec<Finding> {
@@ -23,7 +25,7 @@ pub(super) fn check(found: &Read<Vec<OperatorShard>>, leases: &Leases, now: Time
         let remedy = "start the operator; one with --leader-elect=false says nothing here";
         return vec![Finding::new(CHECK, Grade::Bad, message, remedy)];
     }
-    let Seen { live, gone, unknown } = seen(found, leases, now);
+    let Seen { live, settling, gone, unknown } = seen(found, leases, now);
     let mut findings = Vec::new();
     if !gone.is_empty() {
         let message = format!("not at work, whatever they said last: {}", some(gone.iter().map(String::as_str)));
@@ -32,7 +34,12 @@ pub(super) fn check(found: &Read<Vec<OperatorShard>>, leases: &Leases, now: Time
     }
     findings.extend(of_words(&live));
     findings.extend(of_versions(&live));
-    findings.extend(of_leaders(&live));
+    findings.extend(of_leaders(&live, &settling));
+    if !settling.is_empty() {
+        let names: Vec<String> = settling.iter().map(|shard| shard.name_any()).collect();
+        let message = format!("just come, and not settled yet: {}", some(names.iter().map(String::as_str)));
+        findings.push(Finding::new(CHECK, Grade::Unknown, message, "look again in a minute"));
+    }
     if !unknown.is_empty() {
         let why: Vec<&str> = unknown.iter().map(String::as_str).collect();
         let message = format!("{} say what they are; whether they live is not known: {}", found.len(), why.join("; "));
@@ -48,6 +55,8 @@ pub(super) fn check(found: &Read<Vec<OperatorShard>>, leases: &Leases, now: Time
 struct Seen<'a> {
     /// Those that live, or of which it is not known, and those that say themselves that they are not at work.
     live: Vec<&'a OperatorShard>,
+    /// Those that came a moment ago and have not found their place.
+    settling: Vec<&'a OperatorShard>,
     /// Those that ended without a word, and why that is known.
     gone: Vec<String>,
     /// Why it is not known.
@@ -60,6 +69,7 @@ fn seen<'a>(found: &'a [OperatorShard], leases: &Leases, now: Timestamp) -> Seen
         let says_so = status(shard).ready || status(shard).leader;
         match life(leases, (&shard.spec.lease_namespace, &shard.name_any()), now) {
             Ok(Life::Ended(why)) if says_so => seen.gone.push(format!("{} ({why})", shard.name_any())),
+            _ if is_settling(shard, now) => seen.settling.push(shard),
             Ok(_) => seen.live.push(shard),
             Err(why) => {
                 seen.live.push(shard);
@@ -68,6 +78,12 @@ fn seen<'a>(found: &'a [OperatorShard], leases: &Leases, now: Timestamp) -> Seen
         }
     }
     seen
+}
+
+fn is_settling(shard: &OperatorShard, now: Timestamp) -> bool {
+    let OperatorShardStatus { ready, version, .. } = status(shard);
+    let is_new = shard.creation_timestamp().is_some_and(|made| now.duration_since(made.0) < SETTLES);
+    is_new && (version.is_empty() || !ready)
 }
 
 fn status(shard: &OperatorShard) -> OperatorShardStatus {
@@ -111,13 +127,16 @@ fn of_versions(found: &[&OperatorShard]) -> Option<Finding> {
     })
 }
 
-fn of_leaders(found: &[&OperatorShard]) -> Vec<Finding> {
+fn of_leaders(found: &[&OperatorShard], settling: &[&OperatorShard]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut leaders: BTreeMap<&str, usize> = BTreeMap::new();
-    for shard in found {
+    for shard in found.iter().chain(settling) {
         *leaders.entry(&shard.spec.lease_namespace).or_default() += usize::from(status(shard).leader);
     }
-    for (namespace, leaders) in leaders.iter().filter(|(_, leaders)| **leaders != 1) {
+    // Who leads is found out with those that came.
+    let is_settling = |namespace: &str| settling.iter().any(|shard| shard.spec.lease_namespace == namespace);
+    let wrong = |(namespace, leaders): &(&&str, &usize)| **leaders != 1 && !(**leaders == 0 && is_settling(namespace));
+    for (namespace, leaders) in leaders.iter().filter(wrong) {
         let message = format!("{leaders} of those of namespace {namespace} lead");
         findings.push(Finding::new(CHECK, Grade::Bad, message, WAITS));
     }

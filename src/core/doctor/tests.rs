@@ -241,6 +241,48 @@ fn whether_it_runs_is_found_whatever_it_says() {
     ]);
 }
 
+/// One that has said nothing yet.
+fn came(name: &str, made: &str) -> OperatorShard {
+    let mut shard = shard(name, &json!({}));
+    shard.status = None;
+    shard.metadata.creation_timestamp = Some(serde_json::from_value(json!(made)).unwrap());
+    shard
+}
+
+#[test]
+fn replicas_that_have_just_come_may_settle() {
+    found_alone(&[
+        (
+            |f| f.shards.as_mut().unwrap()[1] = came("b", "2026-01-01T00:00:05Z"),
+            "replicas",
+            Grade::Unknown,
+            "not settled yet: b",
+        ),
+        (
+            |f| f.shards = Ok(["a", "b"].map(|name| came(name, "2026-01-01T00:00:05Z")).to_vec()),
+            "replicas",
+            Grade::Unknown,
+            "not settled yet: a, b",
+        ),
+        // The one before it has ended, and led.
+        (
+            |f| {
+                let shards = f.shards.as_mut().unwrap();
+                shards[0] = shard("a", &json!({}));
+                shards[1] = came("b", "2026-01-01T00:00:05Z");
+                shards[1].status = shard("b", &json!({"ready": false})).status;
+            },
+            "replicas",
+            Grade::Unknown,
+            "not settled yet: b",
+        ),
+    ]);
+    // One that says nothing for longer is not at work.
+    let mut facts = healthy();
+    facts.shards.as_mut().unwrap()[1] = came("b", "2025-12-31T23:59:00Z");
+    assert_eq!(worst(&findings(&facts)), Grade::Bad);
+}
+
 #[test]
 fn rights_hooks_and_webhooks_that_do_not_work_are_found() {
     found_alone(&[
