@@ -183,9 +183,11 @@ fn decide(cluster: &Value, (from, old): (&State, &Side), (to, new): (&State, &Si
     let is_read = !before.class.is_null() && !after.class.is_null();
     let (patched_before, patched_after) = (subject(from, &before), subject(to, &after));
     let workers = patches::workers(cluster);
+    let control_plane = cluster.pointer("/spec/topology/controlPlane").unwrap_or(&Value::Null);
     let rollouts = rollout::rollouts(
         Topology { objects: &before, evaluated: &patched_before, version: &from.kubernetes_version },
         Topology { objects: &after, evaluated: &patched_after, version: &to.kubernetes_version },
+        control_plane,
         &workers,
     );
     let given = variables::given(cluster.pointer("/spec/topology/variables"));

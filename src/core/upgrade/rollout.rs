@@ -6,12 +6,14 @@
 //! - Of a `KubeadmControlPlane`, the version, `kubeadmConfigSpec` and the template of its machines count; DNS, discovery
 //!   tokens and the timeout of health checks don't, the rest is changed in place.
 //! - Of a `MachineDeployment`, the version, both templates and the failure domain count.
+//! - What a class says of control plane and workers beside their templates (health checks, timeouts) is changed in place, but for
+//!   the failure domain, and counts where the Cluster's topology does not say it itself.
 //! - Of a template that counts and was not read, nothing is known: that is said, and never that all stays.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::class::{ClassObjects, WorkerKind};
 use super::difference::{Change, between};
@@ -85,15 +87,16 @@ pub struct Topology<'a> {
     pub version: &'a str,
 }
 
-/// What becomes of the infrastructure, the control plane and all workers.
-pub fn rollouts(before: Topology<'_>, after: Topology<'_>, workers: &[Worker]) -> Vec<Rollout> {
+/// What becomes of the infrastructure, the control plane and all workers; `control_plane` is what the Cluster's topology says
+/// of it.
+pub fn rollouts(before: Topology<'_>, after: Topology<'_>, control_plane: &Value, workers: &[Worker]) -> Vec<Rollout> {
     let mut all = Vec::new();
     let pair = Pair { before, after };
     let changed = "the infrastructure is changed in place";
     let infrastructure =
         pair.looked_at(&Place::InfrastructureCluster, |spec| of(Verdict::InPlace, changed, spec.changes));
     all.extend(collected("InfrastructureCluster", "", infrastructure));
-    all.extend(collected("ControlPlane", "", pair.control_plane()));
+    all.extend(collected("ControlPlane", "", pair.control_plane(control_plane)));
     for worker in workers {
         all.extend(collected(worker.kind.as_str(), &worker.name, pair.worker(worker)));
     }
@@ -171,12 +174,37 @@ impl Pair<'_> {
         (old != new).then(|| reason(format!("Kubernetes {old} → {new}"), Vec::new()))
     }
 
-    fn control_plane(&self) -> Option<Found> {
+    fn control_plane(&self, topology: &Value) -> Option<Found> {
         let mut found: Found = self.version().map(|reason| (Verdict::Rolls, reason)).into_iter().collect();
         found.extend(self.looked_at(&Place::ControlPlane, of_control_plane)?);
         let rotate = |machines: Spec| of(Verdict::Rolls, &rotates(&machines.kind), machines.changes);
         found.extend(self.looked_at(&Place::ControlPlaneMachine, rotate).unwrap_or_default());
+        found.extend(self.class_control_plane(topology));
         Some(found)
+    }
+
+    /// Whether both classes were read: beside one that was not, all that the other one says would seem to differ.
+    fn has_both_classes(&self) -> bool {
+        self.before.objects.class.is_null() == self.after.objects.class.is_null()
+    }
+
+    /// What the class itself says of the control plane.
+    fn class_control_plane(&self, topology: &Value) -> Found {
+        if !self.has_both_classes() {
+            return Vec::new();
+        }
+        let entry = |objects: &ClassObjects| {
+            let mut entry = objects.class.pointer("/spec/controlPlane").cloned().unwrap_or_default();
+            if let Some(map) = entry.as_object_mut() {
+                // Templates are compared by what is in them, whatever they are called.
+                for part in ["templateRef", "ref", "machineInfrastructure"] {
+                    map.remove(part);
+                }
+                leave_out(map, topology);
+            }
+            entry
+        };
+        of(Verdict::InPlace, "changed in place", between(&entry(self.before.objects), &entry(self.after.objects)))
     }
 
     fn worker(&self, worker: &Worker) -> Option<Found> {
@@ -202,8 +230,7 @@ impl Pair<'_> {
                 found.extend(rotated);
             }
         }
-        // Beside a class that was not read, all that the other one says would seem to differ.
-        if self.before.objects.class.is_null() == self.after.objects.class.is_null() {
+        if self.has_both_classes() {
             found.extend(self.class_entry(worker));
         }
         (is_there || !found.is_empty()).then_some(found)
@@ -220,12 +247,7 @@ impl Pair<'_> {
                         template.remove(part);
                     }
                 }
-                // The topology's word counts.
-                for field in ["failureDomain", "minReadySeconds", "strategy"] {
-                    if worker.topology.get(field).is_some() {
-                        map.remove(field);
-                    }
-                }
+                leave_out(map, &worker.topology);
             }
             entry
         };
@@ -235,6 +257,33 @@ impl Pair<'_> {
         let mut found = of(Verdict::Rolls, "its failure domain differs", domain);
         found.extend(of(Verdict::InPlace, "changed in place", rest));
         found
+    }
+}
+
+/// Takes what the topology says itself out of what a class says of a control plane or of workers: its word counts.
+fn leave_out(entry: &mut Map<String, Value>, topology: &Value) {
+    for (field, said) in topology.as_object().into_iter().flatten() {
+        match field.as_str() {
+            // Both count.
+            "metadata" => {}
+            "deletion" => {
+                let parts = said.as_object().into_iter().flatten();
+                if let Some(entry) = entry.get_mut(field).and_then(Value::as_object_mut) {
+                    parts.for_each(|(part, _)| drop(entry.remove(part)));
+                }
+            }
+            // That there is to be one says nothing of how it is.
+            "machineHealthCheck" | "healthCheck" => {
+                let switch = |name: &str| name == "enable" || name == "enabled";
+                let only = said
+                    .as_object()
+                    .is_none_or(|said| said.iter().all(|(name, value)| switch(name) && *value != Value::Bool(false)));
+                if !only {
+                    entry.remove(field);
+                }
+            }
+            _ => drop(entry.remove(field)),
+        }
     }
 }
 

@@ -28,7 +28,7 @@ fn verdict(place: &Place, kind: &str, before: &Value, after: &Value) -> Rollout 
         Place::Bootstrap(kind, _) | Place::Infrastructure(kind, _) => *kind,
         _ => WorkerKind::MachineDeployment,
     };
-    let all = rollouts(side(&old), side(&new), &[worker(kind, json!({}))]);
+    let all = rollouts(side(&old), side(&new), &Value::Null, &[worker(kind, json!({}))]);
     let of = match place {
         Place::InfrastructureCluster => "InfrastructureCluster",
         Place::ControlPlane | Place::ControlPlaneMachine => "ControlPlane",
@@ -151,7 +151,7 @@ fn another_version_rolls_all_but_what_is_held_back() {
         (json!({"metadata": {"annotations": {"topology.cluster.x-k8s.io/defer-upgrade": ""}}}), Verdict::MayRoll),
     ] {
         let workers = [worker(WorkerKind::MachineDeployment, topology)];
-        let all = rollouts(side("v1.34.1"), side("v1.34.2"), &workers);
+        let all = rollouts(side("v1.34.1"), side("v1.34.2"), &Value::Null, &workers);
         assert_eq!((all[0].verdict, all[0].reasons.len()), (expected, 1));
         assert!(all[0].reasons[0].what.starts_with("Kubernetes v1.34.1 → v1.34.2"));
     }
@@ -172,9 +172,44 @@ fn the_class_of_workers_counts_where_the_topology_says_nothing() {
     ] {
         let side = |objects| Topology { objects, evaluated: &none, version: "v1.34.1" };
         let workers = [worker(WorkerKind::MachineDeployment, topology.clone())];
-        let all = rollouts(side(&before), side(&after), &workers);
+        let all = rollouts(side(&before), side(&after), &Value::Null, &workers);
         assert_eq!(all.first().map(|rollout| rollout.verdict), expected, "{topology}");
     }
+}
+
+#[test]
+fn the_class_of_the_control_plane_counts_where_the_topology_says_nothing() {
+    let class = |more: Value| {
+        let mut control_plane = json!({
+            "templateRef": {"name": "x"}, "machineInfrastructure": {"templateRef": {"name": "x"}},
+            "deletion": {"nodeDrainTimeoutSeconds": 60}, "healthCheck": {"checks": {"nodeStartupTimeoutSeconds": 60}},
+        });
+        json_patch::merge(&mut control_plane, &more);
+        ClassObjects { class: json!({"spec": {"controlPlane": control_plane}}), ..ClassObjects::default() }
+    };
+    let none = evaluated(&Place::ControlPlane, "KubeadmControlPlaneTemplate", Some(&json!({})));
+    let check = || json!({"healthCheck": {"checks": {"nodeStartupTimeoutSeconds": 90}}});
+    let drain = || json!({"deletion": {"nodeDrainTimeoutSeconds": 90}});
+    let names = json!({"templateRef": {"name": "y"}, "machineInfrastructure": {"templateRef": {"name": "y"}}});
+    for (name, topology, after, expected) in [
+        ("names of templates", json!({}), names, Verdict::Unchanged),
+        ("health check", json!({"replicas": 1}), check(), Verdict::InPlace),
+        ("health check, switched on", json!({"healthCheck": {"enabled": true}}), check(), Verdict::InPlace),
+        ("health check, switched off", json!({"healthCheck": {"enabled": false}}), check(), Verdict::Unchanged),
+        ("health check of the topology", json!({"healthCheck": {"checks": {}}}), check(), Verdict::Unchanged),
+        ("drain timeout", json!({"deletion": {"nodeDeletionTimeoutSeconds": 1}}), drain(), Verdict::InPlace),
+        ("drain timeout of the topology", drain(), drain(), Verdict::Unchanged),
+        ("labels", json!({"metadata": {"labels": {}}}), json!({"metadata": {"labels": {"a": "b"}}}), Verdict::InPlace),
+    ] {
+        let (before, after) = (class(json!({})), class(after));
+        let side = |objects| Topology { objects, evaluated: &none, version: "v1.34.1" };
+        let all = rollouts(side(&before), side(&after), &topology, &[]);
+        assert_eq!(all[0].verdict, expected, "{name}: {all:?}");
+    }
+    // A class that was not read says nothing.
+    let (before, after) = (class(json!({})), ClassObjects::default());
+    let side = |objects| Topology { objects, evaluated: &none, version: "v1.34.1" };
+    assert_eq!(rollouts(side(&before), side(&after), &json!({}), &[])[0].verdict, Verdict::Unchanged);
 }
 
 #[test]
@@ -205,7 +240,7 @@ fn what_was_not_read_is_never_said_to_stay() {
     let workers = [worker(deployment, json!({}))];
     let all = |before: &Evaluated, after: &Evaluated, version: &str| -> Vec<Rollout> {
         let of = |evaluated, version| Topology { objects: &objects, evaluated, version };
-        rollouts(of(before, "v1.34.1"), of(after, version), &workers)
+        rollouts(of(before, "v1.34.1"), of(after, version), &Value::Null, &workers)
     };
     for (unread, after, version, expected) in [
         (vec![&Place::ControlPlaneMachine, &machines], 1, "v1.34.1", [Unchanged, Unknown, Unknown]),
@@ -246,6 +281,7 @@ fn beside_a_class_that_was_not_read_nothing_is_known() {
     let all = rollouts(
         Topology { objects: &known, evaluated: &before, version: "v1.34.1" },
         Topology { objects: &unread, evaluated: &after, version: "v1.34.1" },
+        &Value::Null,
         &workers,
     );
     let told: Vec<(&str, Verdict, &str)> =
