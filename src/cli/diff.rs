@@ -140,6 +140,10 @@ fn goal(to: Option<&str>) -> Result<Goal> {
 fn told(error: UpgradeError, connection: &Connection) -> anyhow::Error {
     match error {
         UpgradeError::Api { doing, error } => connection.refused("read", &format!("objects ({doing})"), error).into(),
+        UpgradeError::NotServed => {
+            let hint = "check --kubeconfig and --context: Clusters are in the management cluster, where Cluster API is installed";
+            Hinted::new(error.to_string(), hint).into()
+        }
         UpgradeError::NoCluster { .. } => Hinted::new(error.to_string(), "name another namespace with -n").into(),
         UpgradeError::NoRelease { .. } => {
             let hint = "give one of them with --to, or a directory of a release";

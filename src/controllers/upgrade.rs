@@ -23,6 +23,7 @@ use crate::core::upgrade::rollout::{self, Topology};
 use crate::core::upgrade::{Plan, State, images, variables, version};
 use crate::io::kinds::Kinds;
 use crate::io::release::Releases;
+use crate::io::usage::CLUSTER_API;
 use crate::io::workload::Workloads;
 
 /// Where an upgrade goes.
@@ -47,6 +48,9 @@ pub enum UpgradeError {
         /// What it said.
         error: kube::Error,
     },
+    /// There is no Cluster API.
+    #[error("the API server serves no Clusters of Cluster API")]
+    NotServed,
     /// There is no such Cluster.
     #[error("no Cluster {name:?} in namespace {namespace}")]
     NoCluster {
@@ -136,7 +140,14 @@ impl Planner<'_> {
     async fn cluster(&self, namespace: &str, name: &str) -> Result<(Cluster, Value), UpgradeError> {
         let read = read_cluster(&self.client, self.kinds, namespace, name).await;
         let found = read.map_err(|error| api(format!("reading Cluster {namespace}/{name}"), error))?;
-        found.ok_or_else(|| UpgradeError::NoCluster { namespace: namespace.to_owned(), name: name.to_owned() })
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let kind = self.kinds.preferred(&self.client, CLUSTER_API, "Cluster").await;
+        match kind.map_err(|error| api("asking for kind Cluster".to_owned(), error))? {
+            Some(_) => Err(UpgradeError::NoCluster { namespace: namespace.to_owned(), name: name.to_owned() }),
+            None => Err(UpgradeError::NotServed),
+        }
     }
 }
 
