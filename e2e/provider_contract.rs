@@ -1,6 +1,7 @@
 //! Kinds of other providers, served by a controller of their own, work by the contract; `clusterstack provider-check` tells
 //! those that keep it from those that don't.
 
+use std::path::Path;
 use std::process::Command;
 
 use clusterstack::api::{ConditionType, PROVIDER_CONTRACT, PROVIDER_CONTRACT_LABEL};
@@ -68,9 +69,14 @@ async fn grant(t: &World, group: &str) {
 
 /// Runs `clusterstack provider-check ShopRelease.GROUP`: whether it passed, what it printed, and what it said beside.
 async fn provider_check(t: &World, group: &str, flags: &[&str]) -> (bool, String, String) {
+    provider_check_by(t, &t.plane.kubeconfig, group, flags).await
+}
+
+/// The same by the login of a kubeconfig.
+async fn provider_check_by(t: &World, kubeconfig: &Path, group: &str, flags: &[&str]) -> (bool, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_clusterstack"));
     command.args(["provider-check", &format!("ShopRelease.{group}"), "-n", &t.namespace]).args(flags);
-    command.arg("--kubeconfig").arg(&t.plane.kubeconfig);
+    command.arg("--kubeconfig").arg(kubeconfig);
     let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.success(), text(&output.stdout), text(&output.stderr))
@@ -166,6 +172,36 @@ async fn rights_on_a_foreign_kind_come_by_aggregation() {
         check(passed, report + &said)
     })
     .await;
+}
+
+#[tokio::test]
+async fn what_may_not_be_read_is_not_said_to_keep_the_contract() {
+    let t = World::new("unread").await;
+    let group = shop(&t, "small", |_| {}).await;
+    // Who may read the provider's objects, and no definitions.
+    let role = format!("reader-{}", t.namespace);
+    t.kubectl(&[
+        "create",
+        "clusterrole",
+        &role,
+        "--verb=get,list",
+        &format!("--resource=shopreleasetemplates.{group}"),
+    ]);
+    t.kubectl(&["create", "rolebinding", "reader", "--clusterrole", &role, "--user", "reader"]);
+    let login = t.kubectl(&["config", "view", "--raw", "-o", "json"]);
+    let mut login: Value = serde_json::from_str(&login).unwrap();
+    for user in login["users"].as_array_mut().unwrap() {
+        user["user"]["as"] = "reader".into();
+    }
+    let kubeconfig = t.dir().join("reader");
+    std::fs::write(&kubeconfig, login.to_string()).unwrap();
+    let (passed, text, said) = provider_check_by(&t, &kubeconfig, &group, &["--without-object"]).await;
+    assert!(passed, "{text}{said}");
+    for check in ["definition", "template definition"] {
+        assert!(text.contains(&format!("- {check:<23} it may not be read: ")), "{text}");
+    }
+    assert!(text.contains("keeps the contract as far as it was looked at; 3 not looked at"), "{text}");
+    t.kubectl(&["delete", "clusterrole", &role]);
 }
 
 #[tokio::test]
