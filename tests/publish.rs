@@ -275,6 +275,10 @@ fn pushing_tells_what_became_of_each() {
     let rows: Value = serde_json::from_str(&rows).unwrap();
     assert_eq!(rows.as_array().unwrap().iter().filter(|row| row["state"] == "pushed").count(), 2, "{rows}");
     assert_eq!(directory::read(Path::new(&targets[0])).unwrap(), directory::read(Path::new(&assets)).unwrap());
+    // What failed is told where failures are.
+    fs::write(place("file"), "").unwrap();
+    let error = clusterstack(&["push", &assets, &targets[0], &place("file")]).fails(1);
+    assert!(error.contains(&format!("docker-hello-1-34-v1 failed to {}\n", place("file"))), "{error}");
     // A broken release is pushed nowhere.
     fs::remove_file(format!("{assets}/docker-hello-1-34-v1/docker-hello-1-34-cluster-class-v1.tgz")).unwrap();
     let error = clusterstack(&["push", &assets, &place("c")]).fails(1);

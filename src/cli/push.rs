@@ -78,9 +78,14 @@ pub fn run(args: &PushArgs) -> Result<()> {
             failures.extend(result.err().map(|error| format!("{name}: {error}")));
         }
     }
-    match args.output {
-        Some(format) => output::print(&output::format(&rows, format)?)?,
-        None => output::print(&rows.iter().map(line).collect::<String>())?,
+    if let Some(format) = args.output {
+        output::print(&output::format(&rows, format)?)?;
+    } else {
+        let (failed, done): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|row| row["state"] == "failed");
+        output::print(&done.into_iter().map(line).collect::<String>())?;
+        for row in failed {
+            anstream::eprint!("{}", line(row));
+        }
     }
     match failures.as_slice() {
         [] => Ok(()),
@@ -129,5 +134,6 @@ fn row(release: &str, target: &str, result: &Result<Published, PublishError>) ->
 fn line(row: &Value) -> String {
     let text = |field: &str| row.get(field).and_then(Value::as_str).unwrap_or_default();
     let way = if text("state") == "unchanged" { "in" } else { "to" };
-    format!("{} {} {way} {} {}\n", text("release"), text("state"), text("target"), text("revision"))
+    let line = format!("{} {} {way} {} {}", text("release"), text("state"), text("target"), text("revision"));
+    format!("{}\n", line.trim_end())
 }
