@@ -32,7 +32,7 @@ Examples:
   clusterstack images retry NAME          # starts a failed or cancelled one again
   clusterstack images adopt NAME DIGEST   # takes an image that is at the destination as it is
 
-Exit code of --watch: 0 all succeeded, 1 some did not.";
+Exit code of --watch: 0 all succeeded, 1 some did not, 2 there are none.";
 
 /// Flags of `clusterstack images`.
 #[derive(Args, Clone, Debug)]

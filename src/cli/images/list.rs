@@ -22,6 +22,9 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How long an API server that answered before may be silent.
 const SILENCE: Duration = Duration::from_mins(1);
 
+/// Exit code of a watch that has nothing to watch.
+const NONE: u8 = 2;
+
 /// Flags of the list.
 #[derive(Args, Clone, Debug)]
 pub struct ListArgs {
@@ -73,7 +76,11 @@ pub async fn run(args: &ListArgs) -> Result<ExitCode> {
     match args.output {
         ImagesFormat::Json => output::print(&output::format(&rows, Format::Json)?)?,
         ImagesFormat::Yaml => output::print(&output::format(&rows, Format::Yaml)?)?,
-        ImagesFormat::Text if rows.is_empty() => anstream::eprintln!("no node images {place}"),
+        ImagesFormat::Text if rows.is_empty() => {
+            anstream::eprintln!("no node images {place}");
+            // Who waits for them must not take it for their success.
+            return Ok(if args.watch { ExitCode::from(NONE) } else { ExitCode::SUCCESS });
+        }
         ImagesFormat::Text if args.watch => return watch(&connection, &api, rows, args.all_namespaces).await,
         ImagesFormat::Text => output::print(&render::table(&rows, canvas(args.all_namespaces)))?,
     }
