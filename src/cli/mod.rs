@@ -259,9 +259,20 @@ impl Cli {
 }
 
 fn completions(shell: Shell) -> Result<()> {
+    output::print_raw(&script(shell))
+}
+
+fn script(shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "clusterstack", &mut script);
-    output::print_raw(&script)
+    clap_complete::generate(shell, &mut offered(), "clusterstack", &mut script);
+    script
+}
+
+/// The commands without those that people are not to call: scripts would offer them.
+fn offered() -> clap::Command {
+    let all = Cli::command();
+    let commands = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    clap::Command::new("clusterstack").version(env!("CARGO_PKG_VERSION")).subcommands(commands)
 }
 
 #[cfg(test)]
@@ -271,5 +282,15 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_shell_offers_what_is_not_hidden() {
+        // That of bash is names alone.
+        let script = String::from_utf8(script(Shell::Bash)).unwrap();
+        for command in Cli::command().get_subcommands() {
+            let is_offered = script.split_whitespace().any(|word| word == command.get_name());
+            assert_eq!(is_offered, !command.is_hide_set(), "{}", command.get_name());
+        }
     }
 }
