@@ -59,7 +59,7 @@ Examples:
     clusterstack tree --all-namespaces
 
   See what a chart renders to:
-    clusterstack template demo ./stacks/docker/demo/cluster-class")]
+    clusterstack template demo ./stacks/docker/hello/cluster-class")]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,

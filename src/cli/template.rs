@@ -28,7 +28,7 @@ const DEFAULT: &str = "default";
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
 Examples:
-  clusterstack template docker-demo-1-34 ./stacks/docker/demo/cluster-class
+  clusterstack template docker-hello-1-34 ./stacks/docker/hello/cluster-class
   clusterstack template cilium cilium-1.19.6.tgz -n kube-system --set k8sServiceHost=10.0.0.1 --set-string a.b=1
   clusterstack template web ./chart -f base.yaml -f - --show-only templates/deployment.yaml < more.yaml
   clusterstack template web ./chart --include-crds -o json | jq '.items[].kind'
