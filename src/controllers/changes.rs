@@ -213,6 +213,10 @@ pub(super) fn edit<K: ResourceExt>(object: &K) -> u64 {
     let metadata = object.meta();
     (&metadata.uid, metadata.generation, object.annotations(), object.labels(), object.finalizers()).hash(&mut hasher);
     metadata.deletion_timestamp.is_some().hash(&mut hasher);
+    // Who was left without an owner, and has one again, is looked at anew.
+    for owner in object.owner_references() {
+        owner.uid.hash(&mut hasher);
+    }
     hasher.finish()
 }
 
@@ -371,6 +375,8 @@ mod tests {
                 json!({"type": "Ready", "status": "False", "reason": reason, "message": "", "lastTransitionTime": at});
             json!({"status": {"conditions": [ready]}})
         };
+        let owned =
+            || json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "X", "name": "x", "uid": "9"}]}});
         let mut seen = Seen::default();
         for (what, change, expected) in [
             ("it is new", json!({}), true),
@@ -381,6 +387,8 @@ mod tests {
             ("that is gone, and the status there again", reported("Ready"), true),
             ("the status is lost", json!({}), true),
             ("it stays lost", json!({}), false),
+            ("it has an owner again", owned(), true),
+            ("its owner is told again", owned(), false),
             ("it is edited", json!({"metadata": {"generation": 2}}), true),
             ("it is another one", json!({"metadata": {"uid": "2"}}), true),
             ("it goes", going(), true),
