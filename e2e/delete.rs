@@ -1,5 +1,7 @@
 //! Deletion: nothing that is in use, everything else, in order.
 
+use std::time::Duration;
+
 use clusterstack::api::cluster_stack_release::Resource;
 use clusterstack::api::{API_VERSION, ConditionType, DELETION_POLICY, Reason};
 use clusterstack::core::ownership::Owner;
@@ -7,7 +9,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    CLASS, CLUSTER_API, INFRASTRUCTURE, Operator, Proxy, Repo, SETTINGS, Weather, World, check, cluster,
+    CLASS, CLUSTER_API, INFRASTRUCTURE, Operator, Proxy, Repo, SETTINGS, Weather, World, check, cluster, wait_for,
 };
 
 const V1: &str = "docker-x-1-34-v1";
@@ -42,6 +44,34 @@ async fn a_stack_that_nobody_uses_takes_everything_along() {
     t.stack_gone("x").await;
     t.release_gone(V1).await;
     are_there(&t, false).await;
+}
+
+#[tokio::test]
+async fn a_stack_that_is_deleted_while_it_begins_takes_everything_along() {
+    let t = World::new("begins").await;
+    let _operator = t.operator(&[]);
+    let repo = t.repo();
+    repo.release(V1, &format!("{CLASS}{}", SETTINGS.replace("size: large", "size: {{ randAlphaNum 20 }}")));
+    for moment in [0, 50, 150, 300, 500, 800, 1200, 2000] {
+        t.create_stack("x", &repo.url(), json!({})).await;
+        tokio::time::sleep(Duration::from_millis(moment)).await;
+        t.delete_stack("x").await;
+        t.stack_gone("x").await;
+        // A pass that had begun may make the release a moment later: it goes as its owner did.
+        t.release_gone(V1).await;
+        wait_for(format!("all to go that was begun for {moment} ms"), || async {
+            let mut left = Vec::new();
+            for (version, kind) in ALL {
+                left.extend(t.get(version, kind, V1).await.map(|_| kind));
+            }
+            left.extend(t.get("v1", "Secret", "x-clusterstack-seed").await.map(|_| "Secret"));
+            left.extend(
+                t.releases().get_opt(V1).await.map_err(|error| error.to_string())?.map(|_| "ClusterStackRelease"),
+            );
+            check(left.is_empty(), left)
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

@@ -35,9 +35,9 @@ use crate::core::status::{ReleaseFacts, StackFacts, StepState, Trouble, release_
 use crate::io::observe::Target;
 use crate::io::{report, seed, usage};
 
-/// How often what is being deleted is looked at; its watch tells earlier.
 /// Finalizer of what is deleted with `--cascade=orphan`.
 const ORPHANING: &str = "orphan";
+/// How often what is being deleted is looked at; its watch tells earlier.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// When to look again at what is being deleted, unless a watch tells earlier. What the API server refused or did not
