@@ -1,5 +1,7 @@
 //! `snakecase`, `kebabcase` and `camelcase`, which split words as the Go library `xstrings` does.
 
+use unicode_general_category::{GeneralCategory, get_general_category};
+
 /// What a stretch of characters is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Word {
@@ -17,19 +19,74 @@ fn is_connector(c: char) -> bool {
 }
 
 fn is_punctuation(c: char) -> bool {
-    c.is_ascii_punctuation() && !"$+<=>^`|~".contains(c)
+    use GeneralCategory::{
+        ClosePunctuation, ConnectorPunctuation, DashPunctuation, FinalPunctuation, InitialPunctuation, OpenPunctuation,
+        OtherPunctuation,
+    };
+    matches!(
+        get_general_category(c),
+        ConnectorPunctuation
+            | DashPunctuation
+            | OpenPunctuation
+            | ClosePunctuation
+            | InitialPunctuation
+            | FinalPunctuation
+            | OtherPunctuation
+    )
 }
 
 fn is_upper(c: char) -> bool {
-    c.is_uppercase()
+    get_general_category(c) == GeneralCategory::UppercaseLetter
 }
 
+/// Whether it is a letter, of which `xstrings` takes those of Chinese, Japanese and Korean for none.
 fn is_letter(c: char) -> bool {
-    c.is_alphabetic()
+    use GeneralCategory::{LowercaseLetter, ModifierLetter, OtherLetter, TitlecaseLetter, UppercaseLetter};
+    let is_of_cjk = matches!(c, '\u{4e00}'..='\u{9fcc}' | '\u{3400}'..='\u{4d85}' | '\u{20000}'..='\u{2b81d}');
+    !is_of_cjk
+        && matches!(
+            get_general_category(c),
+            UppercaseLetter | LowercaseLetter | TitlecaseLetter | ModifierLetter | OtherLetter
+        )
 }
 
 fn is_number(c: char) -> bool {
-    c.is_numeric()
+    use GeneralCategory::{DecimalNumber, LetterNumber, OtherNumber};
+    matches!(get_general_category(c), DecimalNumber | LetterNumber | OtherNumber)
+}
+
+/// A letter as a capital, one for one as in Go: `ß` stays.
+pub(crate) fn upper(c: char) -> char {
+    let capitals = match c {
+        // Greek letters with a small iota, which all of Unicode's rules write beside the capital.
+        '\u{1f80}'..='\u{1f87}' | '\u{1f90}'..='\u{1f97}' | '\u{1fa0}'..='\u{1fa7}' => 8,
+        '\u{1fb3}' | '\u{1fc3}' | '\u{1ff3}' => 9,
+        _ => 0,
+    };
+    let mut mapped = c.to_uppercase();
+    match (mapped.next(), mapped.next()) {
+        (Some(upper), None) => upper,
+        _ => char::from_u32(u32::from(c) + capitals).unwrap_or(c),
+    }
+}
+
+/// A letter as the first of a word, as Go's `unicode.ToTitle` has it.
+pub(crate) fn titled(c: char) -> char {
+    match c {
+        '\u{1c4}'..='\u{1c6}' => '\u{1c5}',
+        '\u{1c7}'..='\u{1c9}' => '\u{1c8}',
+        '\u{1ca}'..='\u{1cc}' => '\u{1cb}',
+        '\u{1f1}'..='\u{1f3}' => '\u{1f2}',
+        // Georgian has capitals for whole words alone.
+        '\u{10d0}'..='\u{10ff}' => c,
+        _ => upper(c),
+    }
+}
+
+/// A letter as a small one.
+pub(crate) fn lower(c: char) -> char {
+    // İ is the only letter that Rust lowers to two characters; Go takes the first.
+    c.to_lowercase().next().unwrap_or(c)
 }
 
 /// The first word of `text` and its kind.
@@ -65,7 +122,7 @@ fn push(out: &mut String, word: Word, text: &[char], connector: char) {
     for c in text {
         match word {
             Word::Upper | Word::Connector if is_connector(*c) => out.push(connector),
-            Word::Upper if is_upper(*c) => out.extend(c.to_lowercase()),
+            Word::Upper if is_upper(*c) => out.push(lower(*c)),
             _ => out.push(*c),
         }
     }
@@ -130,13 +187,6 @@ pub(crate) fn separated(text: &str, connector: char) -> String {
 pub(crate) fn pascal(text: &str) -> String {
     let mut chars = text.chars();
     let mut out = String::with_capacity(text.len());
-    // Go maps one character to one: what has no such other stays.
-    let one = |mut all: std::vec::IntoIter<char>, c: char| match (all.next(), all.next()) {
-        (Some(only), None) => only,
-        _ => c,
-    };
-    let upper = |c: char| one(c.to_uppercase().collect::<Vec<_>>().into_iter(), c);
-    let lower = |c: char| one(c.to_lowercase().collect::<Vec<_>>().into_iter(), c);
     let mut current = loop {
         match chars.next() {
             // xstrings writes the last of nothing but connectors twice.
@@ -196,6 +246,43 @@ mod tests {
             ("first name", "first_name"),
         ] {
             assert_eq!(separated(text, '_'), snake, "{text}");
+        }
+    }
+
+    #[test]
+    fn letters_are_mapped_one_for_one() {
+        for (c, expected) in [
+            ('a', ['A', 'A', 'a']),
+            ('ß', ['ß', 'ß', 'ß']),
+            ('İ', ['İ', 'İ', 'i']),
+            ('ǆ', ['Ǆ', 'ǅ', 'ǆ']),
+            ('Ǳ', ['Ǳ', 'ǲ', 'ǳ']),
+            ('ა', ['Ა', 'ა', 'ა']),
+            ('ᾀ', ['ᾈ', 'ᾈ', 'ᾀ']),
+            ('ῳ', ['ῼ', 'ῼ', 'ῳ']),
+        ] {
+            assert_eq!([upper(c), titled(c), lower(c)], expected, "{c}");
+        }
+    }
+
+    /// As printed by xstrings 1.5.0.
+    #[test]
+    fn letters_of_all_scripts_are_what_they_are_to_go() {
+        for (text, snake, pascal_text) in [
+            ("FirstName日本語Text", "first_name_日本語_text", "FirstName日本語Text"),
+            ("日本", "日本", "日本"),
+            ("ab日本Cd", "ab_日本_cd", "Ab日本Cd"),
+            ("Größe«Neu»X", "größe«neu»x", "Größe«Neu»X"),
+            ("İstanbulABC", "istanbul_abc", "İstanbulABC"),
+            ("Ⓐbc", "Ⓐ_bc", "Ⓐbc"),
+            ("x²Y", "x²_y", "X²Y"),
+            ("ǅabcǅ", "ǅabcǅ", "Ǆabcǅ"),
+            ("ÄÖÜber", "äö_über", "Äöüber"),
+            ("٣abc", "٣abc", "٣abc"),
+            ("a—B", "a—b", "A—B"),
+            ("$Abc+Def", "$_abc_+_def", "$Abc+Def"),
+        ] {
+            assert_eq!((separated(text, '_').as_str(), pascal(text).as_str()), (snake, pascal_text), "{text}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 use memchr::memmem;
 
+use super::super::case::{lower, titled, upper};
 use super::super::eval::{Eval, Fault};
 use super::super::print;
 use super::super::value::{MapType, Value};
@@ -232,20 +233,6 @@ fn trim_all(_: &mut Eval<'_>, args: &[Value]) -> Out {
     Ok(part(&args[1], trimmed(bytes(&args[1]), |c| set.contains(c))))
 }
 
-fn upper(c: char) -> char {
-    let mut mapped = c.to_uppercase();
-    match (mapped.next(), mapped.next()) {
-        (Some(upper), None) => upper,
-        _ => c,
-    }
-}
-
-fn lower(c: char) -> char {
-    let mut mapped = c.to_lowercase();
-    // İ is the only letter that Rust lowers to two characters; Go takes the first.
-    mapped.next().unwrap_or(c)
-}
-
 /// Maps each character to one, as Go's `strings.ToUpper` does: `ß` stays.
 fn cased(text: &str, case: fn(char) -> char) -> String {
     text.chars().map(case).collect()
@@ -259,7 +246,7 @@ fn title(text: &str) -> String {
     let mut previous = ' ';
     text.chars()
         .map(|c| {
-            let out = if separates(previous) { upper(c) } else { c };
+            let out = if separates(previous) { titled(c) } else { c };
             previous = c;
             out
         })
