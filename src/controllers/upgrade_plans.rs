@@ -68,10 +68,11 @@ pub(super) async fn run(ctx: Arc<Context>, stop: CancellationToken) {
     // There may be some of the time before.
     let mut had = true;
     let mut tried = Tried::new();
+    let mut pause = Duration::ZERO;
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(PAUSE) => {}
+            () = tokio::time::sleep(std::mem::replace(&mut pause, PAUSE)) => {}
         }
         if !ctx.seats.members.leads() {
             // There may be some of who leads now.
