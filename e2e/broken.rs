@@ -329,3 +329,15 @@ async fn a_chart_of_more_objects_than_a_status_holds_is_refused_before_any_is_ap
     assert!(message.contains("renders 4001 objects, and a status has room for 4000"), "{message}");
     assert!(t.config_map("map-0").await.is_none());
 }
+
+#[tokio::test]
+async fn a_chart_that_takes_longer_than_a_turn_in_line_is_rendered_all_the_same() {
+    let t = World::new("takeslong").await;
+    let _operator = t.operator(&[]);
+    let repo = t.repo();
+    // Some seconds of an idle core in a build that is not optimised.
+    let long = "{{- range $i := until 7000 }}{{ range until 1000 }}{{ $x := add $i . }}{{ end }}{{ end }}\n";
+    repo.release(V1, &format!("{long}{SETTINGS}"));
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+}

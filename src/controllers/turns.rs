@@ -138,19 +138,26 @@ impl Drop for Turn {
 }
 
 /// Does what may take long, a rendering, in the turn of the pass that it is of. Where it takes too long for the line of its controller
-/// it is ended, and done again when there is a turn among those that take long.
+/// it goes on in a turn of those that take long; where none of these is free it is ended, and done again when one is.
 pub(super) async fn in_turn<F: Future>(work: impl Fn() -> F) -> F::Output {
     let is_quick = TURN.try_with(|turn| turn.is_quick.load(Ordering::Relaxed)).unwrap_or_default();
     if is_quick {
-        if let Ok(done) = tokio::time::timeout(QUICK, work()).await {
+        let mut begun = Box::pin(work());
+        if let Ok(done) = tokio::time::timeout(QUICK, &mut begun).await {
             return done;
         }
         let line = TURN.with(|turn| {
             turn.slow.note(&turn.of);
             turn.is_quick.store(false, Ordering::Relaxed);
+            turn.took_long.store(true, Ordering::Relaxed);
             turn.hold(None);
             turn.slow.line.clone()
         });
+        if let Some(held) = line.free() {
+            TURN.with(|turn| turn.hold(Some(held)));
+            return begun.await;
+        }
+        drop(begun);
         // Where nothing new is taken in any more, this is no more than is under way.
         let held = line.next().await;
         TURN.with(|turn| turn.hold(held));
@@ -195,6 +202,11 @@ impl Turns {
         });
     }
 
+    /// A turn, if nobody has to be waited for.
+    fn free(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.at_once).try_acquire_owned().ok()
+    }
+
     fn has_room(&self) -> bool {
         self.at_once.available_permits() > 0
     }
@@ -211,6 +223,7 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
     use super::*;
@@ -268,6 +281,27 @@ mod tests {
         assert!(first <= QUICK * 21, "{first:?}");
         assert_eq!(then, Duration::from_secs(1));
         assert!(lines.releases.has_room());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_takes_long_goes_on_where_there_is_a_turn_for_it() {
+        let lines = Arc::new(lines());
+        let begun = Arc::new(AtomicUsize::new(0));
+        let render = async |of: String| {
+            let turn = lines.turn(&lines.releases, of).await.unwrap();
+            let work = || async {
+                begun.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_secs(30)).await;
+            };
+            turn.within(in_turn(work)).await;
+        };
+        let all = tokio::time::Instant::now();
+        render("one".to_owned()).await;
+        assert_eq!((begun.load(Ordering::Relaxed), all.elapsed().as_secs()), (1, 30));
+        // Six more, two at once: the last two find no turn.
+        futures::future::join_all((0..6).map(|at| render(format!("slow-{at}")))).await;
+        assert!(begun.load(Ordering::Relaxed) > 7, "{begun:?}");
+        assert_eq!(lines.slow.known().len(), 7);
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,9 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// How many of a kind may go on so: then none is begun.
 pub(super) const MAX_STUCK: usize = 16;
+
+/// How often it is looked whether work has ended.
+const GLANCE: Duration = Duration::from_millis(20);
 
 /// How many of each thing, of one kind, took too long and have not ended.
 #[derive(Default)]
@@ -42,6 +48,17 @@ impl Stuck {
     /// Why work on that is not begun.
     pub(super) fn refused(&self, of: &str) -> Option<Refused> {
         refusal(&self.lock(), of)
+    }
+
+    /// The same, after what was stopped a moment ago had `time` to end.
+    pub(super) async fn refused_after(&self, time: Duration, of: &str) -> Option<Refused> {
+        let until = Instant::now() + time;
+        loop {
+            match self.refused(of) {
+                Some(Refused::Own) if Instant::now() < until => tokio::time::sleep(GLANCE).await,
+                refused => return refused,
+            }
+        }
     }
 
     /// For who waits for work, and for who does it.
@@ -108,6 +125,22 @@ mod tests {
         ] {
             assert_eq!(refusal(&counts, "a"), refused, "{counts:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_stopped_has_a_moment_to_end() {
+        static STUCK: LazyLock<Stuck> = LazyLock::new(Stuck::default);
+        let (awaited, worker) = STUCK.begin("a".to_owned());
+        drop(awaited);
+        let ends = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            drop(worker);
+        };
+        let begun = Instant::now();
+        assert_eq!(STUCK.refused_after(Duration::from_millis(500), "a").await, Some(Refused::Own));
+        let (refused, ()) = tokio::join!(STUCK.refused_after(Duration::from_secs(2), "a"), ends);
+        assert_eq!(refused, None);
+        assert!(begun.elapsed() < Duration::from_secs(2));
     }
 
     #[test]

@@ -32,6 +32,8 @@ use crate::io::unpack;
 
 /// Longest time for rendering a chart.
 const RENDER: Duration = Duration::from_mins(1);
+/// How long what was stopped may take to end before it is told that it did not.
+const ENDS: Duration = Duration::from_secs(2);
 /// Renderings of each chart that nobody waits for any more and that have not ended.
 static STUCK: LazyLock<Stuck> = LazyLock::new(Stuck::default);
 /// Most renderings of a chart in a row: each answers what the one before looked up.
@@ -463,11 +465,11 @@ async fn in_time<T: Send + 'static>(
     work: impl FnOnce(Arc<AtomicBool>) -> T + Send + 'static,
 ) -> Result<T, Trouble> {
     let seconds = RENDER.as_secs();
-    if let Some(why) = STUCK.refused(&of) {
+    if let Some(why) = STUCK.refused_after(ENDS, &of).await {
         let message = match why {
-            Refused::Own => format!(
-                "{what} did not render within {seconds} s, and that rendering has not ended yet: let it make less at once"
-            ),
+            Refused::Own => {
+                format!("a rendering of {what} that took too long has not ended yet: let it make less at once")
+            }
             Refused::Full => format!(
                 "{what} is not rendered: {MAX_STUCK} renderings took more than {seconds} s and have not ended yet"
             ),
