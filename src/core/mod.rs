@@ -40,6 +40,7 @@ pub mod rights;
 pub mod selection;
 pub mod share;
 pub mod source;
+pub mod spelled;
 pub mod status;
 pub mod tree;
 pub mod upgrade;

@@ -11,8 +11,14 @@ use super::secrets::HIDDEN;
 const BEFORE: &[&str] =
     &["Invalid value: ", "Unsupported value: ", "Duplicate value: ", "Not found: ", "Too long: ", "{Value:", "got &{"];
 
+/// What stands before words in quotes that are the API server's own: names of fields, webhooks, users and kinds.
+const OWN: &[&str] =
+    &["field ", "webhook ", "User ", "resource ", "group ", "namespace ", "kind ", "version ", "supported values: "];
+
 /// The text without the values in it, but for those in `known`.
 pub(super) fn without_values(text: &str, known: &[&str]) -> String {
+    // A difference of two objects takes lines.
+    let (text, more) = text.split_once('\n').unwrap_or((text, ""));
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     loop {
@@ -21,6 +27,33 @@ pub(super) fn without_values(text: &str, known: &[&str]) -> String {
         let (head, tail) = rest.split_at(at + length);
         out.push_str(head);
         rest = without_value(tail, head.ends_with("{Value:") || head.ends_with("&{"), known, &mut out);
+    }
+    out.push_str(rest);
+    let mut out = without_quotes(&out, known);
+    if !more.trim().is_empty() {
+        out.push(' ');
+        out.push_str(HIDDEN);
+    }
+    out
+}
+
+/// The text without what stands in quotes, as in `parsing time "x"`, but for names, what is known, and what was hidden before.
+fn without_quotes(text: &str, known: &[&str]) -> String {
+    let mut out = String::with_capacity(text.len());
+    let (mut rest, mut was_own) = (text, false);
+    while let Some(at) = rest.find('"') {
+        let (head, tail) = rest.split_at(at);
+        out.push_str(head);
+        let (quoted, after) = tail.split_at(end_of_quoted(tail));
+        let is_key = after.strip_prefix(':').is_some_and(|value| !value.starts_with(' ') && !value.is_empty());
+        let is_own = OWN.iter().any(|own| head.ends_with(own)) || (was_own && head == ", ");
+        let inner = quoted.trim_matches('"');
+        if is_own || is_key || inner.is_empty() || inner.contains(HIDDEN) || known.contains(&inner) {
+            out.push_str(quoted);
+        } else {
+            let _ = write!(out, "\"{HIDDEN}\"");
+        }
+        (rest, was_own) = (after, is_own);
     }
     out.push_str(rest);
     out
@@ -33,7 +66,7 @@ fn without_value<'a>(text: &'a str, braced: bool, known: &[&str], out: &mut Stri
     } else if text.starts_with('"') {
         text.split_at(end_of_quoted(text))
     } else {
-        text.split_at(text.find(": ").unwrap_or(text.len()))
+        text.split_at(end_of_bare(text))
     };
     let inner = value.trim_matches('"');
     // A word of the API server's own, as in `Too long: may not be more than 63 bytes`.
@@ -47,6 +80,35 @@ fn without_value<'a>(text: &'a str, braced: bool, known: &[&str], out: &mut Stri
         out.push_str(HIDDEN);
     }
     rest
+}
+
+/// Where a value ends that stands in no quotes: before what is said of it, behind its last bracket where it is JSON or Go's `%#v`.
+fn end_of_bare(text: &str) -> usize {
+    let word = text.find(": ").unwrap_or(text.len());
+    let opened = text.find(['{', '[']).filter(|opened| *opened < word && !text[..*opened].contains(' '));
+    let Some(opened) = opened else { return word };
+    let (mut depth, mut is_quoted, mut is_escaped) = (0_usize, false, false);
+    for (at, c) in text.char_indices().skip_while(|(at, _)| *at < opened) {
+        match c {
+            '\\' if is_quoted => {
+                is_escaped = !is_escaped;
+                continue;
+            }
+            '"' if !is_escaped => is_quoted = !is_quoted,
+            '{' | '[' if !is_quoted => depth += 1,
+            '}' | ']' if !is_quoted => {
+                depth = depth.saturating_sub(1);
+                let rest = &text[at + c.len_utf8()..];
+                // `map[string]string{` and `[]core.EnvVar{` go on.
+                if depth == 0 && (rest.is_empty() || rest.starts_with([':', ',', ']', ' ', ')'])) {
+                    return at + c.len_utf8();
+                }
+            }
+            _ => {}
+        }
+        is_escaped = false;
+    }
+    text.len()
 }
 
 /// Where a text in quotes ends, behind its closing quote.
@@ -103,8 +165,8 @@ pub(super) fn without_numbers(text: &str, numbers: &[f64]) -> String {
     out
 }
 
-/// A text as Go's `%q` and as JSON write it between the quotes.
-pub(super) fn escaped(text: &str) -> [String; 2] {
+/// A text as Go's `%q`, JSON, and Go's JSON write it between the quotes.
+pub(super) fn escaped(text: &str) -> [String; 3] {
     let mut go = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -125,5 +187,6 @@ pub(super) fn escaped(text: &str) -> [String; 2] {
     }
     let json = serde_json::Value::from(text).to_string();
     let json = json.get(1..json.len().saturating_sub(1)).unwrap_or_default().to_owned();
-    [go, json]
+    let of_go = json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
+    [go, json, of_go]
 }

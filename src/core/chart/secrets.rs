@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::quoted;
+use crate::core::spelled::spelled;
 
 /// Texts that no error may show: what was drawn, and what Secrets hold that were looked up. Debug does not show them.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -26,13 +27,13 @@ pub(super) const HIDDEN: &str = "[secret]";
 const SHORTEST_SECRET: usize = 6;
 
 impl Secrets {
-    /// Remembers a text, its lines, and its form in base64.
+    /// Remembers a text, its lines, and its forms in base64 and in URLs.
     pub fn add(&mut self, text: &str) {
         let lines = text.lines().map(str::trim).filter(|line| line.len() >= SHORTEST_SECRET);
         self.0.extend(lines.map(str::to_owned));
         if text.len() >= SHORTEST_SECRET {
             self.0.insert(text.to_owned());
-            self.0.insert(STANDARD.encode(text));
+            self.0.extend(spelled(text));
         }
     }
 
@@ -165,6 +166,32 @@ mod tests {
                 "x: expected string, got &value.valueUnstructured{Value:12}",
                 "x: expected string, got &value.valueUnstructured{Value:[secret]}",
             ),
+            (
+                r#"spec.template: Invalid value: {"a":"half: of: it","b":{"c":["}"]}}: field is immutable"#,
+                "spec.template: Invalid value: [secret]: field is immutable",
+            ),
+            (
+                r#"spec.t: Invalid value: core.PodSpec{Env:[]core.EnvVar{core.EnvVar{Value:"a: b"}}, M:map[string]string{"c":"d: e"}}: no, x: Required value"#,
+                "spec.t: Invalid value: [secret]: no, x: Required value",
+            ),
+            (
+                "spec: Forbidden: pod updates may not change fields other than `spec.x`\n  core.PodSpec{\n- \tV: \"half\",",
+                "spec: Forbidden: pod updates may not change fields other than `spec.x` [secret]",
+            ),
+            (
+                r#"parsing time "half" as "2006": cannot parse"#,
+                r#"parsing time "[secret]" as "[secret]": cannot parse"#,
+            ),
+            (r#"duplicate entries for key [name="half"]"#, r#"duplicate entries for key [name="[secret]"]"#),
+            (
+                r#"strict decoding error: unknown field "spec.foo""#,
+                r#"strict decoding error: unknown field "spec.foo""#,
+            ),
+            (
+                r#"secrets "x" is forbidden: User "system:x" cannot patch resource "secrets" in API group "" in the namespace "shop""#,
+                r#"secrets "[secret]" is forbidden: User "system:x" cannot patch resource "secrets" in API group "" in the namespace "shop""#,
+            ),
+            ("webhook says pa%22ss%0aword%07x and pa%22ss%0Aword%07x", "webhook says [secret] and [secret]"),
             (r#"x: Invalid value: "half" and no end"#, r#"x: Invalid value: "[secret]" and no end"#),
             (r#"x: Invalid value: "half"#, r#"x: Invalid value: "[secret]"#),
             ("x: Too many: 70: must have at most 3 items", "x: Too many: 70: must have at most 3 items"),
