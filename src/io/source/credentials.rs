@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use crate::core::source::KnownHosts;
+use crate::core::spelled::spelled;
 
 /// What a Secret holds for a source. Debug shows nothing of it.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct Credentials {
     pub registries: BTreeMap<String, Login>,
     /// The hosts that they are for; none names all that a source is on.
     pub hosts: Vec<String>,
+    /// Where hosts are named: the Secrets with proxies and authorities by which they may be shown to them.
+    pub via: Vec<String>,
 }
 
 /// A GitHub App and its installation. Debug shows nothing of it.
@@ -113,6 +116,11 @@ pub enum CredentialError {
     /// A value is no text.
     #[error("its key {0} is not valid UTF-8: write the value as text")]
     NoText(&'static str),
+    /// It says for whom it is, and names nobody.
+    #[error(
+        "its key host names no host: write those that it is for, for example git.example.com, or take the key away"
+    )]
+    NoHost,
     /// A private key without known hosts: it would be offered to anybody.
     #[error("it has identity but no usable known_hosts: add known_hosts, for example from ssh-keyscan <host>")]
     NoKnownHosts,
@@ -181,7 +189,7 @@ impl Credentials {
     /// servers and is a `token` for others, or `identity`, `known_hosts` and the identity's passphrase as `password`, or a
     /// GitHub App: Flux's keys. `ssh-privatekey`, of Kubernetes' own Secrets for SSH, is an `identity`.
     /// `.dockerconfigjson` is Docker's configuration, with a login for each registry. `host` names the hosts that all of it is
-    /// for, separated by commas or spaces.
+    /// for, separated by commas or spaces, and `via` then the Secrets with a proxy or an authority by which they may be shown to them.
     pub fn from_secret<V: AsRef<[u8]>>(data: &BTreeMap<String, V>) -> Result<Self, CredentialError> {
         if let Some(config) = data.get(".dockerconfigjson") {
             // The parser's own words may quote a password.
@@ -193,7 +201,7 @@ impl Credentials {
             if registries.is_empty() {
                 return Err(CredentialError::NoDockerConfig);
             }
-            return Ok(Self { registries, hosts: hosts(data)?, ..Self::default() });
+            return Ok(Self { registries, hosts: hosts(data)?, via: words(data, "via")?, ..Self::default() });
         }
         let get = |key: &'static str| -> Result<Option<String>, CredentialError> {
             let Some(value) = data.get(key) else { return Ok(None) };
@@ -216,7 +224,7 @@ impl Credentials {
             }
             None => Self { username, password, bearer, known_hosts, github_app, ..Self::default() },
         };
-        let credentials = Self { hosts: hosts(data)?, ..credentials };
+        let credentials = Self { hosts: hosts(data)?, via: words(data, "via")?, ..credentials };
         if credentials.password.is_none() && credentials.ssh.is_none() && credentials.github_app.is_none() {
             return Err(CredentialError::Empty);
         }
@@ -228,11 +236,19 @@ impl Credentials {
 
     /// Whether they may be shown to a host, which is written with its port or, for its scheme's own, without.
     pub fn are_for(&self, host: &str) -> bool {
-        let host = host.to_ascii_lowercase();
+        let host = registry_name(host);
         let bare = host.rsplit_once(':').map_or(host.as_str(), |(bare, _)| bare);
-        let is_it =
-            |named: &String| *named == host || named == bare || (named == "github.com" && bare == "api.github.com");
+        let of_scheme = |named: &str| [":443", ":80", ":22"].iter().any(|port| named.strip_suffix(port) == Some(&host));
+        let is_it = |named: &String| {
+            *named == host || named == bare || of_scheme(named) || (named == "github.com" && bare == "api.github.com")
+        };
         self.hosts.is_empty() || self.hosts.iter().any(is_it)
+    }
+
+    /// Whether they may be shown by a proxy or an authority of a Secret of that name: what says for whom it is goes by no server that
+    /// others choose.
+    pub fn go_via(&self, secret: &str) -> bool {
+        self.hosts.is_empty() || self.via.iter().any(|named| named == secret)
     }
 
     /// The login for a repository of a registry: of Docker's configuration the one whose path is the longest that holds it.
@@ -320,6 +336,7 @@ pub(super) fn spellings(user: Option<&str>, password: &str) -> Vec<String> {
     let mut all: Vec<String> = users.iter().map(|user| STANDARD.encode(format!("{user}:{password}"))).collect();
     all.extend([STANDARD.encode(password), password.to_owned()]);
     all.extend([NON_ALPHANUMERIC, URL_USER].map(|set| utf8_percent_encode(password, set).to_string()));
+    all.extend(spelled(password));
     all.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
     all.dedup();
     all
@@ -347,12 +364,19 @@ const URL_USER: &AsciiSet = &CONTROLS
     .add(b'^')
     .add(b'|');
 
-/// The hosts that a Secret is for.
+/// The hosts that a Secret is for, however they are written: as a registry or a URL too.
 fn hosts<V: AsRef<[u8]>>(data: &BTreeMap<String, V>) -> Result<Vec<String>, CredentialError> {
-    let Some(value) = data.get("host") else { return Ok(Vec::new()) };
-    let text = std::str::from_utf8(value.as_ref()).map_err(|_| CredentialError::NoText("host"))?;
-    let hosts = text.split([',', ' ', '\n', '\r', '\t']).filter(|host| !host.is_empty());
-    Ok(hosts.map(str::to_ascii_lowercase).collect())
+    let host = |word: String| registry_name(&word).split('/').next().unwrap_or_default().to_owned();
+    let hosts: Vec<String> = words(data, "host")?.into_iter().map(host).filter(|host| !host.is_empty()).collect();
+    if hosts.is_empty() && data.contains_key("host") { Err(CredentialError::NoHost) } else { Ok(hosts) }
+}
+
+/// The words of a key of a Secret, which lists hosts or names.
+fn words<V: AsRef<[u8]>>(data: &BTreeMap<String, V>, key: &'static str) -> Result<Vec<String>, CredentialError> {
+    let Some(value) = data.get(key) else { return Ok(Vec::new()) };
+    let text = std::str::from_utf8(value.as_ref()).map_err(|_| CredentialError::NoText(key))?;
+    let words = text.split([',', ' ', '\n', '\r', '\t']).filter(|word| !word.is_empty());
+    Ok(words.map(str::to_ascii_lowercase).collect())
 }
 
 impl GithubApp {
@@ -468,8 +492,12 @@ mod tests {
     fn a_login_is_for_the_hosts_that_it_names() {
         let of = |hosts: &str| read(&[("token", "t"), ("host", hosts)]).unwrap();
         for (hosts, host, expected) in [
-            ("", "any.example.com", true),
             ("git.example.com", "git.example.com", true),
+            ("203.0.113.9:443", "203.0.113.9", true),
+            ("203.0.113.9:443", "203.0.113.9:8443", false),
+            ("https://git.example.com/platform", "git.example.com", true),
+            ("docker.io", "registry-1.docker.io", true),
+            ("index.docker.io", "docker.io", true),
             ("git.example.com", "git.example.com:443", true),
             ("git.example.com:8443", "git.example.com:443", false),
             ("git.example.com:8443", "Git.Example.com:8443", true),
@@ -480,6 +508,23 @@ mod tests {
         ] {
             assert_eq!(of(hosts).are_for(host), expected, "{hosts:?} {host}");
         }
+        assert!(read(&[("token", "t")]).unwrap().are_for("any.example.com"));
+        for none in ["", ", "] {
+            assert_eq!(read(&[("token", "t"), ("host", none)]), Err(CredentialError::NoHost));
+        }
+    }
+
+    #[test]
+    fn a_login_that_names_its_hosts_goes_by_what_it_names_alone() {
+        for (host, via, secret, expected) in [
+            ("git.example.com", "", "proxy", false),
+            ("git.example.com", "ca, proxy", "proxy", true),
+            ("git.example.com", "ca", "proxy", false),
+        ] {
+            let credentials = read(&[("token", "t"), ("host", host), ("via", via)]).unwrap();
+            assert_eq!(credentials.go_via(secret), expected, "{host:?} {via:?} {secret}");
+        }
+        assert!(read(&[("token", "t")]).unwrap().go_via("proxy"));
     }
 
     #[test]

@@ -181,8 +181,20 @@ async fn access(client: &Client, namespace: &str, spec: &Spec) -> Result<Access,
         _ => ([None; 3], false),
     };
     let [secret, certificate, proxy] = references;
+    let credentials = read(client, namespace, secret, "secretRef", Credentials::from_secret).await?;
+    for (reference, field) in [(certificate, "certSecretRef"), (proxy, "proxySecretRef")] {
+        let (Some(reference), Some(credentials)) = (reference, &credentials) else { continue };
+        let is_own = secret.is_some_and(|secret| secret.name == reference.name);
+        if !is_own && !credentials.go_via(&reference.name) {
+            let message = format!(
+                "the Secret of secretRef, whose key host says for whom it is, is not shown by what {field} names: its key via names others; correct {field}, or ask who made the Secret to add {} there",
+                reference.name
+            );
+            return Err(Trouble::new(ErrorClass::Waiting, Reason::SecretInvalid, message));
+        }
+    }
     Ok(Access {
-        credentials: read(client, namespace, secret, "secretRef", Credentials::from_secret).await?,
+        credentials,
         tls: read(client, namespace, certificate, "certSecretRef", Tls::from_secret).await?.unwrap_or_default(),
         proxy: read(client, namespace, proxy, "proxySecretRef", Proxy::from_secret).await?,
         insecure,
