@@ -43,7 +43,8 @@ impl Write for Line {
 /// An event with what would break its line, or turn the direction of it, written as an escape.
 fn one_line(event: &str, colour: bool) -> Cow<'_, str> {
     let (text, end) = event.strip_suffix('\n').map_or((event, ""), |text| (text, "\n"));
-    let steers = |c: char| (c.is_control() && c != '\t' && !(colour && c == '\u{1b}')) || turns(c);
+    let ends_line = |c: char| matches!(c, '\u{2028}' | '\u{2029}');
+    let steers = |c: char| (c.is_control() && c != '\t' && !(colour && c == '\u{1b}')) || turns(c) || ends_line(c);
     if !text.contains(steers) {
         return Cow::Borrowed(event);
     }
@@ -67,6 +68,7 @@ mod tests {
             ("a\0b\u{202e}c\u{9b}d\n", false, "a\\u{0}b\\u{202e}c\\u{9b}d\n"),
             ("\u{1b}[2mINFO\u{1b}[0m a\nb\n", true, "\u{1b}[2mINFO\u{1b}[0m a\\nb\n"),
             ("\u{1b}[2mINFO\n", false, "\\u{1b}[2mINFO\n"),
+            ("a\u{2028}b\u{2029}c\n", false, "a\\u{2028}b\\u{2029}c\n"),
             ("no end", false, "no end"),
             ("", false, ""),
         ] {
