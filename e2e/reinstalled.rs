@@ -1,8 +1,10 @@
 //! `clusterstack install` and `uninstall` where something of before is in the way, on a control plane without a Node: pods never
 //! get ready there.
 
+use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
+use clusterstack::core::ownership::Owner;
 use serde_json::{Value, json};
 
 use crate::harness::{World, check, wait_for};
@@ -94,6 +96,9 @@ async fn no_key_is_left_behind(t: &World) {
     secret("clusterstack-webhook-certificate", &ours);
     secret("clusterstack-team-webhook-certificate", &ours);
     secret("theirs-hook-certificate", &json!({}));
+    // A release brought it.
+    let applied = Owner { kind: "ClusterStackRelease".into(), namespace: NAMESPACE.into(), name: "r".into() };
+    secret("capi-webhook-certificate", &json!(BTreeMap::from(applied.labels())));
     // One that is reached by a URL is another operator's.
     apply(
         t,
@@ -110,7 +115,7 @@ async fn no_key_is_left_behind(t: &World) {
     assert_eq!(secrets(), before);
     let said = succeeds(t, &["uninstall"]).await;
     assert!(said.contains("Secret clusterstack-system/clusterstack-hook-certificate removed"), "{said}");
-    assert_eq!(secrets(), "clusterstack-team-webhook-certificate theirs-hook-certificate");
+    assert_eq!(secrets(), "capi-webhook-certificate clusterstack-team-webhook-certificate theirs-hook-certificate");
     assert!(fails(t, &["uninstall", "-n", "No_Name"]).await.contains("is no name of a namespace"));
 }
 

@@ -285,8 +285,17 @@ fn names_no_namespace(error: &kube::Error) -> bool {
     status.code == 404 && status.details.as_ref().is_some_and(|details| details.kind == "namespaces")
 }
 
+/// Whether the namespace of an object is being deleted.
+fn names_namespace_that_goes(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    status.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == "NamespaceTerminating")
+}
+
 fn hinted(error: &InstallError, is_dry: bool) -> anyhow::Error {
     let hint = match error {
+        InstallError::Refused { error: cause, .. } if names_namespace_that_goes(cause) => {
+            "wait until that namespace is gone, `kubectl wait --for=delete namespace/…`, make it anew, and give the same command again"
+        }
         InstallError::Refused { error: cause, .. } if matches!(&**cause, kube::Error::Api(status) if status.code == 403) => {
             "installing takes the rights of a cluster administrator; --dry-run prints what one has to apply"
         }

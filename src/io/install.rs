@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
+use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -14,7 +15,7 @@ use thiserror::Error;
 use super::apply::refusal;
 use super::helm;
 use super::kinds::{Kind, Kinds};
-use crate::api::{MANAGED_BY as OPERATOR, MANAGED_BY_LABEL};
+use crate::api::{MANAGED_BY as OPERATOR, MANAGED_BY_LABEL, OWNER_KIND_LABEL};
 use crate::core::cso::HELM;
 use crate::core::immutable;
 use crate::core::install::{
@@ -385,7 +386,11 @@ impl<'a> Installer<'a> {
         let of_operator = ListParams::default().labels(&format!("{MANAGED_BY_LABEL}={OPERATOR}"));
         // Without what they hold.
         let secrets = secrets.list_metadata(&of_operator).await.map_err(failed)?;
-        for secret in secrets.items.into_iter().filter(|secret| is_spent(&secret.name_any(), &registered)) {
+        // What a release applied is labelled as its own.
+        let is_applied = |secret: &PartialObjectMeta<Secret>| secret.labels().contains_key(OWNER_KIND_LABEL);
+        let spent =
+            secrets.items.into_iter().filter(|secret| !is_applied(secret) && is_spent(&secret.name_any(), &registered));
+        for secret in spent {
             let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": secret.metadata});
             self.delete(&object).await?;
             tell(&key(&object), Change::Removed);
