@@ -348,6 +348,29 @@ async fn releases_that_were_orphaned_stay_and_belong_to_the_stack_when_it_comes_
 }
 
 #[tokio::test]
+async fn a_seed_goes_with_the_last_release_that_its_stack_left() {
+    let t = World::new("leftseed").await;
+    let _operator = t.operator(&[]);
+    let repo = t.repo();
+    let drawn = format!("{CLASS}{}", SETTINGS.replace("size: large", "size: {{ randAlphaNum 20 }}"));
+    repo.release(V1, &drawn);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    repo.release(V2, &drawn);
+    t.look_again("x").await;
+    t.ready("x", "v2").await;
+    let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
+    t.stacks().delete("x", &orphan).await.unwrap();
+    t.stack_gone("x").await;
+    t.delete(API_VERSION, "ClusterStackRelease", V1).await;
+    t.release_gone(V1).await;
+    assert!(t.get("v1", "Secret", "x-clusterstack-seed").await.is_some());
+    t.delete(API_VERSION, "ClusterStackRelease", V2).await;
+    t.release_gone(V2).await;
+    assert!(t.get("v1", "Secret", "x-clusterstack-seed").await.is_none());
+}
+
+#[tokio::test]
 async fn what_somebody_took_over_is_left_when_the_stack_goes() {
     let t = World::new("taken").await;
     let operator = t.operator(&[]);

@@ -311,9 +311,12 @@ async fn act(
         let found = found.iter().find(|found| found.name == *name);
         match create(stack, (name, found), template, ctx).instrument(span).await {
             Ok(None) => {}
-            Ok(Some(owner)) => failed.push(format!(
+            Ok(Some(InTheWay::Owned(owner))) => failed.push(format!(
                 "{name} is there already and belongs to {owner}: a namespace has each release once; delete one of the two, \
                  or put this one into another namespace"
+            )),
+            Ok(Some(InTheWay::Left(of))) => failed.push(format!(
+                "{name} is there already, left by ClusterStack {of}, which is gone: create that one again, or delete the release"
             )),
             Err(error) => {
                 let Refusal { reason, message } = refusal(&error);
@@ -368,13 +371,21 @@ fn namespace_goes(namespace: &str) -> Trouble {
     Trouble::new(ErrorClass::Waiting, Reason::NamespaceTerminating, message)
 }
 
-/// Creates a release. `Some` where there is one of that name already: whose it is.
+/// A release of the same name that is there already.
+enum InTheWay {
+    /// Whose it is.
+    Owned(String),
+    /// The ClusterStack that it was of.
+    Left(String),
+}
+
+/// Creates a release. `Some` where there is one of that name already.
 async fn create(
     stack: &ClusterStack,
     (name, found): (&ReleaseName, Option<&Found>),
     template: Option<&Template>,
     ctx: &Context,
-) -> Result<Option<String>, kube::Error> {
+) -> Result<Option<InTheWay>, kube::Error> {
     let namespace = stack.namespace().unwrap_or_default();
     let mut labels = json!({CLUSTER_STACK_LABEL: label_value(&stack.name_any())});
     if let Some(filter) = stack.labels().get(WATCH_LABEL) {
@@ -416,9 +427,15 @@ async fn create(
             if is_left_by(&there, stack) {
                 return adopt(&there, stack, ctx).await.map(|()| None);
             }
+            if is_owned(&there, stack) {
+                return Ok(None);
+            }
             let owner = there.owner_references().iter().find(|owner| owner.controller == Some(true));
-            let owner = owner.map_or_else(|| "nobody".to_owned(), |owner| format!("{} {}", owner.kind, owner.name));
-            Ok((!is_owned(&there, stack)).then_some(owner))
+            Ok(Some(match (owner, there.labels().get(CLUSTER_STACK_LABEL)) {
+                (Some(owner), _) => InTheWay::Owned(format!("{} {}", owner.kind, owner.name)),
+                (None, Some(of)) => InTheWay::Left(of.clone()),
+                (None, None) => InTheWay::Owned("nobody".to_owned()),
+            }))
         }
         Err(error) => Err(error),
     }

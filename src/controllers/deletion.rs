@@ -21,7 +21,7 @@ use super::{Action, Context, Doing, Error, reconcile_at};
 use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::Reason;
 use crate::api::{
-    CLUSTER_STACK_FINALIZER, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
+    CLUSTER_STACK_FINALIZER, CLUSTER_STACK_LABEL, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
     ClusterStackReleaseStatus, DELETION_POLICY, is_moved,
 };
 use crate::core::in_use::{self, Footprint, Usage, User};
@@ -275,10 +275,31 @@ pub(super) async fn release(
         Removal::Done { orphaned, copies } => {
             removal::orphan(release, &rights, &orphaned, ctx).await?;
             removal::leave(release, &copies, ctx).await?;
+            if stack.is_none() {
+                end_seed(release, ctx).await?;
+            }
             finish(release, ctx).await
         }
         Removal::Held(trouble) => held(release, ctx, trouble).await,
     }
+}
+
+/// The seed of a ClusterStack that is gone, and left its releases behind, goes with the last of them.
+async fn end_seed(release: &ClusterStackRelease, ctx: &Context) -> Result<(), Error> {
+    let namespace = release.namespace().unwrap_or_default();
+    let Some(name) = release.labels().get(CLUSTER_STACK_LABEL) else { return Ok(()) };
+    let stacks: Api<ClusterStack> = Api::namespaced(ctx.clients.own(), &namespace);
+    if stacks.get_opt(name).await.doing(|| format!("reading ClusterStack {name}"))?.is_some() {
+        return Ok(());
+    }
+    let releases: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &namespace);
+    let of_stack = ListParams::default().labels(&format!("{CLUSTER_STACK_LABEL}={name}"));
+    let left = releases.list(&of_stack).await.doing(|| format!("listing the releases of ClusterStack {name}"))?;
+    if left.items.iter().any(|other| other.uid() != release.uid()) {
+        return Ok(());
+    }
+    let owner = Owner { kind: "ClusterStack".to_owned(), namespace, name: name.clone() };
+    seed::delete(&ctx.clients.own(), &owner).await.doing(|| format!("deleting the seed of ClusterStack {name}"))
 }
 
 /// Says what holds a release, and comes back.
