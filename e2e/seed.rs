@@ -1,7 +1,7 @@
 //! Random functions and lookups in class charts.
 
 use base64::Engine as _;
-use clusterstack::api::ConditionType;
+use clusterstack::api::{ConditionType, Reason};
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
@@ -285,7 +285,10 @@ data:
         repo.release(release, &taken);
         t.look_again("x").await;
         let message = t.release_says(release, ConditionType::HelmChartTemplated, "False", "RenderFailed").await;
-        assert!(message.contains("not of this cluster stack") && message.contains("serviceAccountName"), "{message}");
+        assert!(
+            message.contains("which no release of this ClusterStack applied") && message.contains("serviceAccountName"),
+            "{message}"
+        );
         assert!(t.config_map("taken").await.is_none());
     }
     t.release_ready(V2).await;
@@ -296,6 +299,61 @@ data:
     t.change_stack("x", json!({"spec": {"serviceAccountName": "reader"}})).await;
     t.ready("x", "v4").await;
     assert_eq!(t.in_config_map("taken", "/data/word").await, "c3dvcmRmaXNo");
+}
+
+#[tokio::test]
+async fn a_secret_of_somebody_else_is_neither_changed_nor_read() {
+    let t = World::new("handmade").await;
+    let _operator = t.operator(&[]);
+    let handmade = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"}, "stringData": {"word": "swordfish"}});
+    t.apply(&handmade).await;
+    let before = t.there("v1", "Secret", "login").await;
+    let repo = t.repo();
+    // To own it, and to say that it is for another server; and a Job that reads it.
+    let grasp = "apiVersion: v1\nkind: Secret\nmetadata: {name: login}\nstringData: {host: evil.example.com}\n---\n";
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: reader}\nspec: {template: {spec: {restartPolicy: Never, \
+               containers: [{name: r, image: r, envFrom: [{secretRef: {name: login}}]}]}}}\n---\n";
+    repo.release(V1, &format!("{grasp}{job}{CLASS}"));
+    t.create_stack("x", &repo.url(), json!({})).await;
+    let message = t.release_says(V1, ConditionType::HelmChartApplied, "False", "FailedToApplyObjects").await;
+    assert!(message.contains("login") && message.contains("reader"), "{message}");
+    let rows = t.releases().get(V1).await.unwrap().status.unwrap().resources;
+    let reason = |kind: &str| rows.iter().find(|row| row.kind == kind).and_then(|row| row.reason);
+    assert_eq!((reason("Secret"), reason("Job")), (Some(Reason::OwnedByOther), Some(Reason::Forbidden)), "{rows:?}");
+    assert!(t.get("batch/v1", "Job", "reader").await.is_none());
+
+    // What it did not take over it does not read either; nor what a release of another ClusterStack of that name has.
+    let read = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: taken}\ndata: {word: {{ (lookup \"v1\" \"Secret\" .Release.Namespace \"NAME\").data.word | quote }}}\n---\n";
+    repo.release(V2, &format!("{}{CLASS}", read.replace("NAME", "login")));
+    t.look_again("x").await;
+    t.release_says(V2, ConditionType::HelmChartTemplated, "False", "RenderFailed").await;
+    let owned = "apiVersion: v1\nkind: Secret\nmetadata: {name: owned}\nstringData: {word: swordfish}\n---\n";
+    repo.release("docker-x-1-34-v3", &format!("{owned}{CLASS}"));
+    t.look_again("x").await;
+    t.release_ready("docker-x-1-34-v3").await;
+    let other = t.repo();
+    other.release("docker-x-1-33-v1", &format!("{}{CLASS}", read.replace("NAME", "owned")));
+    t.create_stack("y", &other.url(), json!({"kubernetesVersion": "1.33"})).await;
+    t.release_says("docker-x-1-33-v1", ConditionType::HelmChartTemplated, "False", "RenderFailed").await;
+    assert!(t.config_map("taken").await.is_none());
+
+    // It stays as it was, also when the ClusterStack goes.
+    t.delete_stack("x").await;
+    t.stack_gone("x").await;
+    assert_eq!(
+        t.there("v1", "Secret", "login").await["metadata"]["resourceVersion"],
+        before["metadata"]["resourceVersion"]
+    );
+
+    // Who may change it says so by a ServiceAccount.
+    service_account(&t, "writer").await;
+    allow(&t, "writer", &["secrets"]).await;
+    let taken = "apiVersion: v1\nkind: Secret\nmetadata: {name: login}\nstringData: {host: git.example.com}\n";
+    let third = t.repo();
+    third.release("docker-z-1-34-v1", taken);
+    t.create_stack("z", &third.url(), json!({"name": "z", "serviceAccountName": "writer"})).await;
+    t.ready("z", "v1").await;
+    assert!(t.there("v1", "Secret", "login").await["data"]["host"].is_string());
 }
 
 #[tokio::test]

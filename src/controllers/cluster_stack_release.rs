@@ -266,8 +266,9 @@ impl Pass<'_> {
         let mut live = looked.unwrap_or_default();
         let recorded: Vec<Row> = facts.resources.iter().chain(&facts.retained).cloned().collect();
         let retries = self.retries_refused(facts);
-        let decide =
-            |desired: &mut [Desired], live: &Live| self.plan(&delivery.owner, desired, live, (&recorded, retries));
+        let decide = |desired: &mut [Desired], live: &Live| {
+            self.plan(&delivery.owner, desired, live, (&recorded, retries), delivery.is_operator)
+        };
         let mut plan = decide(&mut desired, &live);
         if plan.empty_render {
             let message = "the chart renders no object, although it did before; what is applied is held. Publish a release with objects, or delete this one";
@@ -371,6 +372,7 @@ impl Pass<'_> {
         desired: &mut [Desired],
         live: &Live,
         (recorded, retry_refused): (&[Row], bool),
+        is_operator: bool,
     ) -> Plan {
         hold_unreadable(desired, live);
         plan::plan(&Input {
@@ -384,6 +386,7 @@ impl Pass<'_> {
             fights: &self.ctx.memory.fights(&self.uid(), Timestamp::now()),
             retry_refused,
             siblings: &self.siblings(live),
+            leaves_secrets: is_operator,
         })
     }
 

@@ -69,6 +69,12 @@ pub(super) fn desired(
     let manifest = if kind.namespaced { in_namespace(manifest) } else { manifest.without_namespace() };
     let outside = only_namespace.is_some_and(|only| manifest.key.namespace != only);
     let works_on = is_operator && is_worked_on(&kind.resource.group, &kind.resource.kind);
+    if let Some(of_type) = filled(&manifest).filter(|_| is_operator) {
+        let message = format!(
+            "Kubernetes fills a Secret of type {of_type} with rights of others: set spec.serviceAccountName to a ServiceAccount that may make it"
+        );
+        return of(in_namespace(manifest), Some((Reason::Forbidden, message)));
+    }
     let obstacle = (outside || works_on).then(|| {
         let what = match kind.namespaced {
             _ if works_on => "the operator works on objects of this kind for others, and applies none of a release's",
@@ -82,10 +88,17 @@ pub(super) fn desired(
 }
 
 /// Whether the operator may write objects of a kind that others made, to work on them: a release that brought one of these would have
-/// it act for whoever released it, a ClusterStack for example by any ServiceAccount of its namespace.
+/// it act for whoever released it, a ClusterStack for example by any ServiceAccount of its namespace, and a Job with any Secret of it.
 fn is_worked_on(group: &str, kind: &str) -> bool {
     matches!(group, GROUP | INFRASTRUCTURE_GROUP | "runtime.cluster.x-k8s.io" | "admissionregistration.k8s.io")
-        || (group == "cluster.x-k8s.io" && kind == "Cluster")
+        || matches!((group, kind), ("cluster.x-k8s.io", "Cluster") | ("batch", "Job"))
+}
+
+/// The type of a Secret that gets what whoever makes it may not have by himself: a token of any ServiceAccount, or for new nodes.
+fn filled(manifest: &Manifest) -> Option<&str> {
+    let is_secret = manifest.key.group.is_empty() && manifest.key.kind == "Secret";
+    let of_type = manifest.object["type"].as_str().filter(|_| is_secret)?;
+    matches!(of_type, "kubernetes.io/service-account-token" | "bootstrap.kubernetes.io/token").then_some(of_type)
 }
 
 fn of(manifest: Manifest, obstacle: Option<(Reason, String)>) -> Desired {
@@ -151,12 +164,31 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_that_kubernetes_fills_comes_with_the_rights_of_others_alone() {
+        for (of_type, expected) in [
+            ("kubernetes.io/service-account-token", true),
+            ("bootstrap.kubernetes.io/token", true),
+            ("kubernetes.io/tls", false),
+            ("", false),
+        ] {
+            let object = json!({"apiVersion": "v1", "kind": "Secret", "type": of_type, "metadata": {"name": "x"}});
+            for is_operator in [true, false] {
+                let manifest = Manifest::from_value(object.clone()).unwrap();
+                let desired = desired(manifest, Ok(Some(&kind(true))), "shop", (None, is_operator));
+                let refused = desired.obstacle.map(|(reason, _)| reason) == Some(Reason::Forbidden);
+                assert_eq!(refused, expected && is_operator, "{of_type}");
+            }
+        }
+    }
+
+    #[test]
     fn what_the_operator_works_on_comes_with_the_rights_of_others_alone() {
         for (group, name, expected) in [
             ("clusterstack.x-k8s.io", "ClusterStack", true),
             ("clusterstack.x-k8s.io", "ClusterAddon", true),
             ("infrastructure.clusterstack.x-k8s.io", "ProviderNodeImageRelease", true),
             ("cluster.x-k8s.io", "Cluster", true),
+            ("batch", "Job", true),
             ("cluster.x-k8s.io", "ClusterClass", false),
             ("infrastructure.cluster.x-k8s.io", "DockerClusterTemplate", false),
             ("", "ConfigMap", false),

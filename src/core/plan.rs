@@ -55,6 +55,8 @@ pub struct Input<'a> {
     /// The other releases of the same ClusterStack, by the value of their owner label. An object that two of them have
     /// in common belongs to the newest one that has it.
     pub siblings: &'a BTreeMap<String, Sibling>,
+    /// Secrets that others made stay theirs: whose rights apply is not who brought the chart.
+    pub leaves_secrets: bool,
 }
 
 /// How another release of the same ClusterStack stands to this one.
@@ -239,6 +241,11 @@ fn decide(
     let mut migrate = false;
     if let Some(live) = live {
         match ownership::of(live, input.owner, row.is_some_and(is_of_go_operator)) {
+            Ownership::Nobodys if input.leaves_secrets && is_secret(&manifest.key) => {
+                let message = "left alone, somebody else made it, and the chart's author may not have the rights to change it: rename it in the \
+                               release, or set spec.serviceAccountName to a ServiceAccount that has them";
+                return hold(Reason::OwnedByOther, message.to_owned());
+            }
             Ownership::Ours | Ownership::Nobodys => {}
             Ownership::OfGoOperator => migrate = true,
             Ownership::Other(_) if sibling(input, live) == Some(Sibling::Older) => {}
@@ -275,6 +282,10 @@ fn decide(
         }
     }
     Action::Apply { why, migrate }
+}
+
+fn is_secret(key: &ObjectKey) -> bool {
+    key.group.is_empty() && key.kind == "Secret"
 }
 
 /// `Ok` with the digest to record if nothing differs, else why the object has to be sent.

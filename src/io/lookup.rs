@@ -7,11 +7,9 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 
 use crate::api::condition::Reason;
-use crate::api::{OWNER_KIND_LABEL, OWNER_NAME_LABEL, OWNER_NAMESPACE_LABEL};
 use crate::core::chart::Lookup;
 use crate::core::identity::{self, Problem};
-use crate::core::manifest::{self, label_value};
-use crate::core::name::ReleaseName;
+use crate::core::ownership::Owner;
 use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
 use crate::io::apply::refusal;
@@ -35,9 +33,9 @@ pub struct Reader<'a> {
     pub kinds: &'a Kinds,
     /// The only namespace that is read; `None` leaves the judgement to the API server.
     pub only_namespace: Option<String>,
-    /// The release whose cluster stack has made what Secrets are read, where the rights are the operator's and not those of who
-    /// brought the chart; `None` leaves the judgement to the API server.
-    pub secrets_of: Option<ReleaseName>,
+    /// The releases of the ClusterStack, whose Secrets alone are read where the rights are the operator's and not those of who brought
+    /// the chart; `None` leaves the judgement to the API server.
+    pub secrets_of: Option<BTreeSet<String>>,
 }
 
 impl Reader<'_> {
@@ -102,7 +100,7 @@ impl Reader<'_> {
             self.secrets_of.as_ref().filter(|_| (api_version.as_str(), kind_name.as_str()) == ("v1", "Secret"));
         let foreign = || {
             let message = format!(
-                "{what}, which is not of this cluster stack: set spec.serviceAccountName to a ServiceAccount that may read it"
+                "{what}, which no release of this ClusterStack applied: set spec.serviceAccountName to a ServiceAccount that may read it"
             );
             waiting(message)
         };
@@ -130,8 +128,8 @@ impl Reader<'_> {
         }
         let object = api.get_opt(&segment(name)).await.map_err(|error| failed(&error))?;
         let object = object.map(|object| plain(&object, &kind)).filter(|object| !is_seed(object));
-        if let (Some(release), Some(object)) = (guarded, &object)
-            && !is_of_stack(object, release)
+        if let (Some(releases), Some(object)) = (guarded, &object)
+            && !is_of(object, releases)
         {
             return Err(foreign());
         }
@@ -139,14 +137,15 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a release of the same cluster stack applied an object.
-fn is_of_stack(object: &Value, release: &ReleaseName) -> bool {
-    let label = |key: &str| manifest::label(object, key).unwrap_or_default();
-    let name = label(OWNER_NAME_LABEL);
-    label(OWNER_KIND_LABEL) == "ClusterStackRelease"
-        && Some(label(OWNER_NAMESPACE_LABEL)) == object.pointer("/metadata/namespace").and_then(Value::as_str)
-        && (name == label_value(&release.object_name())
-            || ReleaseName::of_stack(name, &release.provider, &release.stack).is_some())
+/// Whether one of these releases, which are of the object's namespace, applied an object.
+fn is_of(object: &Value, releases: &BTreeSet<String>) -> bool {
+    let namespace = object.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or_default();
+    let owner = |name: &String| Owner {
+        kind: "ClusterStackRelease".to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.clone(),
+    };
+    releases.iter().any(|name| owner(name).is_of(object))
 }
 
 /// What can be looked up: the rest would be a path of its own.
@@ -179,18 +178,22 @@ mod tests {
 
     #[test]
     fn a_secret_is_of_the_cluster_stack_whose_releases_applied_it() {
-        let release: ReleaseName = "docker-x-1-34-v2".parse().unwrap();
+        let long = format!("docker-{}-1-34-v1", "x".repeat(80));
+        let releases = BTreeSet::from(["docker-x-1-34-v2".to_owned(), long.clone()]);
         for (kind, namespace, owner, expected) in [
             ("ClusterStackRelease", "shop", "docker-x-1-34-v2", true),
-            ("ClusterStackRelease", "shop", "docker-x-1-33-v1", true),
-            ("ClusterStackRelease", "shop", "docker-y-1-34-v2", false),
+            ("ClusterStackRelease", "shop", long.as_str(), true),
+            // Of another ClusterStack, whatever it is called.
+            ("ClusterStackRelease", "shop", "docker-x-1-33-v1", false),
             ("ClusterStackRelease", "bank", "docker-x-1-34-v2", false),
             ("ClusterAddon", "shop", "docker-x-1-34-v2", false),
             ("", "", "", false),
         ] {
-            let labels = json!({OWNER_KIND_LABEL: kind, OWNER_NAMESPACE_LABEL: namespace, OWNER_NAME_LABEL: owner});
+            let owner = Owner { kind: kind.to_owned(), namespace: namespace.to_owned(), name: owner.to_owned() };
+            let labels: serde_json::Map<_, _> =
+                owner.labels().into_iter().map(|(key, value)| (key.to_owned(), Value::String(value))).collect();
             let secret = json!({"kind": "Secret", "metadata": {"name": "x", "namespace": "shop", "labels": labels}});
-            assert_eq!(is_of_stack(&secret, &release), expected, "{kind} {namespace}/{owner}");
+            assert_eq!(is_of(&secret, &releases), expected, "{owner:?}");
         }
     }
 

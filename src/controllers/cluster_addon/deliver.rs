@@ -224,6 +224,8 @@ impl Work<'_> {
                 fights: &fights,
                 retry_refused,
                 siblings: &BTreeMap::new(),
+                // The rights are the workload cluster's own.
+                leaves_secrets: false,
             };
             // A chart that renders nothing is met before: where nothing is wanted, all stages delete.
             Plan { prune: plan::unwanted(&input), ..plan::plan(&input) }

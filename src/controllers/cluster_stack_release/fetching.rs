@@ -1,5 +1,7 @@
 //! The files of a release, and what they render to.
 
+use std::collections::BTreeSet;
+
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
@@ -172,20 +174,23 @@ impl Pass<'_> {
         let rights = self.ctx.rights(&namespace, Some(&self.stack.spec));
         let rights =
             rights.map_err(|error| Trouble::new(ErrorClass::Transient, Reason::RenderFailed, error.to_string()))?;
+        let existing: BTreeSet<String> =
+            cluster_stack::owned(self.stack, self.ctx).iter().map(|release| release.name_any()).collect();
+        // The cache may not have this one yet.
+        let with_own = || existing.iter().cloned().chain([self.release.name_any()]).collect();
         let reader = Reader {
             client: rights.client,
             kinds: &self.ctx.kinds,
             only_namespace: rights.only_namespace,
-            secrets_of: rights.account.is_none().then(|| fetched.bundle.name.clone()),
+            secrets_of: rights.account.is_none().then(with_own),
         };
-        let existing = cluster_stack::owned(self.stack, self.ctx);
         let job = Job {
             release: fetched,
             part: Part::Class,
             reader: &reader,
             client: &self.ctx.clients.own(),
             seed: &deletion::seed_of(self.stack),
-            existing: &existing.iter().map(|release| release.name_any()).collect(),
+            existing: &existing,
         };
         in_turn(|| self.ctx.releases.render(&job)).await
     }

@@ -8,6 +8,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
+use super::super::cluster_stack::is_owned;
 use super::super::deletion;
 use super::releases::{Present, Target};
 use super::{Planner, UpgradeError, api};
@@ -55,7 +56,7 @@ impl Reading<'_> {
         let release = target.name.object_name();
         let objects = match (&target.release, &target.fetched) {
             (Some(release), _) => self.live(rows(release), &BTreeMap::new(), unknown).await?,
-            (None, Some(_)) => self.rendered(target, unknown).await?,
+            (None, Some(_)) => self.rendered(target, &present.releases, unknown).await?,
             (None, None) => Vec::new(),
         };
         let is_of_release = |object: &&Manifest| object.key.is_cluster_class() && object.key.name == release;
@@ -126,15 +127,24 @@ impl Reading<'_> {
     }
 
     /// The objects that a release would apply, tried one by one. One that the API server refuses is taken as rendered.
-    async fn rendered(&self, target: &Target, unknown: &mut Vec<String>) -> Result<Vec<Manifest>, UpgradeError> {
+    async fn rendered(
+        &self,
+        target: &Target,
+        releases: &[ClusterStackRelease],
+        unknown: &mut Vec<String>,
+    ) -> Result<Vec<Manifest>, UpgradeError> {
         let Some(fetched) = &target.fetched else { return Ok(Vec::new()) };
         let planner = self.planner;
         let is_operator = planner.is_operator && target.stack.spec.service_account_name.is_none();
+        let owned = || {
+            let owned = releases.iter().filter(|release| is_owned(release, &target.stack));
+            owned.map(ResourceExt::name_any).chain([target.name.object_name()]).collect()
+        };
         let reader = Reader {
             client: planner.client.clone(),
             kinds: planner.kinds,
             only_namespace: Some(self.class_namespace.to_owned()),
-            secrets_of: is_operator.then(|| target.name.clone()),
+            secrets_of: is_operator.then(owned),
         };
         let job = Job {
             release: fetched,

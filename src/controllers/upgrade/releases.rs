@@ -27,7 +27,7 @@ pub(super) struct Present {
     pub(super) release: ClusterStackRelease,
     pub(super) stack: ClusterStack,
     /// All releases of the namespace.
-    releases: Vec<ClusterStackRelease>,
+    pub(super) releases: Vec<ClusterStackRelease>,
     /// Its files, where they can be had.
     pub(super) fetched: Option<FetchedRelease>,
 }

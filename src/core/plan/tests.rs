@@ -25,6 +25,7 @@ fn input<'a>(
         fights: &NO_FIGHTS,
         retry_refused: false,
         siblings: &NO_SIBLINGS,
+        leaves_secrets: false,
     }
 }
 
@@ -208,6 +209,33 @@ fn what_two_releases_of_a_stack_have_in_common_belongs_to_the_newer_one() {
         let live = [(wanted.manifest.key.clone(), common.clone())].into();
         let input = Input { siblings: &siblings, ..input(&owner, std::slice::from_ref(&wanted), &[], &live) };
         assert_eq!(shown(&plan(&input).steps[0].action), expected, "{sibling:?}");
+    }
+}
+
+#[test]
+fn secrets_that_nobody_applied_are_left_where_the_rights_are_not_the_charts_own() {
+    let owner = owner();
+    let of_kind = |kind: &str, labels: Value, managers: Value| {
+        let metadata = json!({"name": "a", "namespace": "shop"});
+        let wanted = json!({"apiVersion": "v1", "kind": kind, "metadata": metadata, "data": {"k": "eA=="}});
+        let manifest = Manifest::from_value(wanted.clone()).unwrap().with_labels(owner.labels());
+        let mut there = wanted;
+        (there["metadata"]["labels"], there["metadata"]["managedFields"]) = (labels, managers);
+        (Desired { manifest, obstacle: None, create_only: false, replace: false }, there)
+    };
+    let by_kubectl = json!([{"manager": "kubectl", "operation": "Apply", "fieldsV1": {}}]);
+    let by_us = json!([{"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": {"f:data": {"f:x": {}}}}]);
+    for (kind, managers, leaves_secrets, is_left) in [
+        ("Secret", &by_kubectl, true, true),
+        ("Secret", &by_kubectl, false, false),
+        ("Secret", &by_us, true, false),
+        ("ConfigMap", &by_kubectl, true, false),
+    ] {
+        let (wanted, there) = of_kind(kind, json!({}), managers.clone());
+        let live = BTreeMap::from([(wanted.manifest.key.clone(), there)]);
+        let plan = plan(&Input { leaves_secrets, ..input(&owner, std::slice::from_ref(&wanted), &[], &live) });
+        let held = matches!(&plan.steps[0].action, Action::Hold { reason: Reason::OwnedByOther, .. });
+        assert_eq!(held, is_left, "{kind} {managers} {leaves_secrets}: {:?}", plan.steps[0].action);
     }
 }
 
