@@ -26,6 +26,10 @@ pub(super) const HIDDEN: &str = "[secret]";
 /// Shorter texts are no secrets, and hiding them would make a message unreadable.
 const SHORTEST_SECRET: usize = 6;
 
+/// Longest text, in bytes, whose every form is remembered, and how many texts there may be for it.
+const LONGEST_SPELLED: usize = 1024;
+const MOST_SPELLED: usize = 4096;
+
 impl Secrets {
     /// Remembers a text, its lines, and its forms in base64 and in URLs.
     pub fn add(&mut self, text: &str) {
@@ -33,7 +37,11 @@ impl Secrets {
         self.0.extend(lines.map(str::to_owned));
         if text.len() >= SHORTEST_SECRET {
             self.0.insert(text.to_owned());
-            self.0.extend(spelled(text));
+            self.0.insert(STANDARD.encode(text));
+            // What somebody puts into a URL is short; all forms of all that Secrets may hold would take much memory.
+            if text.len() <= LONGEST_SPELLED && self.0.len() < MOST_SPELLED {
+                self.0.extend(spelled(text));
+            }
         }
     }
 
