@@ -43,6 +43,8 @@ pub(super) struct Keeper {
     sent: Duration,
     /// Our Lease as it was written last.
     lease: Option<Lease>,
+    /// The one that was lost, as it was written last.
+    lost: Option<Lease>,
     /// What it said last, as far as that is known: by which members we act.
     said: String,
     /// What it may say: nothing is under way any more that these members take from us.
@@ -86,6 +88,7 @@ impl Keeper {
             patience: Patience::default(),
             sent: Duration::ZERO,
             lease: None,
+            lost: None,
             said: String::new(),
             may_say: String::new(),
             waits_for: String::new(),
@@ -182,7 +185,7 @@ impl Keeper {
     /// What was ours is others' now.
     fn lose(&mut self) {
         self.view.end();
-        self.lease = None;
+        self.lost = self.lease.take();
         self.drained = None;
         self.members.set(self.view.share(), None, true);
     }
@@ -226,6 +229,9 @@ impl Keeper {
         let read = self.patience.answer(self.api.get_opt(name)).await;
         match read.map_err(|failed| failed.text(&format!("Lease {name} can't be read")))? {
             Some(now) if !lease::sight(&now).released => {
+                if self.lease.as_ref().is_some_and(|written| lease::is_older(&now, written)) {
+                    self.begin_anew();
+                }
                 self.lease = Some(now);
                 Err(format!("Lease {name} was changed meanwhile"))
             }
@@ -245,6 +251,10 @@ impl Keeper {
         let listed = listed.map_err(|failed| failed.text("Leases of members can't be listed"))?;
         self.compare(listed.metadata.resource_version.as_deref());
         let listed = listed.items;
+        // Who could not ask while versions grew past those of before sees it by what was written last.
+        if self.lost.take().is_some_and(|written| listed.iter().any(|now| lease::is_older(now, &written))) {
+            self.begin_anew();
+        }
         let now = self.members.now();
         let sights: Vec<Sight> = listed.iter().map(lease::sight).collect();
         if self.view.looked(sent, now, &sights) {
@@ -262,14 +272,18 @@ impl Keeper {
     fn compare(&mut self, version: Option<&str>) {
         let version = version.and_then(|version| version.parse().ok()).unwrap_or(self.newest);
         if version < self.newest {
-            tracing::error!(
-                version,
-                before = self.newest,
-                "the API server has an older state than it had, as after a restore of a backup: beginning anew"
-            );
-            self.members.0.rewound.cancel();
+            tracing::info!(version, before = self.newest, "resources have older versions than before");
+            self.begin_anew();
         }
         self.newest = self.newest.max(version);
+    }
+
+    /// Ends this process, which knows what is no more.
+    fn begin_anew(&self) {
+        tracing::error!(
+            "the API server has an older state than it had, as after a restore of a backup: beginning anew"
+        );
+        self.members.0.rewound.cancel();
     }
 
     /// Tells what is ours now.

@@ -67,6 +67,12 @@ pub(super) fn released(mut lease: Lease) -> Lease {
     lease
 }
 
+/// Whether it is as it was before it was last written: the API server has an older state than it had.
+pub(super) fn is_older(now: &Lease, written: &Lease) -> bool {
+    let renewed = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref().map(|at| at.0));
+    now.uid() == written.uid() && renewed(now).zip(renewed(written)).is_some_and(|(now, written)| now < written)
+}
+
 /// Its holder. One that can't be read has the widest reach.
 pub(super) fn member(lease: &Lease) -> Member {
     let spec = lease.spec.clone().unwrap_or_default();
@@ -107,5 +113,25 @@ mod tests {
         assert_eq!((seen.published.as_str(), seen.released), ("digest", false));
         assert!(sight(&released(lease)).released);
         assert!(sight(&Lease::default()).released);
+    }
+
+    #[test]
+    fn a_lease_that_was_renewed_before_what_was_written_is_older() {
+        let lease = |uid: &str, second: i64| {
+            let mut lease = made("a", "a", &Reach::default());
+            lease.metadata.uid = Some(uid.to_owned());
+            lease.spec.get_or_insert_default().renew_time = Some(MicroTime(Timestamp::from_second(second).unwrap()));
+            lease
+        };
+        for (now, written, expected) in [
+            (lease("1", 5), lease("1", 9), true),
+            (lease("1", 9), lease("1", 9), false),
+            // A renewal without an answer.
+            (lease("1", 9), lease("1", 5), false),
+            (lease("2", 5), lease("1", 9), false),
+            (Lease::default(), lease("1", 9), false),
+        ] {
+            assert_eq!(is_older(&now, &written), expected, "{now:?} {written:?}");
+        }
     }
 }
