@@ -315,6 +315,9 @@ async fn act(
                 "{name} is there already and belongs to {owner}: a namespace has each release once; delete one of the two, \
                  or put this one into another namespace"
             )),
+            Ok(Some(InTheWay::Going)) => {
+                failed.push(format!("{name} is there already, and is being deleted: its own Ready says what it waits for"));
+            }
             Ok(Some(InTheWay::Left(of))) => failed.push(format!(
                 "{name} is there already, left by ClusterStack {of}, which is gone: create that one again, or delete the release"
             )),
@@ -375,6 +378,8 @@ fn namespace_goes(namespace: &str) -> Trouble {
 enum InTheWay {
     /// Whose it is.
     Owned(String),
+    /// It is being deleted, and nobody's.
+    Going,
     /// The ClusterStack that it was of.
     Left(String),
 }
@@ -433,6 +438,7 @@ async fn create(
             let owner = there.owner_references().iter().find(|owner| owner.controller == Some(true));
             Ok(Some(match (owner, there.labels().get(CLUSTER_STACK_LABEL)) {
                 (Some(owner), _) => InTheWay::Owned(format!("{} {}", owner.kind, owner.name)),
+                (None, _) if there.metadata.deletion_timestamp.is_some() => InTheWay::Going,
                 (None, Some(of)) => InTheWay::Left(of.clone()),
                 (None, None) => InTheWay::Owned("nobody".to_owned()),
             }))
