@@ -354,11 +354,12 @@ async fn a_seed_goes_with_the_last_release_that_its_stack_left() {
     let repo = t.repo();
     let drawn = format!("{CLASS}{}", SETTINGS.replace("size: large", "size: {{ randAlphaNum 20 }}"));
     repo.release(V1, &drawn);
-    t.create_stack("x", &repo.url(), json!({})).await;
+    // The older one stays beside the newer one.
+    t.create_stack("x", &repo.url(), json!({"versions": ["v1"]})).await;
     t.ready("x", "v1").await;
     repo.release(V2, &drawn);
     t.look_again("x").await;
-    t.ready("x", "v2").await;
+    t.release_ready(V2).await;
     let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
     t.stacks().delete("x", &orphan).await.unwrap();
     t.stack_gone("x").await;
