@@ -56,7 +56,12 @@ fn pause(trouble: &Trouble, uid: &str, ctx: &Context) -> Duration {
 
 /// The target whose seed the class charts of a ClusterStack draw from.
 pub(super) fn seed_of(stack: &ClusterStack) -> Owner {
-    Owner { kind: "ClusterStack".to_owned(), namespace: stack.namespace().unwrap_or_default(), name: stack.name_any() }
+    seed_named(stack.namespace().unwrap_or_default(), stack.name_any())
+}
+
+/// The same by the ClusterStack's name.
+fn seed_named(namespace: String, name: String) -> Owner {
+    Owner { kind: "ClusterStack".to_owned(), namespace, name }
 }
 
 /// One pass over a ClusterStack that is being deleted.
@@ -298,8 +303,9 @@ async fn end_seed(release: &ClusterStackRelease, ctx: &Context) -> Result<(), Er
     if left.items.iter().any(|other| other.uid() != release.uid()) {
         return Ok(());
     }
-    let owner = Owner { kind: "ClusterStack".to_owned(), namespace, name: name.clone() };
-    seed::delete(&ctx.clients.own(), &owner).await.doing(|| format!("deleting the seed of ClusterStack {name}"))
+    seed::delete(&ctx.clients.own(), &seed_named(namespace, name.clone()))
+        .await
+        .doing(|| format!("deleting the seed of ClusterStack {name}"))
 }
 
 /// Says what holds a release, and comes back.

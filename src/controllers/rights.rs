@@ -96,8 +96,7 @@ fn is_worked_on(group: &str, kind: &str) -> bool {
 
 /// The type of a Secret that gets what whoever makes it may not have by himself: a token of any ServiceAccount, or for new nodes.
 fn filled(manifest: &Manifest) -> Option<&str> {
-    let is_secret = manifest.key.group.is_empty() && manifest.key.kind == "Secret";
-    let of_type = manifest.object["type"].as_str().filter(|_| is_secret)?;
+    let of_type = manifest.object["type"].as_str().filter(|_| manifest.key.is_secret())?;
     matches!(of_type, "kubernetes.io/service-account-token" | "bootstrap.kubernetes.io/token").then_some(of_type)
 }
 

@@ -39,6 +39,11 @@ impl ObjectKey {
     pub fn is_cluster_class(&self) -> bool {
         self.group == "cluster.x-k8s.io" && self.kind == "ClusterClass"
     }
+
+    /// Whether it is a Secret of Kubernetes, and none of another group.
+    pub fn is_secret(&self) -> bool {
+        self.group.is_empty() && self.kind == "Secret"
+    }
 }
 
 /// An object as a release wants it.

@@ -241,7 +241,7 @@ fn decide(
     let mut migrate = false;
     if let Some(live) = live {
         match ownership::of(live, input.owner, row.is_some_and(is_of_go_operator)) {
-            Ownership::Nobodys if input.leaves_secrets && is_secret(&manifest.key) => {
+            Ownership::Nobodys if input.leaves_secrets && manifest.key.is_secret() => {
                 let message = "left alone, somebody else made it, and the chart's author may not have the rights to change it: rename it in the \
                                release, or set spec.serviceAccountName to a ServiceAccount that has them";
                 return hold(Reason::OwnedByOther, message.to_owned());
@@ -282,10 +282,6 @@ fn decide(
         }
     }
     Action::Apply { why, migrate }
-}
-
-fn is_secret(key: &ObjectKey) -> bool {
-    key.group.is_empty() && key.kind == "Secret"
 }
 
 /// `Ok` with the digest to record if nothing differs, else why the object has to be sent.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -334,8 +334,7 @@ pub(super) fn spellings(user: Option<&str>, password: &str) -> Vec<String> {
     }
     let users: &[&str] = user.as_ref().map_or(&NAMELESS, std::slice::from_ref);
     let mut all: Vec<String> = users.iter().map(|user| STANDARD.encode(format!("{user}:{password}"))).collect();
-    all.extend([STANDARD.encode(password), password.to_owned()]);
-    all.extend([NON_ALPHANUMERIC, URL_USER].map(|set| utf8_percent_encode(password, set).to_string()));
+    all.extend([password.to_owned(), utf8_percent_encode(password, URL_USER).to_string()]);
     all.extend(spelled(password));
     all.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
     all.dedup();
