@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 
-use crate::harness::{CLASS, GitServer, IMAGE, Node, World, wait_for};
+use crate::harness::{CLASS, GitServer, IMAGE, Node, World, check, wait_for};
 
 pub(super) const NAMESPACE: &str = "clusterstack-system";
 const RELEASE: &str = "docker-x-1-34-v1";
@@ -116,9 +116,18 @@ async fn one_command_installs_it_and_it_is_scaled_upgraded_and_taken_away() {
     assert!(said.contains("Deployment clusterstack-system/clusterstack removed"), "{said}");
     share_by(&t, 2).await;
     let sets: Api<StatefulSet> = Api::namespaced(t.client.clone(), NAMESPACE);
-    assert_eq!(sets.get_status("clusterstack").await.unwrap().status.unwrap().ready_replicas, Some(2));
+    wait_for("two replicas that are ready", || async {
+        let status = sets.get_status("clusterstack").await.unwrap().status.unwrap();
+        check(status.ready_replicas == Some(2), status)
+    })
+    .await;
+    // It goes after its pods, when the garbage collector has seen that they are gone.
     let deployments: Api<Deployment> = Api::namespaced(t.client.clone(), NAMESPACE);
-    assert!(deployments.get_opt("clusterstack").await.unwrap().is_none());
+    wait_for("the Deployment to be gone", || async {
+        let left = deployments.get_opt("clusterstack").await.unwrap();
+        check(left.is_none(), left)
+    })
+    .await;
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(t.client.clone(), NAMESPACE);
     assert_eq!(claims.list(&ListParams::default()).await.unwrap().items.len(), 2);
     t.kubectl(&["scale", "-n", NAMESPACE, "statefulset/clusterstack", "--replicas", "3"]);

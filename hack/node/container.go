@@ -275,9 +275,15 @@ func keep(from io.Reader, log io.Writer) {
 
 // probe tells whether the process is ready, and ends it when it is not alive, until it has ended.
 func (c *container) probe(ctx context.Context, started meta.Time, ended chan struct{}) {
-	failures := int32(0)
+	failures, misses := int32(0), int32(0)
 	for {
 		is := c.asks(c.spec.ReadinessProbe)
+		// One answer that is late does not take away what is ready.
+		if misses++; is {
+			misses = 0
+		} else if ready := c.spec.ReadinessProbe; misses < max(ready.FailureThreshold, 1) {
+			is = c.isReady
+		}
 		c.mutex.Lock()
 		c.changed = c.changed || is != c.isReady
 		c.isReady = is
