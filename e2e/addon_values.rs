@@ -109,6 +109,22 @@ async fn each_layer_of_values_wins_over_the_one_before_and_a_change_of_it_arrive
     // Secrets stay where they are.
     let secrets: kube::Api<Secret> = kube::Api::namespaced(t.client.clone(), &t.namespace);
     assert!(secrets.get("more").await.is_ok());
+
+    // What Cluster API keeps of another Cluster is shown to no chart of this one.
+    let kept = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "cluster.x-k8s.io/secret",
+        "metadata": {"name": "d-kubeconfig", "labels": {"cluster.x-k8s.io/cluster-name": "d"}},
+        "stringData": {"value": "cni: {from: stolen}"},
+    });
+    t.apply(&kept).await;
+    let named = json!([{"kind": "Secret", "name": "d-kubeconfig", "key": "value"}]);
+    t.change("user", ADDON, json!({"spec": {"valuesFrom": named}})).await;
+    wait_within(QUICK, "a refusal", || async {
+        let message = says(&t, "c", ConditionType::Ready, "ValuesInvalid").await;
+        check(message.contains("Secret d-kubeconfig is of type cluster.x-k8s.io/secret"), message)
+    })
+    .await;
+    assert_eq!(w.map("cni").await.unwrap()["data"]["from"], "edited");
 }
 
 #[tokio::test]

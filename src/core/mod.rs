@@ -37,6 +37,7 @@ pub mod provider;
 pub mod removal;
 pub mod retry;
 pub mod rights;
+pub mod secret_type;
 pub mod selection;
 pub mod share;
 pub mod source;

@@ -18,11 +18,12 @@ use crate::core::chart::{Keyring, Seed, Times};
 use crate::core::digest::hex;
 use crate::core::ownership::Owner;
 use crate::core::retry::ErrorClass;
+use crate::core::secret_type;
 use crate::core::status::Trouble;
 use crate::io::apply::refusal;
 
 /// Type of these Secrets.
-pub const TYPE: &str = "clusterstack.x-k8s.io/seed";
+pub const TYPE: &str = secret_type::SEED;
 /// `clusterctl move` takes what carries it.
 const MOVE: &str = "clusterctl.cluster.x-k8s.io/move";
 /// Largest keyring in bytes: a Secret takes 1 MiB, and the API server encodes it in base64.

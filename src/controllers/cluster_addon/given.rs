@@ -9,13 +9,14 @@ use kube::{Api, Client};
 use serde_json::{Map, Value};
 
 use super::Pass;
-use crate::api::ClusterAddonSpec;
 use crate::api::cluster_addon::{ValuesKind, ValuesReference};
 use crate::api::condition::Reason;
+use crate::api::{CLUSTER_NAME_LABEL, ClusterAddonSpec};
 use crate::core::addon::cluster::{Cluster, Reference, content};
 use crate::core::addon::values::{self, ValuesError};
 use crate::core::manifest::ObjectKey;
 use crate::core::retry::ErrorClass;
+use crate::core::secret_type::may_be_values;
 use crate::core::status::Trouble;
 use crate::io::apply::refusal;
 use crate::io::inputs::{self, Inputs, Place, kubeconfig_name};
@@ -168,28 +169,38 @@ impl Asked<'_> {
         let shown = format!("{} {name}", word(*kind));
         let place = key_of("", word(*kind), namespace, name);
         self.notice(&place, None);
-        let text = match kind {
+        let found = match kind {
             ValuesKind::ConfigMap => Api::<ConfigMap>::namespaced(client, namespace)
                 .get_opt(name)
                 .await
-                .map(|found| found.map(|map| (map.metadata, map.data.unwrap_or_default().remove(key)))),
+                .map(|found| found.map(|map| (map.metadata, String::new(), map.data.unwrap_or_default().remove(key)))),
             ValuesKind::Secret => Api::<Secret>::namespaced(client, namespace).get_opt(name).await.map(|found| {
                 let text = |bytes: ByteString| String::from_utf8_lossy(&bytes.0).into_owned();
-                found.map(|secret| (secret.metadata, secret.data.unwrap_or_default().remove(key).map(text)))
+                found.map(|secret| {
+                    let text = secret.data.unwrap_or_default().remove(key).map(text);
+                    (secret.metadata, secret.type_.unwrap_or_default(), text)
+                })
             }),
         };
-        if let Ok(found) = &text {
-            let version = found.as_ref().map(|(metadata, _)| inputs::version(metadata.resource_version.as_deref()));
+        if let Ok(found) = &found {
+            let version = found.as_ref().map(|(metadata, ..)| inputs::version(metadata.resource_version.as_deref()));
             self.was_read(&place, version);
         }
-        let text = text.map(|found| found.map(|(_, text)| text));
-        let text = text.map_err(|error| {
+        let found = found.map_err(|error| {
             let message = format!("{shown} can't be read: {}", refusal(&error).message);
             Trouble::new(ErrorClass::Transient, Reason::ValuesInvalid, message)
         })?;
         let waiting = |message: String| Trouble::new(ErrorClass::Waiting, Reason::ValuesInvalid, message);
         let invalid = |error: ValuesError| waiting(error.to_string());
-        match text {
+        if let Some((metadata, of_type, _)) = &found {
+            let labelled = metadata.labels.iter().flatten().find(|(label, _)| *label == CLUSTER_NAME_LABEL);
+            if !may_be_values(of_type, labelled.map(|(_, of)| of.as_str()), &self.cluster.name) {
+                return Err(waiting(format!(
+                    "{shown} is of type {of_type}, which is for nobody else to use: correct what names it"
+                )));
+            }
+        }
+        match found.map(|(.., text)| text) {
             Some(Some(text)) => values::of_object(&format!("{shown}, key {key},"), &text).map_err(invalid),
             // As of references in pods (core/v1 ConfigMapKeySelector): the object or its key.
             None | Some(None) if *optional => Ok(Map::new()),

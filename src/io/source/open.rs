@@ -22,10 +22,10 @@ use crate::api::source::{SecretReference, Source as Spec};
 use crate::core::digest::hex;
 use crate::core::limits::Limits;
 use crate::core::retry::ErrorClass;
+use crate::core::secret_type::is_of_others;
 use crate::core::source::AllowList;
 use crate::core::status::Trouble;
 use crate::io::apply::refusal;
-use crate::io::seed;
 
 /// Repositories talked to at once with libgit2, which blocks a thread each: as many as lists and downloads run at once.
 const GIT_THREADS: usize = 42;
@@ -199,19 +199,6 @@ async fn access(client: &Client, namespace: &str, spec: &Spec) -> Result<Access,
         proxy: read(client, namespace, proxy, "proxySecretRef", Proxy::from_secret).await?,
         insecure,
     })
-}
-
-/// Types of Secrets that others keep for themselves: who may name one would get the operator to show it to a server of his choice.
-const OF_OTHERS: [&str; 5] = [
-    "bootstrap.kubernetes.io/token",
-    "cluster.x-k8s.io/secret",
-    "helm.sh/release.v1",
-    "kubernetes.io/service-account-token",
-    seed::TYPE,
-];
-
-fn is_of_others(of_type: &str) -> bool {
-    OF_OTHERS.contains(&of_type)
 }
 
 /// The data of a Secret, always of the object's own namespace.
