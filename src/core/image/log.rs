@@ -1,5 +1,6 @@
 //! What of a build's output is kept: lines of a bounded length, without secrets, and the last of them.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use base64::Engine;
@@ -64,22 +65,49 @@ impl Redactor {
         })
     }
 
+    /// A text without the end of a secret that it begins with and the beginning of one that it ends with: whoever handed it on may
+    /// have cut it there, as a kubelet cuts what a container said last.
+    fn whole<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let (bytes, mut head, mut tail) = (text.as_bytes(), 0, 0);
+        for secret in self.secrets.iter().map(String::as_bytes) {
+            let longest = secret.len().min(bytes.len() + 1);
+            let lengths = || (SHORTEST_SECRET..longest).rev();
+            head = head.max(lengths().find(|n| bytes.starts_with(&secret[secret.len() - n..])).unwrap_or_default());
+            tail = tail.max(lengths().find(|n| bytes.ends_with(&secret[..*n])).unwrap_or_default());
+        }
+        if head + tail == 0 {
+            return Cow::Borrowed(text);
+        }
+        let middle = String::from_utf8_lossy(bytes.get(head..bytes.len() - tail).unwrap_or_default());
+        let hidden = |length: usize| if length > 0 { "***" } else { "" };
+        Cow::Owned(format!("{}{middle}{}", hidden(head), hidden(tail)))
+    }
+
     /// A line to be kept: without secrets and control characters, of at most [`LINE`] bytes.
     pub fn line(&self, bytes: &[u8]) -> String {
         let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LOOKED_AT)]);
-        let text = self.redacted(&text);
-        let plain = text.chars().map(|c| if c.is_control() && c != '\t' { ' ' } else { c });
-        let mut line = String::new();
-        for c in plain {
-            if line.len() + c.len_utf8() > LINE {
-                line.push('…');
-                break;
-            }
-            line.push(c);
-        }
-        line.truncate(line.trim_end().len());
-        line
+        kept(&self.redacted(&text))
     }
+
+    /// The same of a text that others may have cut.
+    pub fn piece(&self, text: &str) -> String {
+        kept(&self.redacted(&self.whole(&text[..ceiling(text, text.len().min(LOOKED_AT))])))
+    }
+}
+
+/// A line without control characters, of at most [`LINE`] bytes.
+fn kept(text: &str) -> String {
+    let plain = text.chars().map(|c| if c.is_control() && c != '\t' { ' ' } else { c });
+    let mut line = String::new();
+    for c in plain {
+        if line.len() + c.len_utf8() > LINE {
+            line.push('…');
+            break;
+        }
+        line.push(c);
+    }
+    line.truncate(line.trim_end().len());
+    line
 }
 
 /// The secrets within a file of settings, in YAML or JSON: what stands by a name that tells of one, decoded where it is

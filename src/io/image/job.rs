@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::{AsyncRead, AsyncReadExt};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod};
@@ -40,10 +41,30 @@ const QUICK: Duration = Duration::from_millis(500);
 const SLOW: Duration = Duration::from_secs(5);
 /// Lines of a log that are read at a look.
 const LINES: i64 = 200;
-/// Bytes of a log that are read at a look.
-const LOG: i64 = 64 * 1024;
+/// Bytes of a log that are kept at a look: the last ones.
+const LOG: usize = 64 * 1024;
+/// Bytes of a log that are read at a look at most. A kubelet counts them from the first of the lines, so they end where it pleases.
+const READ: i64 = 16 * 1024 * 1024;
 /// How long Jobs and their pods are waited for that were deleted: longer than a pod may take to end by default.
 const GOING: Duration = Duration::from_secs(45);
+
+/// The last whole lines of what comes.
+async fn end_of(mut stream: impl AsyncRead + Unpin) -> String {
+    let (mut log, mut is_cut, mut chunk) = (Vec::new(), false, [0; 8192]);
+    while let Ok(read @ 1..) = stream.read(&mut chunk).await {
+        log.extend_from_slice(&chunk[..read]);
+        if log.len() > 2 * LOG {
+            log.drain(..log.len() - LOG);
+            is_cut = true;
+        }
+    }
+    let from = log.len().saturating_sub(LOG);
+    let log = String::from_utf8_lossy(&log[from..]);
+    match log.split_once('\n') {
+        Some((_, whole)) if is_cut || from > 0 => whole.to_owned(),
+        _ => log.into_owned(),
+    }
+}
 
 /// The operator's rights over Jobs of builds.
 #[derive(Clone)]
@@ -130,16 +151,19 @@ impl Jobs {
         Ok(seen)
     }
 
-    /// The last lines of container `build`; empty where they can't be read.
+    /// The last lines of container `build`, whatever bytes are in them; empty where they can't be read.
     pub async fn log(&self, namespace: &str, pod: &str) -> String {
         let pods: Api<Pod> = Api::namespaced(fence::guarded(&self.client), namespace);
         let params = LogParams {
             container: Some(job::CONTAINER.to_owned()),
             tail_lines: Some(LINES),
-            limit_bytes: Some(LOG),
+            limit_bytes: Some(READ),
             ..LogParams::default()
         };
-        pods.logs(pod, &params).await.unwrap_or_default()
+        match pods.log_stream(pod, &params).await {
+            Ok(stream) => end_of(stream).await,
+            Err(_) => String::new(),
+        }
     }
 
     /// Deletes the Jobs of an object that have not ended: a pod of theirs may come, or go on, when nobody waits for it any
@@ -522,5 +546,15 @@ mod tests {
         ] {
             assert_eq!(adopted(&there, "own", "i"), expected, "{there:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_log_is_whole_lines_whatever_bytes_it_has() {
+        assert_eq!(end_of(&b"caf\xe9 1\ncaf\xe9 2"[..]).await, "caf\u{fffd} 1\ncaf\u{fffd} 2");
+        let long = "x".repeat(1000) + "\n";
+        let log = long.repeat(400) + "the last\n";
+        let end = end_of(log.as_bytes()).await;
+        assert!(end.ends_with("\nthe last\n") && end.len() <= LOG, "{}", end.len());
+        assert!(end.lines().rev().skip(1).all(|line| line.len() == 1000));
     }
 }

@@ -285,7 +285,7 @@ impl Local {
             format: order.pipeline.final_format(),
             properties: order.pipeline.description(),
             no_progress: bounds.no_progress,
-            mask: Arc::new(move |line| redactor.line(line.as_bytes())),
+            mask: Arc::new(move |text| redactor.piece(text)),
         })
     }
 }

@@ -1,6 +1,7 @@
 //! The log of a Job's pods.
 
 use anyhow::Result;
+use futures::AsyncReadExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, LogParams};
@@ -51,7 +52,7 @@ impl Log {
                 since_time: self.pods.mark.at.map(second_of),
                 ..LogParams::default()
             };
-            let log = match self.named.connection.answer(api.logs(&pod, &params)).await {
+            let log = match self.named.connection.answer(log_of(&api, &pod, &params)).await {
                 Ok(Ok(log)) => log,
                 Ok(Err(error)) => return Ok(self.refused(namespace, "read", error)),
                 Err(error) => return Ok(Look::Gone(format!("{error:#}"))),
@@ -79,6 +80,13 @@ impl Log {
             _ => Look::Gone(error.to_string()),
         }
     }
+}
+
+/// A log, whatever bytes are in it.
+async fn log_of(pods: &Api<Pod>, pod: &str, params: &LogParams) -> kube::Result<String> {
+    let mut log = Vec::new();
+    pods.log_stream(pod, params).await?.read_to_end(&mut log).await.map_err(kube::Error::ReadEvents)?;
+    Ok(String::from_utf8_lossy(&log).into_owned())
 }
 
 /// Names of the pods whose logs are read: what is left of the one before, then the newest. From the newest alone, if there was

@@ -74,3 +74,21 @@ fn the_tail_keeps_whole_last_lines() {
     tail.push(&"ü".repeat(TAIL));
     assert!(tail.text().len() <= TAIL && tail.text().starts_with('ü'));
 }
+
+#[test]
+fn a_text_that_was_cut_within_a_secret_shows_no_half_of_it() {
+    let redactor = Redactor::new(["SuperSecretPassword-0123456789"]);
+    for (text, expected) in [
+        ("tPassword-0123456789 login", "*** login"),
+        ("login SuperSecretPass", "login ***"),
+        ("6789\nlogin Supe", "*** login ***"),
+        ("789 login Sup", "789 login Sup"),
+        ("Password-0123456789", "***"),
+        ("SuperSecretPassword-0123456789", "***"),
+        ("login SuperSecretPassword-0123456789 é", "login *** é"),
+        ("NDU2Nzg5, U3VwZXJTZWN", "***, ***"),
+        ("", ""),
+    ] {
+        assert_eq!(redactor.piece(text), expected, "{text}");
+    }
+}
