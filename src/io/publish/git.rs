@@ -129,14 +129,18 @@ impl Git {
             return Err(self.refuse(format!("{branch} is checked out there: name another --branch, or none")));
         }
         let commit = commit(repository, parent.as_ref(), &place, stack, release).map_err(&fail)?;
-        // Not forced: a tag that somebody else made meanwhile stays.
-        repository.reference(&tag, commit, false, "release").map_err(&fail)?;
+        // The tag last, and after an answer: whoever polls takes it at once, and a branch may be refused.
         if let Some(branch) = &branch {
             let expected = parent.as_ref().map_or(Oid::ZERO_SHA1, Commit::id);
             repository.reference_matching(branch, commit, true, expected, "release").map_err(&fail)?;
+            if work.scratch.is_some() {
+                self.push(repository, branch)?;
+            }
         }
+        // Not forced: a tag that somebody else made meanwhile stays.
+        repository.reference(&tag, commit, false, "release").map_err(&fail)?;
         if work.scratch.is_some() {
-            self.push(repository, std::iter::once(&tag).chain(&branch))?;
+            self.push(repository, &tag)?;
         }
         Ok(Published::New { revision: commit.to_string() })
     }
@@ -166,7 +170,7 @@ impl Git {
         remote.fetch(&specs, Some(&mut options), None).map_err(&fail)
     }
 
-    fn push<'a>(&self, repository: &Repository, names: impl Iterator<Item = &'a String>) -> Result<(), PublishError> {
+    fn push(&self, repository: &Repository, name: &str) -> Result<(), PublishError> {
         let fail = self.fail("pushing to");
         let (logins, refused, said) = (Cell::new(0), RefCell::new(None), RefCell::new(Vec::new()));
         let mut remote = repository.remote_anonymous(self.url.secret_str()).map_err(&fail)?;
@@ -184,8 +188,7 @@ impl Git {
         });
         let mut options = PushOptions::new();
         options.remote_callbacks(callbacks).proxy_options(proxy());
-        let specs: Vec<String> = names.map(|name| format!("{name}:{name}")).collect();
-        let pushed = remote.push(&specs, Some(&mut options)).map_err(&fail);
+        let pushed = remote.push(&[format!("{name}:{name}")], Some(&mut options)).map_err(&fail);
         drop(options);
         pushed?;
         let said = String::from_utf8_lossy(&said.into_inner()).split_whitespace().collect::<Vec<_>>().join(" ");
