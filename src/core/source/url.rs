@@ -159,11 +159,18 @@ impl SourceUrl {
     }
 }
 
-/// A text without what may be a secret in a URL's user part, for texts that could not be read as a URL.
+/// A text without what may be a secret in a URL, in its user part or behind its path, for texts that could not be read as a URL.
 pub fn redact(text: &str) -> String {
+    const BEHIND: [char; 2] = ['?', '#'];
     let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
-    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
-    if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
+    let rest = match rest.rsplit_once('@') {
+        // A password that was not escaped, or a part of a query.
+        Some((before, _)) if before.contains(BEHIND) => "…".to_owned(),
+        Some((_, rest)) => rest.to_owned(),
+        None => rest.to_owned(),
+    };
+    let rest = rest.find(BEHIND).map_or_else(|| rest.clone(), |at| format!("{}…", &rest[..=at]));
+    if scheme.is_empty() { rest } else { format!("{scheme}://{rest}") }
 }
 
 /// `git@host:path` as `ssh://git@host/path`; `None` if the text is not of that form.
@@ -251,6 +258,22 @@ fn is_local_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_may_be_a_secret_is_not_shown() {
+        for (text, shown) in [
+            ("https://example.com/a.git", "https://example.com/a.git"),
+            ("https://joe:s3cret@example.com/a", "https://example.com/a"),
+            ("http://joe:s3cret@h/api?t=S3cretZZ", "http://h/api?…"),
+            ("http://h/x?private_token=S3cretZZ", "http://h/x?…"),
+            ("http://h/x#S3cretZZ", "http://h/x#…"),
+            ("http://h/x?t=S3cret@ZZ", "http://…"),
+            ("http://joe:s?cret@h/x", "http://…"),
+            ("h/x?token=S3cretZZ", "h/x?…"),
+        ] {
+            assert_eq!(redact(text), shown, "{text}");
+        }
+    }
 
     #[test]
     fn the_scp_form_becomes_ssh() {
