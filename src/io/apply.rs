@@ -268,12 +268,21 @@ fn words(status: &Status) -> String {
     if status.message.is_empty() { format!("{} (HTTP {})", status.reason, status.code) } else { status.message.clone() }
 }
 
+/// Whether an admission webhook or a ValidatingAdmissionPolicy refused it, by the words of the API server
+/// (`k8s.io/apiserver/pkg/admission/plugin`).
+fn is_judged(message: &str) -> bool {
+    message.contains("admission webhook \"") && message.contains(" denied the request")
+        || message.contains("ValidatingAdmissionPolicy '") && message.contains(" denied request")
+}
+
 fn reason_of(status: &Status) -> Reason {
     let terminating = status.details.iter().flat_map(|d| &d.causes).any(|c| c.reason == "NamespaceTerminating")
         || status.message.contains("because it is being terminated");
     match status.code {
         403 if terminating => Reason::NamespaceTerminating,
         401 | 403 => Reason::Forbidden,
+        // Whatever code a policy or a webhook gives: the object may be right, and they may think otherwise tomorrow.
+        _ if is_judged(&status.message) => Reason::Forbidden,
         400 | 413 | 415 | 422 => Reason::Invalid,
         // The schema's refusal of server-side apply comes as an internal error.
         500 if status.message.contains("failed to create typed patch object") => Reason::Invalid,
@@ -357,6 +366,14 @@ mod tests {
         };
         for (status, expected) in [
             (status(422, "is invalid"), Reason::Invalid),
+            (
+                status(
+                    422,
+                    "configmaps \"x\" is forbidden: ValidatingAdmissionPolicy 'a' with binding 'b' denied request: c",
+                ),
+                Reason::Forbidden,
+            ),
+            (status(400, "admission webhook \"x\" denied the request: no"), Reason::Forbidden),
             (
                 status(500, "failed to create typed patch object (a/b): .spec.x: field not declared in schema"),
                 Reason::Invalid,
