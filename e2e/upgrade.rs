@@ -3,7 +3,7 @@
 use clusterstack::api::ConditionType;
 use serde_json::json;
 
-use crate::harness::{CLASS, CLUSTER_API, INFRASTRUCTURE, Repo, SETTINGS, World, check, cluster, cluster_of};
+use crate::harness::{CLASS, CLUSTER_API, INFRASTRUCTURE, Repo, SETTINGS, World, check, cluster, cluster_of, wait_for};
 
 const V1: &str = "docker-x-1-34-v1";
 const V2: &str = "docker-x-1-34-v2";
@@ -228,6 +228,71 @@ async fn a_broken_new_release_never_takes_away_the_last_good_one() {
     t.look_again("x").await;
     t.ready("x", "v4").await;
     t.release_gone(V1).await;
+}
+
+/// Denies cluster templates in the namespace, as a provider's webhook that is down.
+fn deny_templates(t: &World) {
+    let (name, rule) = (
+        &t.namespace,
+        "{apiGroups: [infrastructure.cluster.x-k8s.io], apiVersions: ['*'], operations: [CREATE, UPDATE], resources: [dockerclustertemplates]}",
+    );
+    let policy = format!(
+        "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingAdmissionPolicy\nmetadata: {{name: {name}}}\n\
+         spec: {{matchConstraints: {{resourceRules: [{rule}]}}, validations: [{{expression: 'false', message: not now}}]}}\n---\n\
+         apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingAdmissionPolicyBinding\nmetadata: {{name: {name}}}\n\
+         spec: {{policyName: {name}, validationActions: [Deny], matchResources: {{namespaceSelector: {{matchLabels: {{kubernetes.io/metadata.name: {name}}}}}}}}}\n"
+    );
+    let file = t.dir().join("policy.yaml");
+    std::fs::write(&file, policy).unwrap();
+    t.kubectl(&["apply", "-f", file.to_str().unwrap()]);
+}
+
+#[tokio::test]
+async fn the_last_good_release_stays_while_a_trouble_that_passes_keeps_it_from_ready() {
+    let t = World::new("awhile").await;
+    let _operator = t.operator(&[]);
+    let repo = with_v1_ready(&t).await;
+    repo.release(V2, "{{ fail \"on purpose\" }}");
+    t.look_again("x").await;
+    t.stack_says("x", ConditionType::Ready, "False", "NewestReleaseNotReady").await;
+
+    deny_templates(&t);
+    // A policy counts a moment after it is there.
+    let denied = || async {
+        let object = json!({"apiVersion": INFRASTRUCTURE, "kind": "DockerClusterTemplate", "metadata": {"name": "other"}, "spec": {"template": {"spec": {}}}});
+        let params = kube::api::PostParams { dry_run: true, ..kube::api::PostParams::default() };
+        let object = serde_json::from_value(object).unwrap();
+        let made = t.api(INFRASTRUCTURE, "DockerClusterTemplate").create(&params, &object).await;
+        check(made.is_err(), &made)
+    };
+    wait_for("the policy", denied).await;
+    t.delete(INFRASTRUCTURE, "DockerClusterTemplate", V1).await;
+    let message = t.release_says(V1, ConditionType::Ready, "False", "FailedToApplyObjects").await;
+    assert!(message.contains("not now"), "{message}");
+    t.looked_again("x").await;
+    kept(&t, V1, "Kept").await;
+    assert!(t.config_map(V1).await.is_some());
+
+    t.kubectl(&["delete", "validatingadmissionpolicybinding", &t.namespace]);
+    t.release_ready(V1).await;
+    t.there(INFRASTRUCTURE, "DockerClusterTemplate", V1).await;
+    t.kubectl(&["delete", "validatingadmissionpolicy", &t.namespace]);
+}
+
+#[tokio::test]
+async fn a_release_keeps_its_finalizer_whoever_takes_it() {
+    let t = World::new("held").await;
+    let _operator = t.operator(&[]);
+    let _repo = with_v1_ready(&t).await;
+    let patch = kube::api::Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    t.releases().patch(V1, &kube::api::PatchParams::default(), &patch).await.unwrap();
+    t.release(V1, "to have its finalizer again", |release| {
+        check(release.metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty()), &release.metadata)
+    })
+    .await;
+    t.delete_stack("x").await;
+    t.stack_gone("x").await;
+    assert!(t.config_map(V1).await.is_none());
 }
 
 #[tokio::test]

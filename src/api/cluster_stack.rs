@@ -144,7 +144,8 @@ pub struct ClusterStackSpec {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
 
-    /// How many unused ready releases stay, the newest ready one counted. Defaults to 1; the newest ready one always stays.
+    /// How many unused ready releases stay, the newest ready one counted. Defaults to 1; the newest ready one always stays, and while
+    /// none is ready, each that was applied whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub keep: Option<u32>,
@@ -264,7 +265,7 @@ pub struct ReleaseSummary {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub message: String,
-    /// Why it stays: `InUse`, `InVersions`, `NewestFound`, `NewestReady`, `Kept`.
+    /// Why it stays: `InUse`, `InVersions`, `NewestFound`, `NewestReady`, `Kept`, or `Undecided`: what would decide is not known now.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub kept: String,

@@ -21,6 +21,7 @@ use crate::api::{
     FIELD_MANAGER, REVISION, SHARD_CLASS, TRACEPARENT, WATCH_LABEL,
 };
 use crate::core::in_use::{self, Footprint, Usage};
+use crate::core::inventory;
 use crate::core::manifest::label_value;
 use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::retry::{self, ErrorClass};
@@ -131,6 +132,10 @@ async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut Stac
             Action::requeue(ctx.after(ErrorClass::Transient, &uid).min(pause))
         }
         _ if facts.usage_unknown.is_some() => Action::requeue(ctx.after(ErrorClass::Transient, &uid).min(pause)),
+        // What it waits for, as a Secret that somebody else brings, is not watched.
+        Some(trouble) if trouble.class == ErrorClass::Waiting => {
+            Action::requeue(ctx.after(ErrorClass::Waiting, &uid).min(pause))
+        }
         _ => {
             ctx.memory.succeeded(&uid);
             let left = reading.next.map(|at| at.duration_since(Timestamp::now()));
@@ -170,6 +175,7 @@ fn existing(stack: &ClusterStack, wish: &Wish, ctx: &Context) -> Vec<Existing> {
             Some(Existing {
                 name: of_wish(wish, &release.name_any())?,
                 ready: release.status.as_ref().is_some_and(|status| status.ready),
+                applied: release.status.as_ref().is_some_and(|status| inventory::is_applied(&status.resources)),
                 deleting: release.metadata.deletion_timestamp.is_some(),
             })
         })
@@ -501,7 +507,9 @@ pub(super) fn views(wish: &Wish, ctx: &Context, stack: &ClusterStack, selected: 
         .iter()
         .filter_map(|release| {
             let name = of_wish(wish, &release.name_any())?;
-            Some(ReleaseView { kept: kept(&name), name, status: release.status.clone() })
+            // Whoever deletes what is wanted leaves a ClusterStack that is not what it asks to be.
+            let missed = || selected.missed.iter().find(|(missed, _)| *missed == name).map(|(_, why)| *why);
+            Some(ReleaseView { kept: kept(&name).or_else(missed), name, status: release.status.clone() })
         })
         .filter(|view| !selected.delete.contains(&view.name))
         .collect();

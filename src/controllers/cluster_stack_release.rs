@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tracing::Span;
 
 use self::again::{may_know_more_soon, next};
@@ -24,8 +25,8 @@ use super::{Action, Context, Doing, Error, cluster_stack, deletion, reconcile_at
 use crate::api::cluster_stack_release::{ClusterStackReleaseStatus, Resource as Row, ResourceStatus};
 use crate::api::condition::{self, ConditionType, Reason, Reported};
 use crate::api::{
-    CLUSTER_STACK_LABEL, ClusterStack, ClusterStackRelease, OWNER_KIND_LABEL, OWNER_NAME_LABEL, OWNER_NAMESPACE_LABEL,
-    TRACEPARENT,
+    CLUSTER_STACK_LABEL, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease, FIELD_MANAGER,
+    OWNER_KIND_LABEL, OWNER_NAME_LABEL, OWNER_NAMESPACE_LABEL, TRACEPARENT,
 };
 use crate::core::in_use;
 use crate::core::inventory::is_unproved;
@@ -95,6 +96,11 @@ async fn pass(release: &ClusterStackRelease, sight: Sight, ctx: &Arc<Context>) -
     if stack.spec.suspend {
         return Ok(Some(Action::await_change()));
     }
+    let is_held = deletion::has_finalizer(release, CLUSTER_STACK_RELEASE_FINALIZER);
+    if sight == Sight::Cached && !is_held {
+        return Ok(None);
+    }
+    let release = if is_held { release } else { &hold(release, ctx).await? };
     let pass = Pass { release, stack: &stack, ctx, asked: asked(release, &stack) };
     if sight == Sight::Cached && pass.asked != facts.reconcile_at {
         return Ok(None);
@@ -106,6 +112,17 @@ async fn pass(release: &ClusterStackRelease, sight: Sight, ctx: &Arc<Context>) -
     let next = next(&facts, &stack, release, ctx);
     pass.end(facts).await?;
     Ok(Some(next))
+}
+
+/// Puts the finalizer back that it was made with: without it, it goes before its objects, and while Clusters use them.
+async fn hold(release: &ClusterStackRelease, ctx: &Context) -> Result<ClusterStackRelease, Error> {
+    let mut finalizers = release.finalizers().to_vec();
+    finalizers.push(CLUSTER_STACK_RELEASE_FINALIZER.to_owned());
+    let patch = json!({"metadata": {"resourceVersion": release.resource_version(), "finalizers": finalizers}});
+    let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &release.namespace().unwrap_or_default());
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+    let held = api.patch(&release.name_any(), &params, &Patch::Merge(patch)).await;
+    held.doing(|| format!("putting back the finalizer of ClusterStackRelease {}", release.name_any()))
 }
 
 /// The release as it is: the cache may be behind our own last write, and the inventory must not be. To one that this

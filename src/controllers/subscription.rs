@@ -143,6 +143,11 @@ impl Subject<'_> {
         let seen = stack.status.as_ref().map_or(&[][..], |status| &status.available);
         let bake = stack.spec.bake_time.as_deref().map(|text| go_duration(text).unwrap_or(Duration::MAX));
         let gate = Gate::of(&stack.spec, stack.annotations().get(APPROVED).map(String::as_str), bake);
+        let mut offer = offer;
+        if let Err(trouble) = self.name_revisions(origin, &gate, &mut offer.found).await {
+            facts.source = Some(StepState::Failed(trouble));
+            return Reading::default();
+        }
         let found = offer.found.len();
         let sifted = selection::sift(&gate, self.wish, offer.found, self.existing, seen, Timestamp::now());
         if found > 0 {
@@ -164,6 +169,21 @@ impl Subject<'_> {
         facts.available = Some(available);
         let next = sifted.next_baked();
         Reading { open: Some(sifted.open), next, trace: None }
+    }
+
+    /// Finds out what the tags of releases name that wait for a human or for time, where a listing does not tell, as a registry's: what
+    /// was looked at is then what is taken.
+    async fn name_revisions(&self, origin: &Origin, gate: &Gate, found: &mut [Found]) -> Result<(), Trouble> {
+        let waiter = Waiter::Stack(ObjectRef::from_obj(self.stack));
+        for release in selection::unnamed(gate, self.wish, found, self.existing, LISTED) {
+            let wanted = Wanted { waiter: Some(&waiter), ..origin.wanted(&release.name) };
+            let named = self.ctx.releases.revision(&self.ctx.clients.own(), &wanted, &self.ctx.cancel).await;
+            release.revision = named.map_err(|trouble| Trouble {
+                message: format!("{}: {}", release.name.object_name(), trouble.message),
+                ..trouble
+            })?;
+        }
+        Ok(())
     }
 
     /// A withheld release as the status shows it, with what it contains.

@@ -28,6 +28,11 @@ pub fn was_applied(row: &Resource) -> bool {
     !record(row).1.is_empty()
 }
 
+/// Whether all of a release was applied at least once, by us or by the Go operator.
+pub fn is_applied(rows: &[Resource]) -> bool {
+    !rows.is_empty() && rows.iter().all(|row| was_applied(row) || is_of_go_operator(row))
+}
+
 /// Whether the Go operator applied the object and we did not yet. It knew no reasons: a row without a digest that has one is ours.
 pub fn is_of_go_operator(row: &Resource) -> bool {
     row.digest == OF_GO_OPERATOR || (row.digest.is_empty() && row.reason.is_none())

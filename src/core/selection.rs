@@ -15,7 +15,7 @@ use crate::core::version_range::{RangeError, VersionRange};
 
 mod gate;
 
-pub use gate::{Approvals, Gate, Sifted, Withheld, has_gate, sift};
+pub use gate::{Approvals, Gate, Sifted, Withheld, has_gate, sift, unnamed};
 
 /// What a ClusterStack asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,7 +129,8 @@ pub fn offer<'a>(wish: &Wish, tags: impl IntoIterator<Item = (&'a str, &'a str)>
                     out_of_range += 1;
                     continue;
                 }
-                found.insert(name.version.clone(), Found { name, revision: revision.to_owned() });
+                // Of two spellings of a version the first is taken, as when it is fetched.
+                found.entry(name.version.clone()).or_insert_with(|| Found { name, revision: revision.to_owned() });
             }
             None if tag.parse::<ReleaseName>().is_err() => passed_over += 1,
             _ => {}
@@ -145,6 +146,8 @@ pub struct Existing {
     pub name: ReleaseName,
     /// Whether Clusters can use it.
     pub ready: bool,
+    /// Whether all its objects were applied: what is not ready then may have been, and may be again by itself.
+    pub applied: bool,
     /// Whether it is being deleted already.
     pub deleting: bool,
 }
@@ -160,9 +163,9 @@ pub enum Kept {
     NewestFound,
     /// It is the newest ready one.
     NewestReady,
-    /// It is ready and within `spec.keep`.
+    /// It is within `spec.keep`, and ready, or not ready although all of it was applied.
     Kept,
-    /// What would decide is not known now: use, or what the source offers.
+    /// What would decide is not known now: use, what the source offers, or which release works while none does.
     Undecided,
 }
 
@@ -189,10 +192,13 @@ pub struct Selection {
     pub keep: Vec<(ReleaseName, Option<Kept>)>,
     /// To delete, newest first.
     pub delete: Vec<ReleaseName>,
+    /// Wanted, and being deleted by somebody else: what wants them.
+    pub missed: Vec<(ReleaseName, Kept)>,
 }
 
 /// Decides. `found` is what may be taken of the source, newest first, `None` while it can't be read; `in_use` holds the releases in use, `None`
-/// while that is not known. Nothing is deleted on half the knowledge.
+/// while that is not known. Nothing is deleted on half the knowledge. A release that was applied is not deleted while none is ready:
+/// what keeps all of them from it may pass, as an admission webhook that is down.
 pub fn select(
     wish: &Wish,
     found: Option<&[Found]>,
@@ -216,6 +222,9 @@ pub fn select(
     let mut slots = wish.keep.saturating_sub(usize::from(newest_ready.is_some()));
     let knows_all = in_use.is_some() && (found.is_some() || !wish.auto_subscribe);
 
+    // What is not ready for a while takes no place of what is.
+    let mut spare = slots;
+    let works = newest_ready.is_some();
     let mut selection = Selection::default();
     for release in ordered {
         let version = &release.name.version;
@@ -228,15 +237,24 @@ pub fn select(
         } else if newest_ready == Some(version) {
             Some(Kept::NewestReady)
         } else if release.ready && slots > 0 {
-            slots -= 1;
+            (slots, spare) = (slots - 1, spare.saturating_sub(1));
             Some(Kept::Kept)
-        } else if knows_all {
+        } else if release.applied && spare > 0 {
+            spare -= 1;
+            Some(Kept::Kept)
+        } else if knows_all && (works || !release.applied) {
             None
         } else {
             Some(Kept::Undecided)
         };
         match kept {
-            _ if release.deleting => selection.keep.push((release.name.clone(), None)),
+            _ if release.deleting => {
+                let named = wish.versions.contains(version).then_some(Kept::InVersions);
+                let newest = newest_found.filter(|newest| newest.name.version == *version);
+                let missed = named.or(newest.map(|_| Kept::NewestFound));
+                selection.missed.extend(missed.map(|why| (release.name.clone(), why)));
+                selection.keep.push((release.name.clone(), None));
+            }
             Some(kept) => selection.keep.push((release.name.clone(), Some(kept))),
             None => selection.delete.push(release.name.clone()),
         }
@@ -281,12 +299,17 @@ mod tests {
         names(list).into_iter().map(|name| Found { name, revision: "r".to_owned() }).collect()
     }
 
-    /// `v2` is ready, `v2!` is not, `v2-` is being deleted.
+    /// `v2` is ready, `v2!` is not, `v2~` is not although it was applied, `v2/` is being deleted.
     fn existing(list: &[&str]) -> Vec<Existing> {
         list.iter()
             .map(|text| {
-                let version: ReleaseVersion = text.trim_end_matches(['!', '/']).parse().unwrap();
-                Existing { name: wish().release(&version), ready: !text.ends_with('!'), deleting: text.ends_with('/') }
+                let version: ReleaseVersion = text.trim_end_matches(['!', '~', '/']).parse().unwrap();
+                Existing {
+                    name: wish().release(&version),
+                    ready: !text.ends_with(['!', '~']),
+                    applied: !text.ends_with('!'),
+                    deleting: text.ends_with('/'),
+                }
             })
             .collect()
     }
@@ -440,6 +463,36 @@ mod tests {
                 ..PLAIN
             },
             Case {
+                name: "nothing that was applied goes while none is ready",
+                found: Some(&["v3"]),
+                existing: &["v1~", "v2~", "v3!"],
+                expected: "+[] =[v3:NewestFound v2:Kept v1:Undecided] -[]",
+                ..PLAIN
+            },
+            Case {
+                name: "what was never applied goes",
+                found: Some(&["v3"]),
+                existing: &["v1~", "v2!", "v3!"],
+                expected: "+[] =[v3:NewestFound v1:Kept] -[v2]",
+                ..PLAIN
+            },
+            Case {
+                name: "what is not ready for a while is kept as if it were",
+                keep: 2,
+                found: Some(&["v3"]),
+                existing: &["v1~", "v2~", "v3"],
+                expected: "+[] =[v3:NewestFound v2:Kept] -[v1]",
+                ..PLAIN
+            },
+            Case {
+                name: "and takes no place of what is",
+                keep: 2,
+                found: Some(&["v4"]),
+                existing: &["v1", "v2", "v3~", "v4"],
+                expected: "+[] =[v4:NewestFound v3:Kept v2:Kept] -[v1]",
+                ..PLAIN
+            },
+            Case {
                 name: "the newest ready one is in use and counts",
                 keep: 1,
                 found: Some(&["v3"]),
@@ -478,6 +531,17 @@ mod tests {
             let selection = select(&wish, found.as_deref(), &existing(case.existing), used.as_ref());
             assert_eq!(shown(&selection), case.expected, "{}", case.name);
         }
+    }
+
+    #[test]
+    fn what_is_wanted_and_being_deleted_is_missed() {
+        let wish = Wish { versions: versions(&["v1"]), ..wish() };
+        let there = existing(&["v1/", "v2/", "v3/"]);
+        let selection = select(&wish, Some(&found(&["v3", "v2", "v1"])), &there, Some(&BTreeSet::new()));
+        let missed: Vec<String> =
+            selection.missed.iter().map(|(name, why)| format!("{}:{}", name.version, why.as_str())).collect();
+        assert_eq!(missed, ["v3:NewestFound", "v1:InVersions"]);
+        assert!(selection.create.is_empty() && selection.delete.is_empty());
     }
 
     #[test]
@@ -539,7 +603,12 @@ mod tests {
     fn both_spellings_of_a_hash_are_one_release() {
         let custom =
             Wish { channel: "custom".into(), auto_subscribe: false, versions: versions(&["v0-sha.abc"]), ..wish() };
-        let there = [Existing { name: custom.release(&"v0-sha-abc".parse().unwrap()), ready: true, deleting: false }];
+        let there = [Existing {
+            name: custom.release(&"v0-sha-abc".parse().unwrap()),
+            ready: true,
+            applied: true,
+            deleting: false,
+        }];
         let selection = select(&custom, None, &there, Some(&BTreeSet::new()));
         assert_eq!(shown(&selection), "+[] =[v0-sha.abc:InVersions] -[]");
     }

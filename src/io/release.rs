@@ -266,6 +266,21 @@ impl Releases {
         Ok(fetched.bundle.contents())
     }
 
+    /// What the tag of a release names now; empty where the source has no such tag any more.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    pub async fn revision(
+        &self,
+        client: &Client,
+        wanted: &Wanted<'_>,
+        cancel: &CancellationToken,
+    ) -> Result<String, Trouble> {
+        let source = self.source(client, wanted.namespace, wanted.source).await?;
+        let told = self.tag(&source, wanted, cancel).await?;
+        Ok(told.tag.map(|tag| tag.revision).unwrap_or_default())
+    }
+
     /// The files of a release: from the store if `had` is still there, else from the source, whose listing is not older
     /// than `max_age`. A tag that moved since is not followed: what it named is fetched, where the source still has it. What
     /// was not verified as `verify` asks is not taken from the store.

@@ -68,12 +68,17 @@ impl Approvals {
         }
     }
 
+    /// Whether a version is approved, of whatever revision.
+    pub fn name(&self, version: &ReleaseVersion) -> bool {
+        self.0.contains_key(version)
+    }
+
     /// The versions, in their order.
     pub fn versions(&self) -> impl Iterator<Item = &ReleaseVersion> {
         self.0.keys()
     }
 
-    /// Whether this release is approved. Sources that give no revision can't move a tag that anybody would see.
+    /// Whether this release is approved. Where no revision is known there is none to compare: who asks finds it out before.
     pub fn cover(&self, version: &ReleaseVersion, revision: &str) -> bool {
         let approved = self.0.get(version);
         approved.is_some_and(|of| of.as_ref().is_none_or(|of| revision.is_empty() || of == revision))
@@ -119,6 +124,27 @@ impl Sifted {
     pub fn next_baked(&self) -> Option<Timestamp> {
         self.withheld.iter().filter(|release| release.reason == Reason::Baking).filter_map(|r| r.baked).min()
     }
+}
+
+/// Which of what was found, newest first, have to say what their tag names before they are sifted: those that wait for a human or for
+/// time. Of more than `most`, which nobody is shown, only those that somebody approved.
+pub fn unnamed<'f>(
+    gate: &Gate,
+    wish: &Wish,
+    found: &'f mut [Found],
+    existing: &[Existing],
+    most: usize,
+) -> Vec<&'f mut Found> {
+    if !gate.manual && gate.bake.is_none() {
+        return Vec::new();
+    }
+    let is_open = |release: &Found| {
+        let version = &release.name.version;
+        existing.iter().any(|e| !e.deleting && e.name.version == *version) || wish.versions.contains(version)
+    };
+    let waiting = found.iter_mut().take_while(|release| !is_open(release)).enumerate();
+    let shown = waiting.filter(|(place, release)| *place < most || gate.approvals.name(&release.name.version));
+    shown.map(|(_, release)| release).filter(|release| release.revision.is_empty()).collect()
 }
 
 /// Sorts what was found, newest first. What exists was taken before and is not asked about again; what `spec.versions`
@@ -382,7 +408,12 @@ mod tests {
             let existing: Vec<Existing> = case
                 .existing
                 .iter()
-                .map(|v| Existing { name: name(v.trim_end_matches('/')), ready: true, deleting: v.ends_with('/') })
+                .map(|v| Existing {
+                    name: name(v.trim_end_matches('/')),
+                    ready: true,
+                    applied: true,
+                    deleting: v.ends_with('/'),
+                })
                 .collect();
             let seen: Vec<AvailableRelease> = case.seen.iter().map(|text| seen(text)).collect();
             let sifted = sift(&gate, &wish(case.versions), found, &existing, &seen, at(case.now));
