@@ -268,7 +268,7 @@ fn words(status: &Status) -> String {
     if status.message.is_empty() { format!("{} (HTTP {})", status.reason, status.code) } else { status.message.clone() }
 }
 
-/// Whether an admission webhook or a ValidatingAdmissionPolicy refused it, by the words of the API server
+/// Whether an admission webhook or a `ValidatingAdmissionPolicy` refused it, by the words of the API server
 /// (`k8s.io/apiserver/pkg/admission/plugin`).
 fn is_judged(message: &str) -> bool {
     message.contains("admission webhook \"") && message.contains(" denied the request")
