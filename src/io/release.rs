@@ -266,10 +266,10 @@ impl Releases {
         Ok(fetched.bundle.contents())
     }
 
-    /// What the tag of a release names now; empty where the source has no such tag any more.
+    /// What the tag of a release names now.
     ///
     /// # Errors
-    /// What stands in the way.
+    /// What stands in the way; that the source has no such tag any more, too: nothing that was approved is to pass for it.
     pub async fn revision(
         &self,
         client: &Client,
@@ -278,7 +278,7 @@ impl Releases {
     ) -> Result<String, Trouble> {
         let source = self.source(client, wanted.namespace, wanted.source).await?;
         let told = self.tag(&source, wanted, cancel).await?;
-        Ok(told.tag.map(|tag| tag.revision).unwrap_or_default())
+        told.tag.map(|tag| tag.revision).ok_or_else(|| not_found(wanted.name))
     }
 
     /// The files of a release: from the store if `had` is still there, else from the source, whose listing is not older

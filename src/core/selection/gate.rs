@@ -138,11 +138,7 @@ pub fn unnamed<'f>(
     if !gate.manual && gate.bake.is_none() {
         return Vec::new();
     }
-    let is_open = |release: &Found| {
-        let version = &release.name.version;
-        existing.iter().any(|e| !e.deleting && e.name.version == *version) || wish.versions.contains(version)
-    };
-    let waiting = found.iter_mut().take_while(|release| !is_open(release)).enumerate();
+    let waiting = found.iter_mut().take_while(|release| !is_chosen(wish, existing, release)).enumerate();
     let shown = waiting.filter(|(place, release)| *place < most || gate.approvals.name(&release.name.version));
     shown.map(|(_, release)| release).filter(|release| release.revision.is_empty()).collect()
 }
@@ -162,15 +158,19 @@ pub fn sift(
     let now = whole_seconds(now);
     let mut sifted = Sifted::default();
     for release in found {
-        let version = &release.name.version;
-        let is_taken = existing.iter().any(|e| !e.deleting && e.name.version == *version);
-        let is_open = !sifted.open.is_empty() || is_taken || wish.versions.contains(version);
+        let is_open = !sifted.open.is_empty() || is_chosen(wish, existing, &release);
         match if is_open { None } else { withheld(gate, &release, seen, now) } {
             None => sifted.open.push(release),
             Some(withheld) => sifted.withheld.push(withheld),
         }
     }
     sifted
+}
+
+/// Whether a release was taken before, or `spec.versions` names it.
+fn is_chosen(wish: &Wish, existing: &[Existing], release: &Found) -> bool {
+    let version = &release.name.version;
+    existing.iter().any(|e| !e.deleting && e.name.version == *version) || wish.versions.contains(version)
 }
 
 /// Why a release is not taken; `None` if it may be.
