@@ -29,6 +29,8 @@ pub(crate) struct Node<'a> {
     values: RefCell<Option<Rc<Map>>>,
     pub(crate) children: RefCell<Vec<Rc<Node<'a>>>>,
     pub(crate) parent: RefCell<Weak<Node<'a>>>,
+    /// What it was copied from, which stays the parent of the subcharts that both share.
+    _original: Option<Rc<Node<'a>>>,
 }
 
 /// A line of `dependencies`.
@@ -38,6 +40,9 @@ pub(crate) struct Wanted {
     /// Becomes the alias.
     pub(crate) name: RefCell<String>,
     enabled: RefCell<bool>,
+    /// Whether its values were imported: Helm writes out what is to be imported, and does not read again what it wrote, so that of
+    /// those that share a line the first one imports.
+    imported: RefCell<bool>,
 }
 
 impl<'a> Node<'a> {
@@ -53,6 +58,7 @@ impl<'a> Node<'a> {
                 dependency: dependency.clone(),
                 name: RefCell::new(dependency.name.clone()),
                 enabled: RefCell::new(true),
+                imported: RefCell::new(false),
             })
         });
         let node = Rc::new(Self {
@@ -62,6 +68,7 @@ impl<'a> Node<'a> {
             values: RefCell::new(values),
             children: RefCell::new(Vec::new()),
             parent: RefCell::new(Weak::new()),
+            _original: None,
         });
         node.adopt(chart.dependencies().map(|child| Self::new(child, helm)).collect::<Result<_, _>>()?);
         Ok(node)
@@ -98,7 +105,7 @@ impl<'a> Node<'a> {
 
     /// This chart under another name, as Helm copies it. With Helm 3 wishes and subcharts stay shared; Helm 4 copies
     /// them one level deep.
-    fn alias(&self, name: &str, helm: HelmVersion) -> Rc<Self> {
+    fn alias(self: &Rc<Self>, name: &str, helm: HelmVersion) -> Rc<Self> {
         let (wanted, children) = (self.wanted.borrow().clone(), self.children());
         let copied = helm == HelmVersion::V4;
         let wanted = if copied { wanted.iter().map(|wanted| Rc::new(Wanted::clone(wanted))).collect() } else { wanted };
@@ -109,15 +116,16 @@ impl<'a> Node<'a> {
             values: RefCell::new(self.values.borrow().clone()),
             children: RefCell::new(children),
             parent: RefCell::new(self.parent.borrow().clone()),
+            _original: Some(Rc::clone(self)),
         });
         if copied {
-            alias.adopt(alias.children().iter().map(|child| child.copy()).collect());
+            alias.adopt(alias.children().iter().map(Node::copy).collect());
         }
         alias
     }
 
     /// A copy that shares wishes and subcharts.
-    fn copy(&self) -> Rc<Self> {
+    fn copy(self: &Rc<Self>) -> Rc<Self> {
         Rc::new(Self {
             chart: self.chart,
             name: self.name.clone(),
@@ -125,6 +133,7 @@ impl<'a> Node<'a> {
             values: RefCell::new(self.values.borrow().clone()),
             children: RefCell::new(self.children()),
             parent: RefCell::new(self.parent.borrow().clone()),
+            _original: Some(Rc::clone(self)),
         })
     }
 
@@ -256,7 +265,7 @@ pub(super) fn process_imports(node: &Rc<Node<'_>>, helm: HelmVersion) -> Result<
     let merged = new_map();
     coalesce(node, &merged, true, helm)?;
     let imported = new_map();
-    for wanted in &wanted {
+    for wanted in wanted.iter().filter(|wanted| !wanted.imported.replace(true)) {
         let name = wanted.name.borrow();
         for import in &wanted.dependency.import_values {
             let Some((child, parent)) = import_paths(import) else { continue };

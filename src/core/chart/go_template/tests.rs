@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicBool;
 
 use serde_json::{Value as Json, json};
 
-use super::super::{Capabilities, Chart, Drawn, Limits, Lookup, Release, RenderError, RenderInput, Seed, render_text};
+use super::super::{
+    Capabilities, Chart, Drawn, HelmVersion, Limits, Lookup, Release, RenderError, RenderInput, Seed, render_text,
+};
 
 fn values() -> Json {
     json!({
@@ -245,7 +247,26 @@ fn texts_that_grow_are_refused_before_they_are_made() {
     let templates = templates.chain(of_kept.into_iter().map(kept)).chain([copies, versions].map(str::to_owned));
     for template in templates {
         let Err(error) = render_with(&template, little) else { panic!("it renders: {template}") };
-        assert!(error.to_string().contains("more than 1048576 bytes"), "{template}: {error}");
+        let told = error.to_string();
+        let of_text = ["more than 1048576 bytes of text", "more than 1048576 bytes of output"];
+        let is_told = of_text.iter().any(|part| told.contains(part))
+            || told.contains("lists and maps of more than 8388608 bytes");
+        assert!(is_told, "{template}: {error}");
+    }
+}
+
+#[test]
+fn maps_are_counted_as_what_they_take() {
+    // As many as fit 8 MiB by what they take: a map of one entry has room for eleven.
+    for (template, fits) in [
+        ("{{ $l := dict }}{{ range 5000 }}{{ $l = dict \"a\" $l }}{{ end }}", true),
+        ("{{ $l := dict }}{{ range 20000 }}{{ $l = dict \"a\" $l }}{{ end }}", false),
+        ("{{ $d := dict }}{{ range $i := 5000 }}{{ $_ := set $d (toString $i) (dict \"a\" 1) }}{{ end }}", true),
+        ("{{ $d := dict }}{{ range $i := 20000 }}{{ $_ := set $d (toString $i) (dict \"a\" 1) }}{{ end }}", false),
+        ("{{ $d := dict }}{{ range $i := 30000 }}{{ $_ := set $d (toString $i) 1 }}{{ end }}", true),
+    ] {
+        let rendered = render_with(template, little);
+        assert_eq!(rendered.is_ok(), fits, "{template}: {rendered:?}");
     }
 }
 
@@ -627,5 +648,48 @@ fn of_a_long_line_an_error_shows_what_is_around_its_place() {
         let shown: String = text.chars().skip(caret).take(9).collect();
         assert!(shown.starts_with("fail \"no\""), "{error}");
         assert!(text.chars().count() < 260, "{}", text.len());
+    }
+}
+
+#[test]
+fn charts_below_listed_ones_keep_their_place() {
+    // `web` and `api` are listed and list nothing themselves: what is in their `charts/` counts all the same.
+    for (alias, of_web) in [("", "web"), ("  alias: shop\n", "shop")] {
+        let listed = format!(
+            "apiVersion: v2\nname: app\nversion: 1.0.0\ndependencies:\n- name: web\n  version: 1.0.0\n{alias}- name: api\n  version: 1.0.0\n"
+        );
+        let chart = |name: &str| format!("apiVersion: v2\nname: {name}\nversion: 1.0.0\n");
+        let template =
+            "a: {{ .Template.Name }}\nb: {{ .Chart.IsRoot }}\nc: {{ include \"who\" . }}\nd: {{ .Values | toJson }}\n";
+        let who = |name: &str| format!("{{{{ define \"who\" }}}}{name}{{{{ end }}}}");
+        let mut files = vec![("Chart.yaml".to_owned(), listed), ("templates/_who.tpl".to_owned(), who("app"))];
+        for parent in ["web", "api"] {
+            files.push((format!("charts/{parent}/Chart.yaml"), chart(parent)));
+            files.push((format!("charts/{parent}/templates/_who.tpl"), who(parent)));
+            files.push((format!("charts/{parent}/charts/redis/Chart.yaml"), chart("redis")));
+            files.push((format!("charts/{parent}/charts/redis/templates/_who.tpl"), who("redis")));
+            files.push((format!("charts/{parent}/charts/redis/templates/x.yaml"), template.to_owned()));
+        }
+        let files = files.into_iter().map(|(path, text)| (path, text.into())).collect();
+        let chart = Chart::load_directory(&files).unwrap();
+        let capabilities = Capabilities::default();
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        for helm in [HelmVersion::V3, HelmVersion::V4] {
+            let input = RenderInput { helm, ..RenderInput::new(Release::new("demo", "ns"), &capabilities, now) };
+            let rendered = crate::core::chart::render(&chart, &input).unwrap();
+            let mut found: Vec<_> = rendered.documents.iter().map(|document| document.object.clone()).collect();
+            found.sort_by_key(|object| object["a"].to_string());
+            // Helm 3 copies a chart that has an alias, and its subcharts stay where they were.
+            let of_web = if helm == HelmVersion::V3 { "web" } else { of_web };
+            let mut places = [of_web, "api"];
+            places.sort_unstable();
+            let expected = places.iter().map(|parent| {
+                json!({
+                    "a": format!("app/charts/{parent}/charts/redis/templates/x.yaml"), "b": false, "c": "app",
+                    "d": {"global": {}},
+                })
+            });
+            assert_eq!(found, expected.collect::<Vec<_>>(), "{alias:?} {helm:?}");
+        }
     }
 }

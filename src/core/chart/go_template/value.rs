@@ -74,8 +74,12 @@ struct Held(Cell<usize>);
 impl Held {
     /// What one is, empty.
     const BASE: usize = 64;
-    /// An entry of a map.
-    const ENTRY: usize = 64;
+    /// Entries for which a node of a map has room: `BTreeMap` takes it whole for the first one.
+    const ROOM: usize = 11;
+    /// Entries that one has at least, but for the only one.
+    const LEAST: usize = 5;
+    /// A node of a map.
+    const NODE: usize = 16 + Self::ROOM * (size_of::<Arc<str>>() + size_of::<Value>());
 
     fn of_list(items: usize) -> Self {
         let held = Self::default();
@@ -90,7 +94,7 @@ impl Held {
     }
 
     fn set_map(&self, entries: usize) {
-        self.set(Self::BASE + entries * Self::ENTRY);
+        self.set(Self::BASE + entries.div_ceil(Self::LEAST) * Self::NODE);
     }
 
     fn set(&self, bytes: usize) {

@@ -66,7 +66,8 @@ impl Eval<'_> {
             Value::List(_) | Value::Map(_) | Value::Values(_) => {
                 let taken = held().saturating_sub(self.held_before);
                 let allowed = self.input.limits.output.saturating_mul(8);
-                return if taken > allowed { Err(self.too_much()) } else { Ok(()) };
+                let many = || Fault::Message(format!("lists and maps of more than {allowed} bytes"));
+                return if taken > allowed { Err(many()) } else { Ok(()) };
             }
             _ => return Ok(()),
         };

@@ -55,6 +55,8 @@ struct Formatter<'v> {
     args: &'v [Value],
     next: usize,
     reordered: bool,
+    /// Whether an index was looked for that has no end.
+    is_unclosed: bool,
     limit: usize,
     budget: Budget,
     helm: HelmVersion,
@@ -68,6 +70,7 @@ pub(crate) fn sprintf(format: &[u8], args: &[Value], limit: usize, helm: HelmVer
         args,
         next: 0,
         reordered: false,
+        is_unclosed: false,
         limit,
         budget: Budget::default(),
         helm,
@@ -129,8 +132,10 @@ impl Formatter<'_> {
             return (at, false);
         }
         self.reordered = true;
-        let Some(end) = format[at..].iter().position(|byte| *byte == b']').map(|found| at + found) else {
-            *good = false;
+        // Where there was none behind an earlier place there is none behind this one.
+        let rest = if self.is_unclosed { &[] } else { &format[at..] };
+        let Some(end) = rest.iter().position(|byte| *byte == b']').map(|found| at + found) else {
+            (*good, self.is_unclosed) = (false, true);
             return (at + 1, false);
         };
         let number = std::str::from_utf8(&format[at + 1..end]).ok().and_then(|text| text.parse::<usize>().ok());
@@ -214,7 +219,9 @@ impl Formatter<'_> {
             at = self.index(format, at, &mut good).0;
         }
         let rest = &format[at..];
-        let Some(verb) = rest.utf8_chunks().next().and_then(|chunk| chunk.valid().chars().next()) else {
+        // No character has more bytes: to look at all of the rest would be done again for each verb.
+        let first = &rest[..rest.len().min(4)];
+        let Some(verb) = first.utf8_chunks().next().and_then(|chunk| chunk.valid().chars().next()) else {
             self.out.extend_from_slice(b"%!(NOVERB)");
             return format.len();
         };
