@@ -24,10 +24,12 @@ use self::again::TriesAgain;
 use self::ours::StillOurs;
 use self::shallow::ShallowAnswers;
 use self::whole::WholeAnswers;
+pub(super) use self::whole::is_stream;
 use crate::io::fence;
 
-/// How long the API server may take for an answer that is not a watch.
-const ANSWER: Duration = Duration::from_secs(30);
+/// How long the API server may take for an answer that is not a watch: longer than the 30 s it may wait for an admission webhook
+/// (`admissionregistration.k8s.io/v1`, `timeoutSeconds`), so that its answer names the one that it waited for.
+const ANSWER: Duration = Duration::from_secs(36);
 
 /// Requests that wait for a connection; more wait for a place.
 pub(super) const QUEUE: usize = 1024;

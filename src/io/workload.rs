@@ -1,6 +1,7 @@
 //! Clients of workload clusters, made from the Secrets that Cluster API keeps: one per cluster, as long as its kubeconfig
 //! stays the same.
 
+mod bounded;
 mod breaker;
 
 use std::collections::HashMap;
@@ -18,6 +19,7 @@ use tokio::sync::Semaphore;
 use tower::buffer::BufferLayer;
 use tower::retry::RetryLayer;
 
+use self::bounded::BoundedAnswers;
 use self::breaker::Breaker;
 use crate::api::condition::Reason;
 use crate::core::addon::circuit::{Circuit, Gate};
@@ -35,8 +37,6 @@ use crate::io::kinds::Kinds;
 
 /// How long a connection may take to come up.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long an answer may take.
-const ANSWER: Duration = Duration::from_secs(20);
 /// How long the answer to the first question may take: whether the API server is there.
 const PROBE: Duration = Duration::from_secs(5);
 /// How long a watch may be silent: the API server ends it before.
@@ -276,14 +276,16 @@ impl Workloads {
         config.headers.push((USER_AGENT, AGENT));
         let mut watching = config.clone();
         watching.read_timeout = Some(WATCH);
-        config.read_timeout = Some(ANSWER);
+        // Of answers there are bounds of their own.
+        config.read_timeout = None;
         // What is sent again is looked at first: the Cluster may be another replica's by then.
         config.default_retry = false;
         let breaker = Breaker::default();
         let builder = ClientBuilder::try_from(config).map_err(|_| unread())?;
-        let watching = Client::try_from(watching).map_err(|_| unread())?;
+        let watching = ClientBuilder::try_from(watching).map_err(|_| unread())?.with_layer(&BoundedAnswers).build();
         Ok(Workload {
             client: builder
+                .with_layer(&BoundedAnswers)
                 .with_layer(&breaker)
                 .with_layer(&BufferLayer::new(QUEUE))
                 .with_layer(&StillOurs)

@@ -65,7 +65,7 @@ where
 }
 
 /// Whether what is asked for comes bit by bit, for as long as somebody listens.
-pub(super) fn is_stream(query: Option<&str>) -> bool {
+pub(in crate::io) fn is_stream(query: Option<&str>) -> bool {
     query.unwrap_or_default().split('&').any(|part| matches!(part, "watch=true" | "watch=1" | "follow=true"))
 }
 

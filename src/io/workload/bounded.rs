@@ -1,0 +1,212 @@
+//! Answers of workload clusters, whose API servers are others': each comes whole within a time and a size, or not at all. One
+//! that sends a byte in a second, or no end, would keep a pass or take all memory.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::HttpBody;
+use bytes::{Bytes, BytesMut};
+use futures::future::BoxFuture;
+use futures::{Stream, StreamExt};
+use http::{Method, Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use kube::client::Body;
+use thiserror::Error;
+use tower::{BoxError, Layer, Service};
+
+use crate::io::client::is_stream;
+
+/// How long an answer to a question may take, to its end.
+const READ: Duration = Duration::from_secs(30);
+/// The same of a change, which may wait for an admission webhook (`timeoutSeconds` is 30 at most): its answer names it.
+const WRITE: Duration = Duration::from_secs(36);
+/// Bytes of an answer, or of an event of a watch.
+const ANSWER: usize = 32 << 20;
+/// Bytes of all answers that are under way; one of [`SMALL`] finds room all the same.
+const ALL: usize = 128 << 20;
+/// See [`ALL`].
+const SMALL: usize = 1 << 20;
+
+/// Bytes of all answers that are under way.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+/// An answer that is not waited for any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+enum Unbounded {
+    #[error("its answer did not come to its end within {} s", .0.as_secs())]
+    Late(Duration),
+    #[error("its answer has more than {} MiB", ANSWER >> 20)]
+    Large,
+    #[error("the answers of all workload clusters have more than {} MiB just now", ALL >> 20)]
+    Full,
+}
+
+/// What an answer takes, counted until it is there.
+struct Taken {
+    own: usize,
+    all: &'static AtomicUsize,
+}
+
+impl Taken {
+    fn of(all: &'static AtomicUsize) -> Self {
+        Self { own: 0, all }
+    }
+
+    fn add(&mut self, bytes: usize) -> Result<(), Unbounded> {
+        self.own += bytes;
+        let all = self.all.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        match self.own {
+            own if own > ANSWER => Err(Unbounded::Large),
+            own if own > SMALL && all > ALL => Err(Unbounded::Full),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.own, Ordering::Relaxed);
+    }
+}
+
+async fn whole<B>(body: B) -> Result<Bytes, BoxError>
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let (mut parts, mut taken, mut bytes) = (Box::pin(body.into_data_stream()), Taken::of(&TAKEN), BytesMut::new());
+    while let Some(part) = parts.next().await {
+        let part = part.map_err(Into::into)?;
+        taken.add(part.len())?;
+        bytes.extend_from_slice(&part);
+    }
+    Ok(bytes.freeze())
+}
+
+/// Events of a watch, one in each line.
+fn events<B>(body: B) -> impl Stream<Item = Result<Bytes, BoxError>> + Send
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let mut open = 0_usize;
+    body.into_data_stream().map(move |part| {
+        let part = part.map_err(Into::into)?;
+        open = memchr::memrchr(b'\n', &part).map_or(open + part.len(), |end| part.len() - end - 1);
+        if open > ANSWER { Err(Unbounded::Large.into()) } else { Ok(part) }
+    })
+}
+
+/// Lets answers through that have an end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct BoundedAnswers;
+
+impl<S> Layer<S> for BoundedAnswers {
+    type Service = Bounded<S>;
+
+    fn layer(&self, inner: S) -> Bounded<S> {
+        Bounded(inner)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Bounded<S>(S);
+
+impl<S, B> Service<Request<Body>> for Bounded<S>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = BoxError>,
+    S::Future: Send + 'static,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<UnsyncBoxBody<Bytes, BoxError>>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let is_watch = is_stream(request.uri().query());
+        let limit = if *request.method() == Method::GET { READ } else { WRITE };
+        let answer = self.0.call(request);
+        Box::pin(async move {
+            let bounded = async {
+                let (head, body) = answer.await?.into_parts();
+                let body = if is_watch {
+                    axum::body::Body::from_stream(events(body)).map_err(Into::into).boxed_unsync()
+                } else {
+                    Full::new(whole(body).await?).map_err(|never| match never {}).boxed_unsync()
+                };
+                Ok(Response::from_parts(head, body))
+            };
+            tokio::time::timeout(limit, bounded).await.unwrap_or_else(|_| Err(Unbounded::Late(limit).into()))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    /// The bytes of an answer that comes in parts of so many bytes, with a pause before each.
+    async fn asked(method: Method, query: &str, parts: usize, bytes: usize, pause: Duration) -> Result<usize, String> {
+        let inner = tower::service_fn(move |_: Request<Body>| {
+            let parts = stream::iter(0..parts).then(move |_| async move {
+                tokio::time::sleep(pause).await;
+                Ok::<_, BoxError>(Bytes::from(vec![b' '; bytes]))
+            });
+            async move { Ok::<_, BoxError>(Response::new(axum::body::Body::from_stream(parts))) }
+        });
+        let uri = format!("/api/v1/nodes{query}");
+        let request = Request::builder().method(method).uri(uri).body(Body::empty()).map_err(|e| e.to_string())?;
+        let answer = BoundedAnswers.layer(inner).oneshot(request).await.map_err(|error| error.to_string())?;
+        let body = answer.into_body().collect().await.map_err(|error| error.to_string())?;
+        Ok(body.to_bytes().len())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_has_an_end() {
+        let (second, mib) = (Duration::from_secs(1), 1 << 20);
+        let (none, get, patch) = (Duration::ZERO, Method::GET, Method::PATCH);
+        assert_eq!(asked(get.clone(), "", 20, 10, second).await, Ok(200));
+        assert_eq!(asked(get.clone(), "", 30, mib, none).await, Ok(30 * mib));
+        for (method, query, parts, bytes, pause, why) in [
+            (get.clone(), "", 1_000_000, 1, second, Unbounded::Late(READ)),
+            (get.clone(), "", 1, 1, second * 3600, Unbounded::Late(READ)),
+            (patch.clone(), "", 1, 1, second * 40, Unbounded::Late(WRITE)),
+            (get.clone(), "", 1000, mib, none, Unbounded::Large),
+            (get.clone(), "?watch=true", 1000, mib, none, Unbounded::Large),
+        ] {
+            let told = asked(method, query, parts, bytes, pause).await.unwrap_err();
+            assert!(told.contains(&why.to_string()), "{told}");
+        }
+        // A change waits for its admission webhooks, and a watch for ever.
+        assert_eq!(asked(patch, "", 1, 7, second * 31).await, Ok(7));
+        assert_eq!(asked(get, "?watch=true", 10, 7, second * 60).await, Ok(70));
+    }
+
+    #[test]
+    fn all_answers_together_are_bounded() {
+        static ALL_OF_TEST: AtomicUsize = AtomicUsize::new(0);
+        let mut taken: Vec<Taken> = Vec::new();
+        let refused = loop {
+            let mut next = Taken::of(&ALL_OF_TEST);
+            let added = next.add(SMALL * 8);
+            taken.push(next);
+            if let Err(why) = added {
+                break why;
+            }
+        };
+        assert_eq!(refused, Unbounded::Full);
+        assert_eq!(Taken::of(&ALL_OF_TEST).add(SMALL), Ok(()));
+        drop(taken);
+        assert_eq!(ALL_OF_TEST.load(Ordering::Relaxed), 0);
+    }
+}
