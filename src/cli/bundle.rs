@@ -178,9 +178,12 @@ fn import(file: &Path, target: &str, registry: &RegistryArgs) -> Result<()> {
         let hint = "`clusterstack bundle` writes such archives";
         return Err(Hinted::new(format!("{} holds no release", file.display()), hint).into());
     }
-    let mut releases = Vec::new();
-    for Family { release, .. } in &families {
+    let (mut releases, mut unsigned) = (Vec::new(), Vec::new());
+    for Family { release, beside, .. } in &families {
         let name = release.release().context("a release has a name")?;
+        if opened.registry.is_none() && !beside.is_empty() {
+            unsigned.push(format!("the signatures of {name} stay behind: they are of its manifest, which registries alone have; sign anew what is there now"));
+        }
         let release = Release { name, assets: release.files()? };
         release.stack()?;
         releases.push(release);
@@ -205,6 +208,7 @@ fn import(file: &Path, target: &str, registry: &RegistryArgs) -> Result<()> {
     })?;
     progress.done();
     output::print(&imported.lines)?;
+    report::left_out(&unsigned);
     match imported.failures.as_slice() {
         [] => Ok(()),
         all => Err(Hinted::new(

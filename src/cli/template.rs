@@ -47,7 +47,7 @@ pub struct TemplateArgs {
     chart: PathBuf,
 
     /// Namespace of the release
-    #[arg(short, long, value_name = "NAMESPACE", default_value = DEFAULT)]
+    #[arg(short, long, value_name = "NAMESPACE", default_value = DEFAULT, overrides_with = "namespace")]
     namespace: String,
 
     #[command(flatten)]
@@ -58,7 +58,7 @@ pub struct TemplateArgs {
     include_crds: bool,
 
     /// Kubernetes version that the chart sees
-    #[arg(long, value_name = "VERSION")]
+    #[arg(long, value_name = "VERSION", overrides_with = "kube_version")]
     kube_version: Option<String>,
 
     /// Helm to render like, where 3.21 and 4.3 differ: 4 drops a chart's defaults that are null
@@ -95,7 +95,7 @@ pub struct TemplateArgs {
     seed: Option<String>,
 
     /// Form of the output: texts as rendered, or one JSON List of the objects
-    #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
+    #[arg(short, long, value_name = "FORMAT", default_value = "yaml", overrides_with = "output")]
     output: Format,
 
     /// Write what each template renders to a file of its own in this directory, `DIRECTORY/CHART/templates/…`, instead
@@ -193,7 +193,8 @@ fn helm(args: &TemplateArgs) -> HelmVersion {
 fn capabilities(args: &TemplateArgs) -> Result<Capabilities> {
     let helm = helm(args);
     let mut capabilities = Capabilities::of(helm);
-    if let Some(version) = &args.kube_version {
+    // An empty one is none, as scripts give it to Helm.
+    if let Some(version) = args.kube_version.as_ref().filter(|version| !version.is_empty()) {
         let parsed = match helm {
             HelmVersion::V3 => KubeVersion::parse(version),
             HelmVersion::V4 => KubeVersion::parse_whole(version),

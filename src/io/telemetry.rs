@@ -35,7 +35,9 @@ static RELOAD: OnceLock<reload::Handle<EnvFilter, tracing_subscriber::Registry>>
 /// Starts logging to standard error, and sending `traces`. `RUST_LOG` overrides the level, but for events of libraries that
 /// may quote a Secret.
 pub fn log(level: LogLevel, format: LogFormat, traces: Option<&Traces>) {
-    let of_environment = EnvFilter::try_from_default_env().ok();
+    // One that is empty, as a template makes it, says nothing.
+    let of_environment = std::env::var("RUST_LOG").is_ok_and(|directives| !directives.trim().is_empty());
+    let of_environment = of_environment.then(EnvFilter::try_from_default_env).and_then(Result::ok);
     let is_fixed = of_environment.is_some();
     let (filter, handle) = reload::Layer::new(of_environment.unwrap_or_else(|| filter(level)));
     let colour = std::io::IsTerminal::is_terminal(&std::io::stderr());

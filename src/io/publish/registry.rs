@@ -161,7 +161,11 @@ pub async fn push(registry: &dyn Registry, artifact: &Artifact) -> Result<Publis
         }
     }
     registry.put_manifest(artifact.tag.as_deref(), &manifest).await?;
-    Ok(Published::New { revision: artifact::digest(&manifest) })
+    // A registry takes a tag from the last who comes: of two that push at once one must know that it lost.
+    match registry.get_manifest(reference).await?.filter(|found| *found != manifest) {
+        Some(found) => Err(differs(registry, reference, &found)),
+        None => Ok(Published::New { revision: artifact::digest(&manifest) }),
+    }
 }
 
 fn differs(registry: &dyn Registry, reference: &str, found: &[u8]) -> PublishError {
@@ -361,6 +365,65 @@ mod tests {
         }
         artifact.manifest = Bytes::from(serde_json::to_vec_pretty(&manifest).unwrap());
         artifact
+    }
+
+    /// Somebody else pushes `other` right after each manifest.
+    struct Raced {
+        layout: Layout,
+        other: Artifact,
+    }
+
+    #[async_trait]
+    impl Registry for Raced {
+        fn name(&self) -> String {
+            self.layout.name()
+        }
+
+        async fn tags(&self) -> Result<Vec<String>, PublishError> {
+            self.layout.tags().await
+        }
+
+        async fn get_manifest(&self, reference: &str) -> Result<Option<Bytes>, PublishError> {
+            self.layout.get_manifest(reference).await
+        }
+
+        async fn put_manifest(&self, tag: Option<&str>, manifest: &Bytes) -> Result<(), PublishError> {
+            self.layout.put_manifest(tag, manifest).await?;
+            for (digest, content) in &self.other.blobs {
+                self.layout.put_blob(digest, content).await?;
+            }
+            self.layout.put_manifest(tag, &self.other.manifest).await
+        }
+
+        async fn blob_exists(&self, digest: &str) -> Result<bool, PublishError> {
+            self.layout.blob_exists(digest).await
+        }
+
+        async fn get_blob(&self, digest: &str, size: u64) -> Result<Bytes, PublishError> {
+            self.layout.get_blob(digest, size).await
+        }
+
+        async fn put_blob(&self, digest: &str, content: &Bytes) -> Result<(), PublishError> {
+            self.layout.put_blob(digest, content).await
+        }
+
+        async fn referrers(&self, digest: &str) -> Result<Vec<Descriptor>, PublishError> {
+            self.layout.referrers(digest).await
+        }
+    }
+
+    #[tokio::test]
+    async fn of_two_that_push_at_once_one_knows_that_it_lost() {
+        let directory = tempfile::tempdir().unwrap();
+        let (ours, theirs) = (release("docker-scs-1-30-v1", "a"), release("docker-scs-1-30-v1", "b"));
+        for (other, is_lost) in [(&theirs, true), (&ours, false)] {
+            let layout = Layout::open(&directory.path().join(other.digest())).unwrap();
+            let pushed = push(&Raced { layout, other: other.clone() }, &ours).await;
+            let told = pushed
+                .as_ref()
+                .is_err_and(|error| matches!(error, PublishError::Differs { found, .. } if *found == theirs.digest()));
+            assert_eq!(told, is_lost, "{pushed:?}");
+        }
     }
 
     #[tokio::test]
