@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::difference::{Fate, ObjectChange, of_objects};
+use super::difference::{Fate, ObjectChange, hiding, of_objects};
 use crate::api::cluster_stack_release::Resource as Row;
 use crate::core::addon_config::{Action, AddonConfig, Hook};
 use crate::core::manifest::{Manifest, ObjectKey};
@@ -165,7 +165,7 @@ fn change(wanted: &Wanted) -> Option<ObjectChange> {
         }
         (None, Ok(_)) => Some(new(Fate::Added)),
         (Some(before), Ok(after)) => {
-            let changes = of_objects(before, after);
+            let changes = hiding(of_objects(before, after), &wanted.manifest.hidden);
             (!changes.is_empty()).then(|| ObjectChange { changes, ..new(Fate::Changed) })
         }
     }

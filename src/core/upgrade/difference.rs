@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::core::chart::Secrets;
 use crate::core::manifest::Manifest;
 
 /// What is shown in place of a secret.
@@ -143,6 +144,45 @@ fn masked(mut before: Value, mut after: Value) -> (Value, Value) {
     (before, after)
 }
 
+/// The same changes with masks for what holds a secret wherever a chart puts it: a value of a Secret in a ConfigMap, an argument.
+pub fn hiding(changes: Vec<Change>, secrets: &Secrets) -> Vec<Change> {
+    let hide = |change: Change| match (&change.before, &change.after) {
+        // The one before may be an older secret, which nobody knows as one any more.
+        (Some(before), Some(after)) if holds(before, secrets) || holds(after, secrets) => {
+            Change { before: Some(MASK.into()), after: Some(MASK_DIFFERS.into()), ..change }
+        }
+        (Some(_), Some(_)) => change,
+        _ => {
+            let masked = |value: Option<Value>| value.map(|value| without(value, secrets));
+            Change { before: masked(change.before), after: masked(change.after), ..change }
+        }
+    };
+    changes.into_iter().map(hide).collect()
+}
+
+/// Whether a secret is in a value.
+fn holds(value: &Value, secrets: &Secrets) -> bool {
+    match value {
+        Value::Object(map) => map.iter().any(|(key, value)| secrets.hide(key) != *key || holds(value, secrets)),
+        Value::Array(list) => list.iter().any(|value| holds(value, secrets)),
+        Value::String(text) => secrets.hide(text) != *text,
+        Value::Number(number) => secrets.hide(&number.to_string()) != number.to_string(),
+        Value::Null | Value::Bool(_) => false,
+    }
+}
+
+/// A value with masks for what in it holds a secret.
+fn without(value: Value, secrets: &Secrets) -> Value {
+    match value {
+        Value::Object(map) => {
+            Value::Object(map.into_iter().map(|(key, value)| (secrets.hide(&key), without(value, secrets))).collect())
+        }
+        Value::Array(list) => Value::Array(list.into_iter().map(|value| without(value, secrets)).collect()),
+        leaf if holds(&leaf, secrets) => MASK.into(),
+        leaf => leaf,
+    }
+}
+
 /// The fields in which two values differ.
 pub fn between(before: &Value, after: &Value) -> Vec<Change> {
     let mut changes = Vec::new();
@@ -236,6 +276,22 @@ mod tests {
             .iter()
             .map(|change| format!("{} {} {}", change.path, shown(&change.before), shown(&change.after)))
             .collect()
+    }
+
+    #[test]
+    fn a_secret_is_shown_wherever_it_stands_as_a_mask() {
+        let mut secrets = Secrets::default();
+        secrets.add("Tops3cretValue");
+        let shown = |before: Value, after: Value| paths(&hiding(between(&before, &after), &secrets));
+        for (before, after, expected) in [
+            (json!({"a": "1"}), json!({"a": "x=Tops3cretValue"}), r#".a "***" "*** (differs)""#),
+            (json!({"a": "Tops3cretValue"}), json!({"a": "1"}), r#".a "***" "*** (differs)""#),
+            (json!({}), json!({"b": {"c": "VG9wczNjcmV0VmFsdWU=", "d": 1}}), r#".b - {"c":"***","d":1}"#),
+            (json!({"b": ["Tops3cretValue", "x"]}), json!({}), r#".b ["***","x"] -"#),
+            (json!({"a": "1"}), json!({"a": "2"}), r#".a "1" "2""#),
+        ] {
+            assert_eq!(shown(before, after), [expected]);
+        }
     }
 
     #[test]

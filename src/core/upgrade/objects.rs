@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::class::{TemplateKey, TemplateReference, references};
-use super::difference::{Fate, ObjectChange, of_objects, renamed};
+use super::difference::{Fate, ObjectChange, hiding, of_objects, renamed};
 use crate::api::{MANAGED_BY_LABEL, OWNER_KIND_LABEL, OWNER_NAME_LABEL, OWNER_NAMESPACE_LABEL};
 use crate::core::manifest::{Manifest, ObjectKey};
 
@@ -40,6 +40,7 @@ pub fn compare(before: &Side, after: &Side) -> Vec<ObjectChange> {
     let mut changes: Vec<ObjectChange> = Vec::new();
     for (old, new) in &pairs {
         let differs = of_objects(&renamed(&without_owner(&old.object), &names), &without_owner(&new.object));
+        let differs = hiding(hiding(differs, &old.hidden), &new.hidden);
         let is_renamed = old.key.name != new.key.name;
         let fate = match (differs.is_empty(), is_renamed) {
             (true, false) => continue,
