@@ -1,7 +1,8 @@
 //! What is changed by hand is put back, unless the spec or a fight says otherwise.
 
 use clusterstack::api::cluster_stack_release::Resource;
-use clusterstack::api::{ConditionType, Reason};
+use clusterstack::api::{API_VERSION, ConditionType, Reason};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::harness::{CLASS, CLUSTER_API, INFRASTRUCTURE, Operator, QUICK, SETTINGS, World, check, wait_within};
@@ -137,4 +138,32 @@ async fn a_fight_is_given_up_after_five_rounds_with_the_rival_named() {
     t.change_stack("x", json!({"spec": {"ignoreDifferences": ignore}})).await;
     t.ready("x", "v1").await;
     assert_eq!(t.in_config_map(V1, "/data/color").await, "red");
+}
+
+#[tokio::test]
+async fn what_others_say_in_conditions_of_the_operator_is_taken_out() {
+    let t = World::new("stalled").await;
+    let _operator = ready(&t, json!({})).await;
+    let condition = |type_: &str| {
+        json!({
+            "type": type_, "status": "True", "reason": "Odd", "message": "somebody else's",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        })
+    };
+    let said = json!({
+        "apiVersion": API_VERSION, "kind": "ClusterStack",
+        "status": {"conditions": [condition("Stalled"), condition("example.org/Audited"), condition("Reconciling")]},
+    });
+    t.stacks().patch_status("x", &PatchParams::apply("somebody").force(), &Patch::Apply(said)).await.unwrap();
+    t.looked_again("x").await;
+    t.stack("x", "to say no more than what is so", |stack| {
+        let conditions = stack.status.clone().unwrap_or_default().conditions;
+        let types: Vec<_> = conditions.iter().map(|condition| condition.type_.as_str()).collect();
+        let is_said = |type_: &str| types.contains(&type_);
+        check(
+            is_said("Ready") && is_said("example.org/Audited") && !is_said("Stalled") && !is_said("Reconciling"),
+            &types,
+        )
+    })
+    .await;
 }

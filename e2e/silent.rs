@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clusterstack::api::condition::find;
 use clusterstack::api::{ClusterStack, Condition, ConditionType, WATCH_LABEL};
-use kube::api::ListParams;
+use kube::api::{ListParams, PostParams};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -117,4 +117,68 @@ async fn a_source_that_takes_its_time_is_ready_as_soon_as_it_answered_and_stays_
     repo.release(V2, SETTINGS);
     t.ready("x", "v2").await;
     assert_eq!(since(&t.stacks().get("x").await.unwrap()), before);
+}
+
+#[tokio::test]
+async fn an_admission_webhook_that_never_answers_holds_up_its_own_namespace_alone() {
+    const STACKS: usize = 6;
+    let (held_up, t) = (World::new("held-up").await, World::new("let-through").await);
+    let mut tasks = JoinSet::new();
+    let silent = silent_server(&mut tasks).await;
+    let name = format!("silent-{}", held_up.namespace);
+    t.remove_at_end("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", &name);
+    let webhook = json!({
+        "name": "silent.example.org", "sideEffects": "None", "admissionReviewVersions": ["v1"], "failurePolicy": "Fail",
+        "timeoutSeconds": 30, "clientConfig": {"url": format!("https://{silent}/")},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": held_up.namespace}},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]}],
+    });
+    let configuration = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": name}, "webhooks": [webhook],
+    });
+    let api = t.cluster_api("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration");
+    api.create(&PostParams::default(), &serde_json::from_value(configuration).unwrap()).await.unwrap();
+
+    // Each is one wave of forty, of which eight are sent at once.
+    let many: String =
+        (0..40).map(|n| SETTINGS.replace("Chart.Version }}", &format!("Chart.Version }}}}-{n}"))).collect();
+    let repo = t.repo();
+    for n in 0..STACKS {
+        repo.release(&format!("docker-x{n}-1-34-v1"), &many);
+    }
+    repo.release(V1, SETTINGS);
+    let ours = unique("ours");
+    let labelled = json!({"metadata": {"labels": {WATCH_LABEL: ours}}});
+    let _operator = t.operator(&["--watch-filter", &ours, "--clusterstackrelease-concurrency", "1"]);
+    for n in 0..STACKS {
+        held_up.create_stack(&format!("s{n}"), &repo.url(), json!({"name": format!("x{n}")})).await;
+        held_up.change_stack(&format!("s{n}"), labelled.clone()).await;
+    }
+    wait_for("all of them to be subscribed", || async {
+        let releases = held_up.releases().list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+        check(releases.items.len() == STACKS, releases.items.len())
+    })
+    .await;
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.change_stack("x", labelled).await;
+    t.ready("x", "v1").await;
+
+    // Of those before it none, or hardly one, is at its end by now.
+    let refused = async || {
+        let releases = held_up.releases().list(&ListParams::default()).await.expect("API server");
+        let refused = |conditions: &[Condition]| {
+            find(conditions, ConditionType::Ready).filter(|ready| ready.message.contains("silent.example.org")).cloned()
+        };
+        let statuses = releases.iter().filter_map(|release| release.status.as_ref());
+        statuses.filter_map(|status| refused(&status.conditions)).count()
+    };
+    let before = refused().await;
+    assert!(before < STACKS / 2, "{before}");
+    // They say what they wait for, by name.
+    wait_for("all of them to name the webhook", || async {
+        let told = refused().await;
+        check(told == STACKS, told)
+    })
+    .await;
 }

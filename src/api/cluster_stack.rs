@@ -35,6 +35,7 @@ use super::{INTERVAL_MESSAGE, INTERVAL_RULE, PROVIDER_REF_MESSAGE, PROVIDER_REF_
         json_path = ".metadata.creationTimestamp",
         description = "Time since the ClusterStack was created"
     ),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason"),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].message")
 )]

@@ -32,7 +32,7 @@ use super::condition::Condition;
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("!has(oldSelf.providerRef) || (has(self.providerRef) && self.providerRef == oldSelf.providerRef)").message("providerRef can't be changed: delete the release, and it is made anew from the template that the ClusterStack names"),
+    validation = Rule::new("!has(oldSelf.providerRef) || (has(self.providerRef) && self.providerRef == oldSelf.providerRef)").message("providerRef can't be changed: delete the release, and it is made anew from the template that the ClusterStack names. One that is in use is annotated clusterstack.x-k8s.io/deletion-policy: orphan before"),
 )]
 pub struct ClusterStackReleaseSpec {
     /// The provider's object of this release; absent with noProvider.

@@ -170,7 +170,7 @@ vocabulary! {
     FetchFailed,
     /// The chart does not render.
     RenderFailed,
-    /// The chart renders no object where there were some; what is applied is held.
+    /// The chart renders no object, or no ClusterClass where another release has one; what is applied is held.
     EmptyRender,
     /// Some objects could not be applied; `status.resources` says which and why.
     FailedToApplyObjects,

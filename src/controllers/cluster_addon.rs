@@ -29,9 +29,8 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use self::work::Work;
-use super::deletion::{has_finalizer, remove_finalizer};
 use super::delivery::Delivery;
-use super::{Action, Context, Doing, Error, cluster_stack_release, reconcile_at, seats, spread};
+use super::{Action, Context, Doing, Error, cluster_stack_release, finalizer, reconcile_at, seats, spread};
 use crate::api::cluster_addon::TestsPhase;
 use crate::api::cluster_stack_release::ResourceStatus;
 use crate::api::condition::{self, Reason};
@@ -101,7 +100,10 @@ pub async fn reconcile(seen: Arc<ClusterAddon>, ctx: Arc<Context>) -> Result<Act
             return Ok(Action::await_change());
         }
         Some((cluster, object)) => {
-            hold(&addon, &api).await?;
+            // It stays until the seed of its Cluster is gone.
+            if !finalizer::is_on(&addon, CLUSTER_ADDON_FINALIZER) {
+                finalizer::add(ctx.clients.own(), &addon, CLUSTER_ADDON_FINALIZER).await?;
+            }
             let pass = Pass { addon: &addon, cluster, object, ctx: &ctx };
             ctx.memory.begins_to_look(&addon.uid().unwrap_or_default());
             if let Err(error) = Box::pin(pass.run(&mut facts)).await {
@@ -234,20 +236,6 @@ pub(super) fn release_among(
     releases.state().into_iter().find(is_it)
 }
 
-/// Keeps the object until the seed of its Cluster is gone.
-async fn hold(addon: &ClusterAddon, api: &Api<ClusterAddon>) -> Result<(), Error> {
-    if has_finalizer(addon, CLUSTER_ADDON_FINALIZER) {
-        return Ok(());
-    }
-    let mut finalizers = addon.finalizers().to_vec();
-    finalizers.push(CLUSTER_ADDON_FINALIZER.to_owned());
-    // The version makes sure that no finalizer that came meanwhile is lost.
-    let patch = json!({"metadata": {"resourceVersion": addon.resource_version(), "finalizers": finalizers}});
-    let name = addon.name_any();
-    let patched = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    patched.map(|_| ()).doing(|| format!("adding the finalizer of ClusterAddon {name}"))
-}
-
 /// The target whose seed the addon charts of a Cluster draw from.
 fn seed_of(addon: &ClusterAddon) -> Owner {
     let name = addon.spec.cluster_ref.name.as_deref().unwrap_or_default();
@@ -277,13 +265,13 @@ async fn delete(addon: &ClusterAddon, cluster: Option<Cluster>, ctx: &Context) -
     ctx.workloads.forget(&seed.namespace, &seed.name);
     ctx.inputs.settle(&(seed.namespace.clone(), seed.name.clone()), &BTreeSet::new());
     ctx.memory.forget(&addon.uid().unwrap_or_default());
-    if has_finalizer(addon, CLUSTER_ADDON_FINALIZER) {
+    if finalizer::is_on(addon, CLUSTER_ADDON_FINALIZER) {
         if cluster.is_none_or(|cluster| cluster.deleting) {
             seed::delete(&ctx.clients.own(), &seed)
                 .await
                 .doing(|| format!("deleting the seed of Cluster {}", seed.name))?;
         }
-        remove_finalizer(addon, CLUSTER_ADDON_FINALIZER, ctx).await?;
+        finalizer::remove(ctx.clients.own(), addon, CLUSTER_ADDON_FINALIZER).await?;
         ctx.watches.tell(Notice::Addons(seed.namespace, seed.name));
     }
     Ok(Action::await_change())

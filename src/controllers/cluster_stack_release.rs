@@ -8,10 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use kube::api::{Patch, PatchParams};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tracing::Span;
 
 use self::again::{may_know_more_soon, next};
@@ -21,12 +20,13 @@ use super::memory::Inventory;
 use super::origin::{Origin, own_demand};
 use super::owned::owners;
 use super::rights::Rights;
-use super::{Action, Context, Doing, Error, cluster_stack, deletion, reconcile_at, spread};
+use super::turns::beside_its_turn;
+use super::{Action, Context, Doing, Error, cluster_stack, deletion, finalizer, reconcile_at, spread};
 use crate::api::cluster_stack_release::{ClusterStackReleaseStatus, Resource as Row, ResourceStatus};
 use crate::api::condition::{self, ConditionType, Reason, Reported};
 use crate::api::{
-    CLUSTER_STACK_LABEL, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease, FIELD_MANAGER,
-    OWNER_KIND_LABEL, OWNER_NAME_LABEL, OWNER_NAMESPACE_LABEL, TRACEPARENT,
+    CLUSTER_STACK_LABEL, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease, OWNER_KIND_LABEL,
+    OWNER_NAME_LABEL, OWNER_NAMESPACE_LABEL, TRACEPARENT,
 };
 use crate::core::in_use;
 use crate::core::inventory::is_unproved;
@@ -96,11 +96,15 @@ async fn pass(release: &ClusterStackRelease, sight: Sight, ctx: &Arc<Context>) -
     if stack.spec.suspend {
         return Ok(Some(Action::await_change()));
     }
-    let is_held = deletion::has_finalizer(release, CLUSTER_STACK_RELEASE_FINALIZER);
+    let is_held = finalizer::is_on(release, CLUSTER_STACK_RELEASE_FINALIZER);
     if sight == Sight::Cached && !is_held {
         return Ok(None);
     }
-    let release = if is_held { release } else { &hold(release, ctx).await? };
+    // Without the one that it was made with it goes before its objects, and while Clusters use them.
+    let own = || ctx.clients.own();
+    let held =
+        if is_held { None } else { Some(finalizer::add(own(), release, CLUSTER_STACK_RELEASE_FINALIZER).await?) };
+    let release = held.as_ref().unwrap_or(release);
     let pass = Pass { release, stack: &stack, ctx, asked: asked(release, &stack) };
     if sight == Sight::Cached && pass.asked != facts.reconcile_at {
         return Ok(None);
@@ -112,17 +116,6 @@ async fn pass(release: &ClusterStackRelease, sight: Sight, ctx: &Arc<Context>) -
     let next = next(&facts, &stack, release, ctx);
     pass.end(facts).await?;
     Ok(Some(next))
-}
-
-/// Puts the finalizer back that it was made with: without it, it goes before its objects, and while Clusters use them.
-async fn hold(release: &ClusterStackRelease, ctx: &Context) -> Result<ClusterStackRelease, Error> {
-    let mut finalizers = release.finalizers().to_vec();
-    finalizers.push(CLUSTER_STACK_RELEASE_FINALIZER.to_owned());
-    let patch = json!({"metadata": {"resourceVersion": release.resource_version(), "finalizers": finalizers}});
-    let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &release.namespace().unwrap_or_default());
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
-    let held = api.patch(&release.name_any(), &params, &Patch::Merge(patch)).await;
-    held.doing(|| format!("putting back the finalizer of ClusterStackRelease {}", release.name_any()))
 }
 
 /// The release as it is: the cache may be behind our own last write, and the inventory must not be. To one that this
@@ -237,6 +230,11 @@ impl Pass<'_> {
             is_operator: rights.account.is_none(),
         };
         let (desired, kinds) = delivery.desired(manifests).await;
+        let is_new = facts.resources.is_empty() && facts.retained.is_empty();
+        if let Some(message) = is_new.then(|| plan::unusable(&desired, self.other_with_class().as_deref())).flatten() {
+            facts.applied = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::EmptyRender, message));
+            return Ok(true);
+        }
         if self.is_as_left((&desired, &kinds), &rights, facts) {
             facts.applied = StepState::Done(String::new());
             return Ok(true);
@@ -246,6 +244,16 @@ impl Pass<'_> {
         }
         self.ctx.memory.begins_look(&self.uid());
         self.deliver(&delivery, (desired, kinds), &rights, facts).await
+    }
+
+    /// Another release of the ClusterStack that has a ClusterClass.
+    fn other_with_class(&self) -> Option<String> {
+        let has_class = |release: &ClusterStackRelease| {
+            let rows = release.status.iter().flat_map(|status| &status.resources);
+            rows.map(plan::key_of).any(|key| key.is_cluster_class())
+        };
+        let mut all = cluster_stack::owned(self.stack, self.ctx).into_iter();
+        all.find(|other| other.uid() != self.release.uid() && has_class(other)).map(|other| other.name_any())
     }
 
     /// Writes what the pass found; where that fails, the next one goes on from its inventory.
@@ -502,7 +510,7 @@ impl Pass<'_> {
         let waiting = self.without_used(waiting, recorded, facts).await;
         for target in deletion::targets(&waiting, self.ctx).await? {
             let Some(object) = live.objects.get(&target.key) else { continue };
-            match apply::delete(&rights.client, &target.kind, &target.key, object).await {
+            match beside_its_turn(apply::delete(&rights.client, &target.kind, &target.key, object)).await {
                 Ok(()) => {
                     self.ctx.metrics.count("pruned", 1);
                     self.ctx.events.say(self.release, Reason::Pruned, &format!("pruned {}", target.key)).await;

@@ -10,14 +10,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kube::runtime::reflector::ObjectRef;
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use self::removal::Removal;
 pub use self::search::Searches;
 use super::cluster_stack::{self, is_left_by, is_owned, views, write_status};
 use super::delivery;
-use super::{Action, Context, Doing, Error, reconcile_at};
+use super::{Action, Context, Doing, Error, finalizer, reconcile_at};
 use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::Reason;
 use crate::api::{
@@ -67,7 +67,7 @@ fn seed_named(namespace: String, name: String) -> Owner {
 /// One pass over a ClusterStack that is being deleted.
 pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action, Error> {
     // Kubernetes' collector of garbage takes its releases from it first (`--cascade=orphan`): they stay.
-    if !has_finalizer(stack, CLUSTER_STACK_FINALIZER) || has_finalizer(stack, ORPHANING) {
+    if !finalizer::is_on(stack, CLUSTER_STACK_FINALIZER) || finalizer::is_on(stack, ORPHANING) {
         return Ok(Action::await_change());
     }
     let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &stack.namespace().unwrap_or_default());
@@ -81,7 +81,7 @@ pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action,
                 .await
                 .doing(|| format!("deleting the seed of ClusterStack {}", stack.name_any()))?;
         }
-        remove_finalizer(stack, CLUSTER_STACK_FINALIZER, ctx).await?;
+        finalizer::remove(ctx.clients.own(), stack, CLUSTER_STACK_FINALIZER).await?;
         ctx.memory.forget(&stack.uid().unwrap_or_default());
         return Ok(Action::await_change());
     }
@@ -242,7 +242,7 @@ pub(super) async fn release(
     stack: Option<&ClusterStack>,
     ctx: &Context,
 ) -> Result<Action, Error> {
-    if !has_finalizer(release, CLUSTER_STACK_RELEASE_FINALIZER) {
+    if !finalizer::is_on(release, CLUSTER_STACK_RELEASE_FINALIZER) {
         return Ok(Action::await_change());
     }
     if is_orphan(release) || stack.is_some_and(|stack| stack.metadata.deletion_timestamp.is_some() && is_orphan(stack))
@@ -378,7 +378,7 @@ async fn say(release: &ClusterStackRelease, ctx: &Context, trouble: Trouble) -> 
 }
 
 async fn finish(release: &ClusterStackRelease, ctx: &Context) -> Result<Action, Error> {
-    remove_finalizer(release, CLUSTER_STACK_RELEASE_FINALIZER, ctx).await?;
+    finalizer::remove(ctx.clients.own(), release, CLUSTER_STACK_RELEASE_FINALIZER).await?;
     ctx.watches.forget(&ObjectRef::from_obj(release));
     ctx.memory.forget(&release.uid().unwrap_or_default());
     tracing::info!(namespace = release.namespace().unwrap_or_default(), release = %release.name_any(), "ClusterStackRelease is gone");
@@ -388,27 +388,4 @@ async fn finish(release: &ClusterStackRelease, ctx: &Context) -> Result<Action, 
 /// Whether what an object applied stays where it is.
 fn is_orphan<K: ResourceExt>(object: &K) -> bool {
     is_moved(object) || object.annotations().get(DELETION_POLICY).is_some_and(|policy| policy == "orphan")
-}
-
-pub(super) fn has_finalizer<K: ResourceExt>(object: &K, finalizer: &str) -> bool {
-    object.finalizers().iter().any(|name| name == finalizer)
-}
-
-pub(super) async fn remove_finalizer<K>(object: &K, finalizer: &str, ctx: &Context) -> Result<(), Error>
-where
-    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
-        + Clone
-        + std::fmt::Debug
-        + serde::de::DeserializeOwned,
-{
-    let api: Api<K> = Api::namespaced(ctx.clients.own(), &object.namespace().unwrap_or_default());
-    let rest: Vec<&String> = object.finalizers().iter().filter(|name| *name != finalizer).collect();
-    // The version makes sure that no finalizer that came meanwhile is lost.
-    let patch = json!({"metadata": {"resourceVersion": object.resource_version(), "finalizers": rest}});
-    match api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
-        Err(kube::Error::Api(error)) if error.code == 404 => Ok(()),
-        other => {
-            other.map(|_| ()).doing(|| format!("removing the finalizer of {} {}", K::kind(&()), object.name_any()))
-        }
-    }
 }

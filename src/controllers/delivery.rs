@@ -7,6 +7,7 @@ use std::time::Duration;
 use kube::Client;
 use serde_json::Value;
 
+use super::turns::beside_its_turn;
 use super::{Doing, Error, Memory, rights};
 use crate::api::cluster_stack_release::{Resource as Row, ResourceStatus};
 use crate::api::condition::{self, Reason};
@@ -86,8 +87,24 @@ impl<'a> Delivery<'a> {
         let served = served.map_err(|error| apply::refusal(&error).message);
         let kind = served.as_ref().map(Option::as_ref).map_err(Clone::clone);
         let reach = (self.only_namespace.as_deref(), self.is_operator);
-        let object = rights::desired(manifest, kind, &self.namespace, reach);
+        let mut object = rights::desired(manifest, kind, &self.namespace, reach);
+        if let Some((Reason::NoKindMatch, message)) = &mut object.obstacle
+            && let Some(other) = self.in_another_version(&object.manifest.key).await
+        {
+            *message = other;
+        }
         (object, served.ok().flatten())
+    }
+
+    /// What to do where the kind of an object is served in another version than its own.
+    async fn in_another_version(&self, key: &ObjectKey) -> Option<String> {
+        // Who can't be asked again said already that it is not served.
+        let served = self.kinds.preferred(&self.discovery, &key.group, &key.kind).await.ok()??;
+        let version = served.resource.api_version;
+        Some(format!(
+            "{} is served in {version} here: use a release whose charts have it in a version that is served",
+            key.kind
+        ))
     }
 
     /// An object that no owner's labels are put on, in its namespace, and its kind; else why it can't be sent.
@@ -235,9 +252,13 @@ impl<'a> Delivery<'a> {
             return BTreeMap::new();
         }
         let definitions = apply::definitions(&objects);
-        let mut sent = apply::send(&self.client, objects).await;
-        self.replace(plan, kinds, live, &mut sent).await;
-        apply::established(&self.watching, &definitions, ESTABLISHED).await;
+        let wave = async {
+            let mut sent = apply::send(&self.client, objects).await;
+            self.replace(plan, kinds, live, &mut sent).await;
+            apply::established(&self.watching, &definitions, ESTABLISHED).await;
+            sent
+        };
+        let sent = beside_its_turn(wave).await;
         sent.into_iter().map(|outcome| (outcome.key.clone(), outcome)).collect()
     }
 

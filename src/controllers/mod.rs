@@ -10,6 +10,7 @@ mod controller;
 mod deletion;
 mod delivery;
 mod faults;
+mod finalizer;
 mod handover;
 mod image_provider;
 mod image_releases;

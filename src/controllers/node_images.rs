@@ -16,8 +16,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 
 use self::running::template_place;
-use super::deletion::has_finalizer;
-use super::{Action, Doing, Error, spread};
+use super::{Action, Doing, Error, finalizer, spread};
 use crate::api::condition::Reason;
 use crate::api::image_release::{LogRecord, ProviderNodeImageRelease as Image};
 use crate::api::image_template::{ExecutorKind, ProviderClusterStackReleaseTemplate as Template};
@@ -63,7 +62,11 @@ pub async fn reconcile(seen: Arc<Image>, ctx: Arc<NodeImages>) -> Result<Action,
     if image.metadata.deletion_timestamp.is_some() {
         return removal::end(&image, &ctx).await;
     }
-    let image = hold(image, &api).await?;
+    let image = if finalizer::is_on(&image, NODE_IMAGE_FINALIZER) {
+        image
+    } else {
+        finalizer::add(fence::guarded(&ctx.books.client), &image, NODE_IMAGE_FINALIZER).await?
+    };
     if ctx.grant_of(&image) == Grant::Unknown && !was_granted(&image) {
         // The release that has it tells when it was looked at.
         return Ok(Action::requeue(spread(WAITING)));
@@ -87,19 +90,6 @@ pub async fn reconcile(seen: Arc<Image>, ctx: Arc<NodeImages>) -> Result<Action,
 
 fn named(image: &Image) -> String {
     format!("ProviderNodeImageRelease {}/{}", image.namespace().unwrap_or_default(), image.name_any())
-}
-
-/// Sets the finalizer, if it is not there.
-async fn hold(image: Image, api: &Api<Image>) -> Result<Image, Error> {
-    if has_finalizer(&image, NODE_IMAGE_FINALIZER) {
-        return Ok(image);
-    }
-    let mut finalizers = image.finalizers().to_vec();
-    finalizers.push(NODE_IMAGE_FINALIZER.to_owned());
-    let patch = json!({"metadata": {"resourceVersion": image.resource_version(), "finalizers": finalizers}});
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
-    let held = api.patch(&image.name_any(), &params, &Patch::Merge(patch)).await;
-    held.doing(|| format!("adding the finalizer of {}", named(&image)))
 }
 
 impl NodeImages {

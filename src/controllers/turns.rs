@@ -26,7 +26,7 @@ pub struct Lines {
     pub(super) addons: Turns,
     /// Of ClusterAddons whose workload cluster did not answer well last time: they wait for each other alone.
     pub(super) doubtful_addons: Turns,
-    /// Of those whose charts take long to render.
+    /// Of those whose charts take long to render, or whose objects long to apply.
     slow: Arc<Slow>,
 }
 
@@ -36,7 +36,10 @@ const DOUBTFUL: u16 = 4;
 /// How many passes at once wait for renderings that take long.
 const SLOW: u16 = 4;
 
-/// How long a rendering may take before its pass goes over to those that take long.
+/// How many passes at once may go on beside them with requests that were sent already.
+const OVERRUN: u16 = 64;
+
+/// How long a rendering, or a wave of requests, may take before its pass goes over to those that take long.
 const QUICK: Duration = Duration::from_secs(5);
 
 /// Objects at most of which it is remembered that their charts take long.
@@ -52,12 +55,12 @@ impl Lines {
             sources: line(live.source_concurrency),
             addons: line(live.addon_concurrency),
             doubtful_addons: line(DOUBTFUL),
-            slow: Arc::new(Slow { line: line(SLOW), known: Mutex::default() }),
+            slow: Arc::new(Slow { line: line(SLOW), overrun: line(OVERRUN), known: Mutex::default() }),
         }
     }
 
-    /// Waits for the turn of an object in `line`, or among those whose charts take long if its own did; `None` where nothing new is
-    /// taken in any more.
+    /// Waits for the turn of an object in `line`, or among those that take long if it did; `None` where nothing new is taken in any
+    /// more.
     pub(super) async fn turn(&self, line: &Turns, of: String) -> Option<Turn> {
         let is_slow = self.slow.known().contains(&of);
         let held = if is_slow { self.slow.line.next().await? } else { line.next().await? };
@@ -80,10 +83,13 @@ impl Lines {
     }
 }
 
-/// Those whose charts take long: so many of one user, and renderings that never end, would leave no turn to others.
+/// Those that take long: many charts of one user, renderings that never end and admission webhooks that don't answer would leave no
+/// turn to others.
 #[derive(Debug)]
 struct Slow {
     line: Turns,
+    /// Of those whose requests are under way, for whom `line` had no room.
+    overrun: Turns,
     known: Mutex<HashSet<String>>,
 }
 
@@ -124,6 +130,16 @@ impl Turn {
         TURN.scope(self, pass).await
     }
 
+    /// Leaves the line of its controller, where there is room for what it does.
+    fn overrun(&self) {
+        self.slow.note(&self.of);
+        self.took_long.store(true, Ordering::Relaxed);
+        if let Some(held) = self.slow.line.free().or_else(|| self.slow.overrun.free()) {
+            self.is_quick.store(false, Ordering::Relaxed);
+            self.hold(Some(held));
+        }
+    }
+
     fn hold(&self, held: Option<OwnedSemaphorePermit>) {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = held;
     }
@@ -162,8 +178,27 @@ pub(super) async fn in_turn<F: Future>(work: impl Fn() -> F) -> F::Output {
         let held = line.next().await;
         TURN.with(|turn| turn.hold(held));
     }
+    timed(work()).await
+}
+
+/// Does what others may hold up and what can't be begun anew, a wave of requests that pass admission webhooks, in the turn of the
+/// pass that it is of. Where it takes too long for the line of its controller it goes on beside it.
+pub(super) async fn beside_its_turn<F: Future>(work: F) -> F::Output {
+    let mut work = std::pin::pin!(work);
+    if TURN.try_with(|turn| turn.is_quick.load(Ordering::Relaxed)).unwrap_or_default() {
+        if let Ok(done) = tokio::time::timeout(QUICK, &mut work).await {
+            return done;
+        }
+        TURN.with(Turn::overrun);
+        return work.await;
+    }
+    timed(work).await
+}
+
+/// Does what is done among those that take long, and tells whether it did.
+async fn timed<F: Future>(work: F) -> F::Output {
     let begun = tokio::time::Instant::now();
-    let done = work().await;
+    let done = work.await;
     if begun.elapsed() > QUICK {
         // Outside of a pass nobody asks.
         let _ = TURN.try_with(|turn| turn.took_long.store(true, Ordering::Relaxed));
@@ -250,7 +285,7 @@ mod tests {
     fn lines() -> Lines {
         let intake = CancellationToken::new();
         let line = |at_once| Turns::new(at_once, intake.clone());
-        let slow = Arc::new(Slow { line: line(SLOW), known: Mutex::default() });
+        let slow = Arc::new(Slow { line: line(SLOW), overrun: line(OVERRUN), known: Mutex::default() });
         Lines { stacks: line(1), releases: line(2), sources: line(1), addons: line(1), doubtful_addons: line(1), slow }
     }
 
@@ -302,6 +337,51 @@ mod tests {
         futures::future::join_all((0..6).map(|at| render(format!("slow-{at}")))).await;
         assert!(begun.load(Ordering::Relaxed) > 7, "{begun:?}");
         assert_eq!(lines.slow.known().len(), 7);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_are_held_up_go_on_beside_the_line() {
+        let lines = Arc::new(lines());
+        let sent = Arc::new(AtomicUsize::new(0));
+        let apply = async |of: String, seconds: u64| {
+            let turn = lines.turn(&lines.releases, of).await.unwrap();
+            let waves = async {
+                for _wave in 0..4 {
+                    sent.fetch_add(1, Ordering::Relaxed);
+                    beside_its_turn(tokio::time::sleep(Duration::from_secs(seconds))).await;
+                }
+            };
+            turn.within(waves).await;
+        };
+        let begun = tokio::time::Instant::now();
+        let held_up = futures::future::join_all((0..40).map(|at| apply(format!("held-up-{at}"), 30)));
+        let other = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            apply("other".to_owned(), 1).await;
+            begun.elapsed()
+        };
+        let (_, waited) = tokio::join!(held_up, other);
+        assert!(waited <= QUICK * 21, "{waited:?}");
+        // Nothing is sent twice for it, and all have gone on at the same time.
+        assert_eq!(sent.load(Ordering::Relaxed), 41 * 4);
+        assert!(begun.elapsed() <= QUICK * 20 + Duration::from_mins(2), "{:?}", begun.elapsed());
+        assert!(lines.slow.known().len() == 40 && lines.releases.has_room());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_go_on_beside_the_line_than_there_is_room_for() {
+        let lines = lines();
+        let filled: Vec<_> =
+            std::iter::from_fn(|| lines.slow.line.free().or_else(|| lines.slow.overrun.free())).collect();
+        assert_eq!(filled.len(), usize::from(SLOW + OVERRUN));
+        let turn = lines.turn(&lines.stacks, "a".to_owned()).await.unwrap();
+        let within = turn.within(beside_its_turn(tokio::time::sleep(QUICK * 3)));
+        let looks = async {
+            tokio::time::sleep(QUICK * 2).await;
+            lines.stacks.has_room()
+        };
+        assert!(!tokio::join!(within, looks).1);
+        assert!(lines.stacks.has_room() && lines.slow.known().contains("a"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -170,6 +170,19 @@ pub fn plan(input: &Input<'_>) -> Plan {
     Plan { steps, prune, empty_render }
 }
 
+/// Why nothing is applied of a release of which nothing ever was: Clusters could not use it. `other` is a release of its ClusterStack
+/// that has a ClusterClass.
+pub fn unusable(desired: &[Desired], other: Option<&str>) -> Option<String> {
+    if desired.is_empty() {
+        return Some("the chart renders no object: publish a release with objects".to_owned());
+    }
+    let has_class = desired.iter().any(|desired| desired.manifest.key.is_cluster_class());
+    let other = other.filter(|_| !has_class)?;
+    Some(format!(
+        "the chart renders no ClusterClass, and that of {other} does: Clusters could not use the release, and nothing of it is applied. Publish one with a ClusterClass"
+    ))
+}
+
 /// What of the inventory nobody wants any more, also where nothing at all is wanted: for who knows that this is no mistake.
 pub fn unwanted(input: &Input<'_>) -> Prune {
     let recorded: Vec<ObjectKey> = input.recorded.iter().map(key_of).collect();
@@ -265,7 +278,7 @@ fn decide(
     if let Some(row) = row
         && let Some(reason @ (Reason::Invalid | Reason::ImmutableField)) = row.reason
         && record(row).0 == wanted
-        && !(input.retry_refused || (reason == Reason::ImmutableField && may_be_replaced(input, desired, live)))
+        && !(input.retry_refused || is_made_anew(reason, input, desired, live))
     {
         return Action::Hold { reason, message: row.error.clone(), digest: row.digest.clone() };
     }
@@ -371,6 +384,12 @@ pub fn is_retained(key: &ObjectKey, live: &Value) -> bool {
     let keeps = annotation(live, HELM_RESOURCE_POLICY) == Some("keep") || annotation(live, PRUNE) == Some("disabled");
     let kind = RETAINED_KINDS.contains(&(key.group.as_str(), key.kind.as_str()));
     keeps || (kind && annotation(live, PRUNE) != Some("enabled"))
+}
+
+/// Whether what was refused for a field that can't be changed may be sent again: somebody deleted the object, as he was told to, or we
+/// may.
+fn is_made_anew(reason: Reason, input: &Input<'_>, desired: &Desired, live: Option<&Value>) -> bool {
+    reason == Reason::ImmutableField && (live.is_none() || may_be_replaced(input, desired, live))
 }
 
 /// Whether an object may be deleted and made anew: the stack says so, it is of no kind that is never pruned, and we or an older

@@ -48,6 +48,7 @@ where
             json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": metadata, "status": status});
         match api.patch_status(&name, &apply::forced(), &Patch::Apply(patch)).await {
             Ok(written) => {
+                let written = without_left(&api, written, status).await?;
                 let status = status_of(&written);
                 let written = Written { resource_version: written.resource_version(), status };
                 fence::wrote(uid.as_deref().unwrap_or_default(), written);
@@ -81,6 +82,40 @@ where
         }
     }
     Ok(false)
+}
+
+/// Takes out what others said in a condition that is the operator's to say, and that it does not say: server-side apply leaves it.
+async fn without_left<K>(api: &Api<K>, written: K, wanted: &impl Serialize) -> Result<K, kube::Error>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned,
+{
+    let wanted = serde_json::to_value(wanted).unwrap_or_default();
+    let left = left(&status_of(&written), &wanted);
+    if left.is_empty() {
+        return Ok(written);
+    }
+    let version = json!({"op": "test", "path": "/metadata/resourceVersion", "value": written.resource_version()});
+    // From the last, so that the places of those before it stay what they are.
+    let removals = left.iter().rev().map(|at| json!({"op": "remove", "path": format!("/status/conditions/{at}")}));
+    let patch = std::iter::once(version).chain(removals).collect();
+    let patch: json_patch::Patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
+    let params = PatchParams { field_manager: apply::forced().field_manager, ..PatchParams::default() };
+    match api.patch_status(&written.name_any(), &params, &Patch::Json::<Value>(patch)).await {
+        // Changed or gone meanwhile: its own event tells.
+        Err(kube::Error::Api(error)) if matches!(error.code, 404 | 409 | 422) => Ok(written),
+        done => done,
+    }
+}
+
+/// Where in a status there are conditions of the operator's types that it does not say.
+fn left(found: &Value, wanted: &Value) -> Vec<usize> {
+    let types = |status: &Value| -> Vec<String> {
+        let conditions = status.get("conditions").and_then(Value::as_array).into_iter().flatten();
+        conditions.map(|condition| condition["type"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    let wanted = types(wanted);
+    let is_left = |type_: &String| ConditionType::named(type_).is_some() && !wanted.contains(type_);
+    types(found).iter().enumerate().filter(|(_, type_)| is_left(type_)).map(|(at, _)| at).collect()
 }
 
 /// Why a status will be refused however often it is sent: it is not what its definition takes, or too large (etcd takes 1.5 MiB).
@@ -182,6 +217,21 @@ mod tests {
             let told = sent.get(1).map(|patch| patch["status"]["conditions"][0]["message"].to_string());
             assert_eq!(told.is_some_and(|told| told.contains(message)), is_told, "{code} {message}");
         }
+    }
+
+    #[test]
+    fn conditions_of_ours_that_others_wrote_are_left() {
+        let status =
+            |types: &[&str]| json!({"conditions": types.iter().map(|of| json!({"type": of})).collect::<Vec<_>>()});
+        for (found, wanted, expected) in [
+            (&["Ready", "Stalled", "example.org/Audited", "Reconciling"][..], &["Ready"][..], &[1, 3][..]),
+            (&["Ready", "example.org/Audited"], &["Ready"], &[]),
+            (&["Ready"], &["Ready", "Stalled"], &[]),
+            (&[], &["Ready"], &[]),
+        ] {
+            assert_eq!(left(&status(found), &status(wanted)), expected, "{found:?} {wanted:?}");
+        }
+        assert!(left(&json!({}), &json!({})).is_empty());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
-use super::super::deletion::has_finalizer;
+use super::super::finalizer;
 use super::super::{Error, cluster_stack_release};
 use super::deliver::Delivered;
 use super::work::{Turn, Work};
@@ -39,7 +39,7 @@ impl Pass<'_> {
     pub(super) async fn stays(&self) -> bool {
         let Some(served) = &self.ctx.settings.hooks else { return false };
         let is_held =
-            has_finalizer(self.addon, CLUSTER_ADDON_FINALIZER) && is_of_its_cluster(self.addon, &self.cluster.name);
+            finalizer::is_on(self.addon, CLUSTER_ADDON_FINALIZER) && is_of_its_cluster(self.addon, &self.cluster.name);
         let release = self.cluster.class.as_ref().and_then(|class| release_of(class, self.ctx));
         let seen = Seen {
             cluster: Some(self.cluster.clone()),

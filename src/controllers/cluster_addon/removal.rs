@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::super::Error;
 use super::super::delivery::{leftover, targets};
+use super::super::turns::beside_its_turn;
 use super::deliver::{Chart, Delivered};
 use super::helm_hooks::Ran;
 use super::work::{Holds, Work, of_stage};
@@ -167,7 +168,7 @@ impl Work<'_> {
         let mut refused = unasked.map(|(key, error)| format!("{key}: {}", apply::refusal(error).message));
         for target in targets {
             let Some(object) = live.objects.get(&target.key).filter(|object| !is_going(object)) else { continue };
-            match apply::delete(client, &target.kind, &target.key, object).await {
+            match beside_its_turn(apply::delete(client, &target.kind, &target.key, object)).await {
                 Ok(()) => {
                     self.pass.ctx.metrics.count("pruned", 1);
                     let note = format!("pruned {}", target.key);

@@ -285,10 +285,14 @@ fn applied(stage: &str, delivered: &Delivered, rows: &[Row]) -> Holds {
     }
     // What it had before and can't be read may be gone since long: nobody waits for it.
     let is_wanted = |row: &&Row| !delivered.plan.prune.unread.contains(&key_of(row));
+    // What others fight over is as it is wanted each time: that is told, and holds up no upgrade.
+    let is_fought_over =
+        |row: &Row| row.reason == Some(Reason::DriftFight) && delivered.live.objects.contains_key(&key_of(row));
     let failed: Vec<&Row> = rows
         .iter()
         .filter(|row| row.stage == stage && row.status == ResourceStatus::NotSynced)
         .filter(is_wanted)
+        .filter(|row| !is_fought_over(row))
         .collect();
     match failed.first() {
         None => Holds::Yes,

@@ -7,6 +7,7 @@ use kube::runtime::reflector::ObjectRef;
 use serde_json::{Value, json};
 
 use super::super::rights::Rights;
+use super::super::turns::beside_its_turn;
 use super::super::{Context, Doing, Error};
 use super::{lacks_inventory, owner_of, rows_of, search, targets};
 use crate::api::cluster_stack_release::Resource as Row;
@@ -81,7 +82,7 @@ pub(super) async fn remove(
     for now in [first, rest] {
         let mut waiting = Vec::new();
         for (target, object) in now {
-            match removing.delete(target, object).await? {
+            match beside_its_turn(removing.delete(target, object)).await? {
                 None => waiting.push(target.key.to_string()),
                 Some(Verdict::Wait(trouble)) => return Ok(Removal::Held(trouble)),
                 Some(verdict) => orphaned.extend(given_up(verdict)),

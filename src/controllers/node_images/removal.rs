@@ -2,8 +2,7 @@
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use kube::api::{Api, Patch, PatchParams};
-use serde_json::json;
+use kube::api::Api;
 use std::time::Duration;
 
 use super::super::Action;
@@ -13,15 +12,15 @@ use crate::api::ProviderClusterStackRelease as Release;
 use crate::api::condition::Reason;
 use crate::api::image_release::{ProviderNodeImageRelease as Image, ProviderNodeImageReleaseStatus};
 use crate::api::image_template::ImageDeletionPolicy;
-use crate::api::{FIELD_MANAGER, IMAGE_DIGEST, NODE_IMAGE_FINALIZER, is_moved};
-use crate::controllers::deletion::has_finalizer;
-use crate::controllers::{Doing, Error};
+use crate::api::{ClusterStackRelease, IMAGE_DIGEST, NODE_IMAGE_FINALIZER, is_moved};
+use crate::controllers::{Doing, Error, finalizer};
 use crate::core::duration::{go_duration, spoken};
 use crate::core::image::adoption;
 use crate::core::image::build::{Hope, Phase};
 use crate::core::image::garbage::{self, Case, Fate, GRACE, Held};
 use crate::core::image::record::build_of;
 use crate::core::retry::{self, ErrorClass};
+use crate::io::fence;
 use crate::io::image::destination::Removal;
 use crate::io::image::executor::Order;
 use crate::io::image::task::StepError;
@@ -29,10 +28,13 @@ use crate::io::image::task::StepError;
 /// How often an image whose time of grace runs is looked at.
 const GRACE_LOOK: Duration = Duration::from_mins(5);
 
+/// How often one is looked at of which nobody knows yet whether it is wanted.
+const UNKNOWN_LOOK: Duration = Duration::from_secs(20);
+
 /// Ends an object that is being deleted.
 pub(super) async fn end(image: &Image, ctx: &NodeImages) -> Result<Action, Error> {
     ctx.end(image).await;
-    if !has_finalizer(image, NODE_IMAGE_FINALIZER) {
+    if !finalizer::is_on(image, NODE_IMAGE_FINALIZER) {
         ctx.memory.forget(&image.uid().unwrap_or_default());
         return Ok(Action::await_change());
     }
@@ -55,6 +57,7 @@ pub(super) async fn end(image: &Image, ctx: &NodeImages) -> Result<Action, Error
         return Ok(Action::requeue(later));
     }
     let held = held(image, &order);
+    let unlisted = ctx.unlisted(image).await?;
     let since = image.status.as_ref().and_then(|status| status.unused_since.as_ref().map(|at| at.0));
     let case = Case {
         held: &held,
@@ -62,6 +65,7 @@ pub(super) async fn end(image: &Image, ctx: &NodeImages) -> Result<Action, Error
         grace: order.template.image_grace_period.as_deref().and_then(go_duration).unwrap_or(GRACE),
         since: since.or(image.metadata.deletion_timestamp.as_ref().map(|at| at.0)).unwrap_or_default(),
         wanted: ctx.is_still_wanted(image).await?,
+        unlisted: unlisted.as_deref(),
         now: Timestamp::now(),
     };
     let others = ctx.others(image, &held.place);
@@ -80,6 +84,11 @@ pub(super) async fn end(image: &Image, ctx: &NodeImages) -> Result<Action, Error
             );
             ctx.books.events.say(image, Reason::ImageUnused, &note).await;
             return Ok(Action::requeue(elapsed(case.now, until).min(GRACE_LOOK) + Duration::from_millis(10)));
+        }
+        Fate::Unknown(why) => {
+            let note = format!("image {} stays at its destination for now: {why}", held.image);
+            ctx.books.events.say(image, Reason::ImageUnused, &note).await;
+            return Ok(Action::requeue(UNKNOWN_LOOK));
         }
         Fate::Removed => {
             if let Err(error) = remove(image, &held, &order, ctx).await {
@@ -162,16 +171,9 @@ async fn remove(image: &Image, held: &Held, order: &Order, ctx: &NodeImages) -> 
 
 /// Lets the object go.
 async fn release(image: &Image, ctx: &NodeImages) -> Result<Action, Error> {
-    let rest: Vec<&String> = image.finalizers().iter().filter(|name| *name != NODE_IMAGE_FINALIZER).collect();
-    let patch =
-        json!({"metadata": {"uid": image.uid(), "resourceVersion": image.resource_version(), "finalizers": rest}});
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
     ctx.memory.forget(&image.uid().unwrap_or_default());
     ctx.forget_log(image);
-    match ctx.api(image).patch(&image.name_any(), &params, &Patch::Merge(patch)).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => {}
-        other => drop(other.doing(|| format!("removing the finalizer of {}", named(image)))?),
-    }
+    finalizer::remove(fence::guarded(&ctx.books.client), image, NODE_IMAGE_FINALIZER).await?;
     // Who waits for the name may have it now.
     Ok(Action::await_change())
 }
@@ -229,6 +231,33 @@ impl NodeImages {
             }
         }
         Ok(false)
+    }
+
+    /// The ClusterStackRelease that the image was made for, where it is there and its list of images is not: somebody deleted its
+    /// ProviderClusterStackRelease, which is made anew.
+    async fn unlisted(&self, image: &Image) -> Result<Option<String>, Error> {
+        let (client, namespace) = (&self.books.client, image.namespace().unwrap_or_default());
+        let kind = "ProviderClusterStackRelease";
+        for owner in image.owner_references().iter().filter(|owner| owner.kind == kind) {
+            let releases: Api<ClusterStackRelease> = Api::namespaced(client.clone(), &namespace);
+            let release = releases.get_opt(&owner.name).await;
+            let release = release.doing(|| format!("reading ClusterStackRelease {}", owner.name))?;
+            let is_ours = |release: &ClusterStackRelease| {
+                let of = release.spec.provider_ref.as_ref().and_then(|reference| reference.kind.as_deref());
+                release.metadata.deletion_timestamp.is_none() && of == Some(kind)
+            };
+            if !release.as_ref().is_some_and(is_ours) {
+                continue;
+            }
+            let lists: Api<Release> = Api::namespaced(client.clone(), &namespace);
+            let list = lists.get_opt(&owner.name).await;
+            let list = list.doing(|| format!("reading ProviderClusterStackRelease {}", owner.name))?;
+            let list = list.filter(|list| list.metadata.deletion_timestamp.is_none());
+            if list.and_then(|list| list.status).is_none_or(|status| status.artifact.is_empty()) {
+                return Ok(Some(owner.name.clone()));
+            }
+        }
+        Ok(None)
     }
 
     /// Removes the log of its builds, if no other object of its namespace has the same.

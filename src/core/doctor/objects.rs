@@ -5,6 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{Finding, Grade, Read, condition, named, some};
+use crate::api::condition::Reason;
+
+/// What is said of an object that says nothing.
+const NOT_LOOKED_AT: &str = "NotLookedAt";
 
 /// How an object says that it is.
 fn grade(object: &Value) -> Option<(Grade, String)> {
@@ -14,13 +18,29 @@ fn grade(object: &Value) -> Option<(Grade, String)> {
     if let Some(("True", reason, _)) = condition(object, "Stalled") {
         return Some((Grade::Bad, reason.to_owned()));
     }
+    let ready = condition(object, "Ready");
+    let reason = |word: &str| if word.is_empty() { "NotReady".to_owned() } else { word.to_owned() };
     if object["status"]["phase"] == "Failed" {
-        return Some((Grade::Bad, "Failed".to_owned()));
+        return Some((Grade::Bad, ready.map_or_else(|| "Failed".to_owned(), |(_, word, _)| reason(word))));
     }
-    match condition(object, "Ready") {
+    match ready {
         Some(("True", ..)) => None,
-        Some((_, reason, _)) => Some((Grade::Warning, reason.to_owned())),
-        None => Some((Grade::Warning, "NotLookedAt".to_owned())),
+        Some((_, word, _)) => Some((Grade::Warning, reason(word))),
+        None => Some((Grade::Warning, NOT_LOOKED_AT.to_owned())),
+    }
+}
+
+/// What to do about objects that say this.
+fn remedy(reason: &str) -> String {
+    match Reason::named(reason) {
+        None if reason == NOT_LOOKED_AT => {
+            "no operator has said anything of them yet: what is said of operators tells why".to_owned()
+        }
+        Some(Reason::Progressing | Reason::Fetching | Reason::Deleting) => {
+            "nothing, it goes on by itself; clusterstack tree shows how far it is".to_owned()
+        }
+        Some(_) => format!("docs/operations.md tells what {reason} means; clusterstack tree shows more"),
+        None => "clusterstack tree shows more".to_owned(),
     }
 }
 
@@ -50,12 +70,46 @@ pub(super) fn check(kind: &'static str, found: &Read<Vec<Value>>) -> Vec<Finding
         let names = some(names.iter().map(String::as_str));
         let told = if message.is_empty() { String::new() } else { format!(": {message}") };
         let message = format!("{} of {} {reason}: {names}{told}", objects.len(), found.len());
-        Finding::new(
-            kind,
-            grade.0,
-            message,
-            format!("docs/operations.md tells what {reason} means; clusterstack tree shows more"),
-        )
+        Finding::new(kind, grade.0, message, remedy(reason))
     };
     by_reason.iter().map(of_reason).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_object_that_fails_says_why() {
+        let failed = |ready: Value| json!({"status": {"phase": "Failed", "conditions": [ready]}});
+        for (object, expected) in [
+            (
+                failed(json!({"type": "Ready", "status": "False", "reason": "BuildFailed"})),
+                Some((Grade::Bad, "BuildFailed")),
+            ),
+            (json!({"status": {"phase": "Failed"}}), Some((Grade::Bad, "Failed"))),
+            (
+                json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}),
+                Some((Grade::Warning, "NotReady")),
+            ),
+            (json!({}), Some((Grade::Warning, NOT_LOOKED_AT))),
+            (json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Ready"}]}}), None),
+        ] {
+            let expected = expected.map(|(grade, reason)| (grade, reason.to_owned()));
+            assert_eq!(grade(&object), expected, "{object}");
+        }
+    }
+
+    #[test]
+    fn what_operations_are_told_to_read_is_there() {
+        let book = include_str!("../../../docs/operations.md");
+        for reason in ["SourceUnreachable", "BuildFailed", "SpecInvalid", "NoReleaseFound", "FailedToApplyObjects"] {
+            assert!(remedy(reason).contains("docs/operations.md") && book.contains(&format!("`{reason}`")), "{reason}");
+        }
+        for reason in ["Progressing", "Fetching", "Deleting", "NotReady", "Failed", NOT_LOOKED_AT] {
+            assert!(!remedy(reason).contains("docs/operations.md"), "{reason}");
+        }
+    }
 }

@@ -40,6 +40,8 @@ pub struct Case<'a> {
     pub since: Timestamp,
     /// Whether a release of this namespace wants it again.
     pub wanted: bool,
+    /// The release that it was made for, where that is there and its list of images is not known again yet.
+    pub unlisted: Option<&'a str>,
     /// Now.
     pub now: Timestamp,
 }
@@ -53,6 +55,8 @@ pub enum Fate {
     Stays(String),
     /// It is looked at again then.
     Later(Timestamp),
+    /// Whether somebody wants it is not known yet, for this reason.
+    Unknown(String),
     /// It is removed.
     Removed,
 }
@@ -73,17 +77,29 @@ pub fn fate<'h>(case: &Case<'_>, others: impl IntoIterator<Item = &'h Held>) -> 
     }
     match case.since.checked_add(case.grace) {
         Ok(until) if until > case.now => Fate::Later(until),
-        _ => Fate::Removed,
+        _ => case.unlisted.map_or(Fate::Removed, |release| {
+            Fate::Unknown(format!("ClusterStackRelease {release} is there, and which images it needs is not known yet"))
+        }),
     }
 }
 
-/// Whether both are the same image at the same place. One that is not there yet may become it.
+/// Whether both are the same image at the same place. One that is not there yet may become it. A server may have several names:
+/// what has the same path at two is taken for one.
 fn is_same(one: &Held, other: &Held) -> bool {
     let is_there = !one.location.is_empty() && one.location == other.location;
+    let may_be_there = one.digest == other.digest && path_of(&one.place) == path_of(&other.place);
     one.object != other.object
-        && (is_there || one.place == other.place)
+        && (is_there || one.place == other.place || may_be_there)
         && one.image == other.image
         && (other.digest.is_empty() || one.digest == other.digest)
+}
+
+/// A place without the name of its server: what kind of destination it is, and the path there.
+fn path_of(place: &str) -> (&str, &str) {
+    let (kind, address) = place.split_once(' ').unwrap_or((place, ""));
+    let path =
+        address.split_once("://").map_or(address, |(_, rest)| rest.split_once(['/', ' ']).map_or("", |(_, path)| path));
+    (kind, path)
 }
 
 /// What makes two destinations the same. Two clouds can't be told apart by what a template says of them: all are taken for
@@ -133,8 +149,11 @@ mod tests {
             grace: Duration::from_secs(100),
             since: at(1000),
             wanted: false,
+            unlisted: None,
             now: at(1100),
         };
+        let unlisted = Case { unlisted: Some("docker-x-1-34-v1"), ..case.clone() };
+        let unknown = "ClusterStackRelease docker-x-1-34-v1 is there, and which images it needs is not known yet";
         let stays = |why: &str| Fate::Stays(why.to_owned());
         let located = Held { location: "/i/ubuntu".into(), ..mine.clone() };
         let linked = Held { place: "directory /link".into(), location: "/i/ubuntu".into(), ..held("b/y", "sha256:1") };
@@ -149,6 +168,9 @@ mod tests {
             // It may become this one.
             (case.clone(), vec![held("b/y", "")], stays("b/y has it too")),
             (Case { now: at(1099), ..case.clone() }, vec![], Fate::Later(at(1100))),
+            (Case { now: at(1099), ..unlisted.clone() }, vec![], Fate::Later(at(1100))),
+            (unlisted.clone(), vec![], Fate::Unknown(unknown.to_owned())),
+            (unlisted, vec![held("b/y", "sha256:1")], stays("b/y has it too")),
             (
                 Case { policy: ImageDeletionPolicy::Retain, ..case.clone() },
                 vec![],
@@ -158,6 +180,31 @@ mod tests {
             (Case { held: &never, ..case }, vec![], Fate::Nothing),
         ] {
             assert_eq!(fate(&case, &others), expected, "{case:?} {others:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_may_have_several_names() {
+        let at = |object: &str, place: &str, digest: &str| Held { place: place.into(), ..held(object, digest) };
+        for (one, other, same) in [
+            ("http https://images.example.org/x", "http https://10.0.0.7/x", true),
+            ("http https://images.example.org/x", "http http://images.example.org:8080/x", true),
+            ("http https://images.example.org/x", "http https://10.0.0.7/y", false),
+            ("http https://images.example.org", "http https://10.0.0.7", true),
+            ("s3 https://s3.example.org images a/", "s3 https://s3.internal images a/", true),
+            ("s3 https://s3.example.org images a/", "s3 https://s3.internal images b/", false),
+            ("s3 https://s3.example.org images a/", "s3 https://s3.internal others a/", false),
+            ("oci https://r.example.org/i", "oci https://r/i", true),
+            ("oci https://r.example.org/i", "http https://r.example.org/i", false),
+            ("directory /i", "directory /j", false),
+            ("directory /i", "directory /i", true),
+            ("glance", "glance", true),
+        ] {
+            let is = |digest: &str| is_same(&at("a/x", one, "sha256:1"), &at("b/y", other, digest));
+            assert_eq!(is("sha256:1"), same, "{one} {other}");
+            assert!(!is("sha256:2"), "{one} {other}");
+            // What was not made yet is brought to where its own template says.
+            assert_eq!(is(""), one == other, "{one} {other}");
         }
     }
 

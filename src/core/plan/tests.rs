@@ -111,12 +111,13 @@ fn an_immutable_field_is_tried_again_only_where_the_object_may_be_replaced() {
     };
     let replaced = Desired { replace: true, ..desired("2") };
     for (name, desired, live, expected) in [
-        ("not allowed", desired("2"), live("1", "1"), "hold"),
-        ("allowed by the stage", replaced.clone(), live("1", "1"), "apply"),
-        ("never deleted", replaced.clone(), annotated(HELM_RESOURCE_POLICY, "keep"), "hold"),
-        ("nobody of ours applied it", replaced, nobodys(), "hold"),
+        ("not allowed", desired("2"), Some(live("1", "1")), "hold"),
+        ("deleted by hand", desired("2"), None, "apply"),
+        ("allowed by the stage", replaced.clone(), Some(live("1", "1")), "apply"),
+        ("never deleted", replaced.clone(), Some(annotated(HELM_RESOURCE_POLICY, "keep")), "hold"),
+        ("nobody of ours applied it", replaced, Some(nobodys()), "hold"),
     ] {
-        let shown = shown(&action(&desired, std::slice::from_ref(&refused), Some(live), |_| {}));
+        let shown = shown(&action(&desired, std::slice::from_ref(&refused), live, |_| {}));
         assert!(shown.starts_with(expected), "{name}: {shown}");
     }
     let owner = owner();
@@ -363,4 +364,22 @@ fn an_inventory_is_settled_where_it_says_what_is_wanted() {
     assert!(!is_settled(&[], &[]));
     let held = Desired { obstacle: Some((Reason::Forbidden, String::new())), ..named("b") };
     assert!(!is_settled(&[a, b], &[named("a"), held]));
+}
+
+#[test]
+fn a_release_that_clusters_could_not_use_is_not_applied() {
+    let class = json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "ClusterClass", "metadata": {"name": "a"}});
+    let class = Desired { manifest: Manifest::from_value(class).unwrap(), ..desired("1") };
+    for (desired, other, expected) in [
+        (vec![], None, Some("renders no object")),
+        (vec![], Some("docker-x-1-34-v1"), Some("renders no object")),
+        (vec![desired("1")], Some("docker-x-1-34-v1"), Some("that of docker-x-1-34-v1 does")),
+        // What is all of a stack whose charts have no class may be so.
+        (vec![desired("1")], None, None),
+        (vec![desired("1"), class], Some("docker-x-1-34-v1"), None),
+    ] {
+        let found = unusable(&desired, other);
+        assert_eq!(found.is_some(), expected.is_some(), "{found:?}");
+        assert!(expected.is_none_or(|part| found.as_ref().is_some_and(|found| found.contains(part))), "{found:?}");
+    }
 }

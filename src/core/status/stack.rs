@@ -198,6 +198,9 @@ fn stack_ready(facts: &StackFacts, available: &[AvailableRelease]) -> Finding {
         let room = MAX_MESSAGE.saturating_sub(usable_text.len() + release.name.object_name().len() + 2);
         return no(reason, format!("{}: {}{usable_text}", release.name.object_name(), cut(&why, room)));
     }
+    if facts.suspended && usable.is_empty() {
+        return no(Reason::Suspended, "spec.suspend is set: nothing is done, and no release is usable".to_owned());
+    }
     if facts.suspended {
         return Finding::yes(ConditionType::Ready, Reason::Suspended, "spec.suspend is set: nothing is done");
     }
