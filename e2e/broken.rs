@@ -4,7 +4,9 @@ use clusterstack::api::cluster_stack_release::{Resource, ResourceStatus};
 use clusterstack::api::{ConditionType, Reason};
 use serde_json::json;
 
-use crate::harness::{SETTINGS, World, check, install_small_kind, leave_behind, small_kind, unique};
+use crate::harness::{
+    CLASS, CLUSTER_API, SETTINGS, World, check, install_small_kind, leave_behind, small_kind, unique,
+};
 
 const V1: &str = "docker-x-1-34-v1";
 const V2: &str = "docker-x-1-34-v2";
@@ -340,4 +342,29 @@ async fn a_chart_that_takes_longer_than_a_turn_in_line_is_rendered_all_the_same(
     repo.release(V1, &format!("{long}{SETTINGS}"));
     t.create_stack("x", &repo.url(), json!({})).await;
     t.ready("x", "v1").await;
+}
+
+#[tokio::test]
+async fn a_release_that_clusters_could_not_use_does_not_push_out_the_one_before() {
+    let t = World::new("unusable").await;
+    let repo = t.repo();
+    repo.release(V1, CLASS);
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    for (tag, templates, part) in [
+        ("docker-x-1-34-v2", SETTINGS, format!("that of {V1} does")),
+        ("docker-x-1-34-v3", "# nothing\n", "renders no object".to_owned()),
+    ] {
+        repo.release(tag, templates);
+        t.look_again("x").await;
+        let message = t.release_says(tag, ConditionType::Stalled, "True", "EmptyRender").await;
+        assert!(message.contains(&part), "{message}");
+        t.stack_says("x", ConditionType::Ready, "False", "NewestReleaseNotReady").await;
+        assert!(t.config_map(tag).await.is_none());
+        assert!(t.get(CLUSTER_API, "ClusterClass", V1).await.is_some());
+    }
+    repo.release("docker-x-1-34-v4", CLASS);
+    t.look_again("x").await;
+    t.ready("x", "v4").await;
 }

@@ -198,7 +198,7 @@ fn stack_ready(facts: &StackFacts, available: &[AvailableRelease]) -> Finding {
         let room = MAX_MESSAGE.saturating_sub(usable_text.len() + release.name.object_name().len() + 2);
         return no(reason, format!("{}: {}{usable_text}", release.name.object_name(), cut(&why, room)));
     }
-    if facts.suspended && usable.is_empty() {
+    if facts.suspended && usable.is_empty() && !facts.releases.is_empty() {
         return no(Reason::Suspended, "spec.suspend is set: nothing is done, and no release is usable".to_owned());
     }
     if facts.suspended {
