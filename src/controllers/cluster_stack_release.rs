@@ -101,9 +101,11 @@ async fn pass(release: &ClusterStackRelease, sight: Sight, ctx: &Arc<Context>) -
         return Ok(None);
     }
     // Without the one that it was made with it goes before its objects, and while Clusters use them.
-    let own = || ctx.clients.own();
-    let held =
-        if is_held { None } else { Some(finalizer::add(own(), release, CLUSTER_STACK_RELEASE_FINALIZER).await?) };
+    let held = if is_held {
+        None
+    } else {
+        Some(finalizer::add(ctx.clients.own(), release, CLUSTER_STACK_RELEASE_FINALIZER).await?)
+    };
     let release = held.as_ref().unwrap_or(release);
     let pass = Pass { release, stack: &stack, ctx, asked: asked(release, &stack) };
     if sight == Sight::Cached && pass.asked != facts.reconcile_at {
