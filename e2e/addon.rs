@@ -345,6 +345,59 @@ async fn one_chart_for_everything_gets_the_values_of_its_stack() {
 }
 
 #[tokio::test]
+async fn fields_that_a_stage_or_a_clusteraddon_leaves_to_others_stay_theirs() {
+    let Some(w) = Workload::new().await else { return };
+    let t = World::new("theirs").await;
+    let repo = t.repo();
+    let ignored = |field: &str| format!("[{{kind: ConfigMap, name: {}-a, jsonPointers: [/data/{field}]}}]", w.prefix);
+    let stage =
+        |hook: &str| format!("  {hook}:\n    - {{name: web, action: apply, ignoreDifferences: {}}}\n", ignored("size"));
+    let stages = ["AfterControlPlaneInitialized", "BeforeClusterUpgrade"].map(stage).concat();
+    repo.write("stacks/docker/x/clusteraddon.yaml", &format!("addonStages:\n{stages}"));
+    w.chart(&repo, "web", &["a", "b"], "{size: small, color: blue}");
+    repo.release("docker-x-1-34-v1", CLASS);
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    w.kubeconfig(&t, "c").await;
+    t.apply(&cluster("c", "docker-x-1-34-v1")).await;
+    ready(&t, "c", "docker-x-1-34-v1").await;
+
+    for name in ["a", "b"] {
+        w.put("kube-system", &format!("{}-{name}", w.prefix), json!({"size": "theirs", "color": "theirs"})).await;
+    }
+    w.has("a", "color", "blue").await;
+    w.has("b", "size", "small").await;
+    w.has("a", "size", "theirs").await;
+
+    w.chart(&repo, "web", &["a", "b"], "{size: large, color: green}");
+    repo.release("docker-x-1-34-v2", CLASS);
+    t.look_again("x").await;
+    t.ready("x", "v2,v1").await;
+    t.apply(&cluster("c", "docker-x-1-34-v2")).await;
+    ready(&t, "c", "docker-x-1-34-v2").await;
+    w.has("a", "color", "green").await;
+    w.has("b", "size", "large").await;
+    w.has("a", "size", "theirs").await;
+
+    let give_up = |rules: Value| {
+        t.change(
+            "user",
+            (API_VERSION, "ClusterAddon", "cluster-addon-c"),
+            json!({"spec": {"ignoreDifferences": rules}}),
+        )
+    };
+    give_up(json!([{"kind": "ConfigMap", "jsonPointers": ["/data/color"]}])).await;
+    looked_again(&t, "c").await;
+    w.put("kube-system", &format!("{}-a", w.prefix), json!({"color": "theirs"})).await;
+    looked_again(&t, "c").await;
+    w.has("a", "color", "theirs").await;
+    give_up(Value::Null).await;
+    w.has("a", "color", "green").await;
+    w.has("a", "size", "theirs").await;
+}
+
+#[tokio::test]
 async fn values_of_users_come_last_where_the_stack_allows_them() {
     let Some(w) = Workload::new().await else { return };
     let t = World::new("values").await;

@@ -127,6 +127,41 @@ async fn a_release_in_use_that_is_deleted_by_hand_waits_too() {
 }
 
 #[tokio::test]
+async fn a_release_that_is_deleted_while_a_cluster_uses_it_is_looked_after() {
+    let t = World::new("lookafter").await;
+    let _operator = t.operator(&[]);
+    ready(&t).await;
+    t.apply(&cluster("shop", V1)).await;
+    for policy in [PropagationPolicy::Background, PropagationPolicy::Foreground] {
+        let params = DeleteParams { propagation_policy: Some(policy), ..DeleteParams::default() };
+        t.releases().delete(V1, &params).await.unwrap();
+        t.release_says(V1, ConditionType::Ready, "False", "InUse").await;
+        let template = (INFRASTRUCTURE, "DockerMachineTemplate");
+        t.delete(template.0, template.1, V1).await;
+        wait_for("the template to be put back", || async {
+            let there = t.get(template.0, template.1, V1).await;
+            check(there.is_some_and(|object| object["metadata"]["deletionTimestamp"] == Value::Null), template)
+        })
+        .await;
+        t.event("DriftCorrected", "DockerMachineTemplate").await;
+        t.release(V1, "to say that all is there", |release| {
+            let status = release.status.clone().unwrap_or_default();
+            let is_synced = |row: &Resource| row.reason.is_none();
+            check(status.resources.len() == ALL.len() && status.resources.iter().all(is_synced), &status)
+        })
+        .await;
+        let message = t.release_says(V1, ConditionType::Ready, "False", "InUse").await;
+        assert!(message.contains("shop"), "{message}");
+    }
+    t.delete(CLUSTER_API, "Cluster", "shop").await;
+    t.release(V1, "to be made anew", |release| {
+        let is_going = release.metadata.deletion_timestamp.is_some();
+        check(!is_going && release.status.as_ref().is_some_and(|status| status.ready), &release.metadata)
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_release_of_which_nothing_is_told_any_more_waits_for_who_uses_its_class_too() {
     let t = World::new("untold").await;
     let operator = t.operator(&[]);

@@ -1,6 +1,7 @@
 //! Releases from a real OCI registry, also when it lies or the operator dies while it downloads.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -308,6 +309,42 @@ async fn releases_come_from_a_registry() {
     s.push(V2, SETTINGS).await;
     s.t.look_again("x").await;
     s.t.ready("x", "v2").await;
+}
+
+#[tokio::test]
+async fn a_tag_of_a_registry_that_moves_while_it_waits_has_to_be_approved_and_baked_anew() {
+    let Some(s) = Served::new("oci-moved").await else { return };
+    let t = &s.t;
+    s.push(V1, SETTINGS).await;
+    let _operator = t.operator(&["--allow-source", &s.liar.host]);
+    s.create_stack_with(json!({"approval": "manual", "bakeTime": "12s"})).await;
+    let waits = |reason: &'static str| async move {
+        t.stack("x", &format!("{V1} to wait: {reason}"), |stack| {
+            let rows = stack.status.clone().unwrap_or_default().available;
+            check(rows.iter().any(|row| row.name == V1 && row.reason == reason), rows)
+        })
+        .await;
+    };
+    let approve = || {
+        let kubeconfig = t.plane.kubeconfig.to_str().unwrap();
+        let args = ["approve", "x", V1, "--namespace", &t.namespace, "--kubeconfig", kubeconfig];
+        let done = std::process::Command::new(env!("CARGO_BIN_EXE_clusterstack")).args(args).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    waits("WaitsForApproval").await;
+    approve();
+    waits("Baking").await;
+    s.push(V1, &SETTINGS.replace("large", "small")).await;
+    t.look_again("x").await;
+    waits("WaitsForApproval").await;
+    // Its time comes, and nothing is taken.
+    tokio::time::sleep(Duration::from_secs(13)).await;
+    t.looked_again("x").await;
+    waits("WaitsForApproval").await;
+    assert!(t.config_map(V1).await.is_none());
+    approve();
+    t.ready("x", "v1").await;
+    assert_eq!(t.in_config_map(V1, "/data/size").await, "small");
 }
 
 #[tokio::test]

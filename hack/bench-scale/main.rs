@@ -2,6 +2,7 @@
 //! beside it, on another control plane of the same kind, the floor: the same objects applied by a bare client.
 
 mod audit;
+mod clusters;
 mod floor;
 mod operator;
 mod plane;
@@ -30,6 +31,10 @@ struct Cli {
     /// What is measured, one after the other: `STACKS` or `STACKSxRELEASES`
     #[arg(long, value_delimiter = ',', default_value = "1,100,1000", value_parser = size)]
     sizes: Vec<Size>,
+
+    /// Instead of ClusterStacks alone, these numbers of Clusters of one ClusterStack, which get its addons, one after the other
+    #[arg(long, value_delimiter = ',', conflicts_with = "sizes")]
+    clusters: Vec<usize>,
 
     /// How long the operator is watched while nothing happens, in seconds: longer than the interval of releases, unless told otherwise
     #[arg(long, default_value_t = 360)]
@@ -60,7 +65,7 @@ struct Cli {
     flags: Vec<String>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Form {
     Table,
     Json,
@@ -124,6 +129,9 @@ pub(crate) struct Found {
 async fn main() -> Result<()> {
     let cli = Cli::parse();
     rustls::crypto::ring::default_provider().install_default().ok();
+    if !cli.clusters.is_empty() {
+        return clusters::measure(&cli).await;
+    }
     let mut all = Vec::new();
     for &size in &cli.sizes {
         let found = measured(&cli, size).await.with_context(|| format!("{} stacks", size.stacks))?;
@@ -146,14 +154,14 @@ async fn measured(cli: &Cli, size: Size) -> Result<Found> {
     let stacks = Stacks::package(size, &cli.project, &cli.clusterstack, plane.dir())?;
     stacks.namespaces(&client, "bench").await?;
     let mut operator = Operator::start(&cli.clusterstack, &plane, stacks.source(), &cli.flags)?;
-    operator.settled(&plane, Duration::from_secs(5)).await?;
+    operator.settled(&[&plane], Duration::from_secs(5)).await?;
     let before = operator.memory()?;
 
     say("creating ClusterStacks");
     let (mark, cpu) = (plane.audit_end(), operator.cpu()?);
     let seconds = stacks.until_ready(&client, cli.concurrency).await?.as_secs_f64();
     say(&format!("all Ready after {seconds:.2} s"));
-    operator.settled(&plane, Duration::from_secs(5)).await?;
+    operator.settled(&[&plane], Duration::from_secs(5)).await?;
     let (requests, cpu_seconds, memory) = (plane.counts(mark)?, operator.cpu()? - cpu, operator.memory()?);
 
     // What is said by the clock is said.
@@ -168,7 +176,7 @@ async fn measured(cli: &Cli, size: Size) -> Result<Found> {
     operator.end()?;
     let (mark, begin) = (plane.audit_end(), Instant::now());
     let mut operator = Operator::start(&cli.clusterstack, &plane, stacks.source(), &cli.flags)?;
-    let last = operator.settled(&plane, Duration::from_secs(5)).await?;
+    let last = operator.settled(&[&plane], Duration::from_secs(5)).await?;
     let restart_seconds = last.saturating_duration_since(begin).as_secs_f64();
     let restart = plane.counts(mark)?;
     operator.end()?;

@@ -56,10 +56,11 @@ impl Operator {
         Ok(Self { child, log })
     }
 
-    /// Waits until it asked for nothing but Leases for that long, and has asked for something; when that began.
-    pub(crate) async fn settled(&mut self, plane: &Plane, rest: Duration) -> Result<Instant> {
+    /// Waits until it asked these for nothing but Leases for that long, and has asked for something; when that began.
+    pub(crate) async fn settled(&mut self, planes: &[&Plane], rest: Duration) -> Result<Instant> {
         let begin = Instant::now();
-        let (mut since, mut place, mut seen) = (begin, plane.audit_end(), false);
+        let ends = || planes.iter().map(|plane| plane.audit_end()).collect::<Vec<_>>();
+        let (mut since, mut places, mut seen) = (begin, ends(), false);
         while !(seen && since.elapsed() >= rest || since.elapsed() >= 3 * rest) {
             tokio::time::sleep(Duration::from_millis(100)).await;
             if let Some(status) = self.child.try_wait()? {
@@ -67,11 +68,13 @@ impl Operator {
                 bail!("the operator ended: {status}\n{}", log.lines().last().unwrap_or_default());
             }
             ensure!(begin.elapsed() < PATIENCE, "the operator does not come to rest");
-            let now = plane.audit_end();
-            if plane.counts(place)?.all > 0 {
-                (since, seen) = (Instant::now(), true);
+            let now = ends();
+            for (plane, place) in planes.iter().zip(places) {
+                if plane.counts(place)?.all > 0 {
+                    (since, seen) = (Instant::now(), true);
+                }
             }
-            place = now;
+            places = now;
         }
         Ok(since)
     }

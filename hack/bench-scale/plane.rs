@@ -20,11 +20,7 @@ pub(crate) struct Plane {
 impl Plane {
     /// Starts it, and installs the CRDs.
     pub(crate) fn start(project: &Path, clusterstack: &Path, crds: &Path) -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("clusterstack-bench-{}", std::process::id()));
-        let plane = Self { project: project.to_owned(), dir };
-        run(Command::new(project.join("hack/controlplane/up"))
-            .args(["--owner", &std::process::id().to_string()])
-            .arg(&plane.dir))?;
+        let plane = Self::bare(project, "management")?;
         let own = plane.dir.join("crds");
         run(Command::new(clusterstack).args(["crds", "--dir"]).arg(&own))?;
         for crds in [&own, crds] {
@@ -32,6 +28,16 @@ impl Plane {
         }
         run(plane.kubectl().args(["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]))?;
         run(plane.kubectl().args(["create", "namespace", "clusterstack-system"]))?;
+        Ok(plane)
+    }
+
+    /// Starts one without anything, as a workload cluster is at first.
+    pub(crate) fn bare(project: &Path, name: &str) -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("clusterstack-bench-{}-{name}", std::process::id()));
+        let plane = Self { project: project.to_owned(), dir };
+        run(Command::new(project.join("hack/controlplane/up"))
+            .args(["--owner", &std::process::id().to_string()])
+            .arg(&plane.dir))?;
         Ok(plane)
     }
 

@@ -7,6 +7,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::cluster_stack::IgnoreDifference;
 use super::cluster_stack_release::Resource;
 use super::condition::Condition;
 
@@ -74,6 +75,11 @@ pub struct ClusterAddonSpec {
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[schemars(length(max = 32))]
     pub values_from: Vec<ValuesReference>,
+    /// Fields of applied objects that are left to others, beside those that the stages leave to them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    #[schemars(length(max = 64))]
+    pub ignore_differences: Vec<IgnoreDifference>,
 }
 
 /// Where values are kept.

@@ -1,5 +1,7 @@
 //! `clusterstack approve`: a human says that a release may be taken.
 
+use std::str::FromStr;
+
 use anyhow::Result;
 use clap::Args;
 use kube::api::{Patch, PatchParams};
@@ -13,7 +15,7 @@ use crate::api::cluster_stack::AvailableRelease;
 use crate::api::condition::Reason;
 use crate::api::source::Approval;
 use crate::api::{APPROVED, ClusterStack};
-use crate::core::name::{ReleaseName, ReleaseVersion};
+use crate::core::name::{NameError, ReleaseName, ReleaseVersion};
 use crate::core::selection::Approvals;
 
 /// How often somebody else may change the ClusterStack first.
@@ -34,8 +36,8 @@ pub struct ApproveArgs {
     /// Name of a ClusterStack
     name: String,
 
-    /// Versions that may be taken, for example `v3`; without them what waits is shown
-    versions: Vec<ReleaseVersion>,
+    /// Versions that may be taken, for example `v3`, or releases by their names; without them what waits is shown
+    versions: Vec<Named>,
 
     /// Namespace; that of the kubeconfig's context by default
     #[arg(short, long, value_name = "NAMESPACE")]
@@ -43,6 +45,44 @@ pub struct ApproveArgs {
 
     #[command(flatten)]
     connection: ConnectionArgs,
+}
+
+/// A release as somebody names it who approves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Named {
+    Version(ReleaseVersion),
+    /// A name of a release, of whichever stack: `docker-scs-1-34-v3`, as it is shown.
+    Release(String),
+}
+
+impl FromStr for Named {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        match text.parse() {
+            Ok(version) => Ok(Self::Version(version)),
+            Err(_) if text.parse::<ReleaseName>().is_ok() => Ok(Self::Release(text.to_owned())),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The versions of these releases of a ClusterStack.
+fn versions_of(stack: &ClusterStack, named: &[Named]) -> Result<Vec<ReleaseVersion>, Hinted> {
+    let version = |named: &Named| match named {
+        Named::Version(version) => Ok(version.clone()),
+        Named::Release(text) => {
+            let spec = &stack.spec;
+            let name = ReleaseName::of_stack(text, &spec.provider, &spec.name);
+            let own = name.filter(|name| name.kubernetes.to_string() == spec.kubernetes_version);
+            own.map(|name| name.version).ok_or_else(|| {
+                let minor = spec.kubernetes_version.replace('.', "-");
+                let hint = format!("its releases are called {}-{}-{minor}-v<N>", spec.provider, spec.name);
+                Hinted::new(format!("{text} is no release of ClusterStack {}", stack.name_any()), hint)
+            })
+        }
+    };
+    named.iter().map(version).collect()
 }
 
 /// What is said where an approval changes nothing.
@@ -65,9 +105,10 @@ async fn approve(args: &ApproveArgs) -> Result<()> {
         if args.versions.is_empty() {
             return show(&stack);
         }
-        check(&stack, &args.versions)?;
+        let versions = versions_of(&stack, &args.versions)?;
+        check(&stack, &versions)?;
         let before = Approvals::read(stack.annotations().get(APPROVED).map_or("", String::as_str));
-        let after = with(before.clone(), &args.versions, &stack);
+        let after = with(before.clone(), &versions, &stack);
         if before == after {
             anstream::eprintln!("approved already: {}", listed(&after));
             return Ok(());
@@ -191,6 +232,27 @@ mod tests {
             ..AvailableRelease::default()
         };
         assert_eq!(waiting(&release), "docker-scs-1-34-v3  new [2K old\n");
+    }
+
+    #[test]
+    fn a_release_is_named_by_its_version_or_as_it_is_shown() {
+        for (text, expected) in [
+            ("v3", Ok("v3")),
+            ("docker-scs-1-34-v3", Ok("v3")),
+            ("docker-scs-1-34-v0-sha-abc", Ok("v0-sha.abc")),
+            ("docker-other-1-34-v3", Err("docker-other-1-34-v3 is no release of ClusterStack scs")),
+            ("docker-scs-1-33-v3", Err("docker-scs-1-33-v3 is no release of ClusterStack scs")),
+        ] {
+            let found = versions_of(&stack(), &[text.parse().unwrap()]).map(|versions| versions[0].to_string());
+            assert_eq!(
+                found.map_err(|error| error.to_string()),
+                expected.map(Into::into).map_err(Into::into),
+                "{text}"
+            );
+        }
+        for text in ["", "3", "latest", "v", "docker-scs-1-34"] {
+            assert!(matches!(text.parse::<Named>(), Err(NameError::Version(_))), "{text:?}");
+        }
     }
 
     #[test]

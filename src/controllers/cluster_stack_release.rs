@@ -15,6 +15,7 @@ use tracing::Span;
 
 use self::again::{may_know_more_soon, next};
 use self::reports::write_status;
+use super::deletion::Going;
 use super::delivery::{self, Delivery, as_recorded, hold_unreadable, is_unseen, leftover, rows, tell_unread};
 use super::memory::Inventory;
 use super::origin::{Origin, own_demand};
@@ -75,14 +76,17 @@ enum Sight {
 /// goes meanwhile.
 async fn pass(release: &ClusterStackRelease, sight: Sight, ctx: &Arc<Context>) -> Result<Option<Action>, Error> {
     let stack = stack_of(release, ctx);
-    if sight == Sight::Cached && (release.metadata.deletion_timestamp.is_some() || release.spec.provider_ref.is_some())
-    {
+    let is_going = release.metadata.deletion_timestamp.is_some();
+    if sight == Sight::Cached && (is_going || release.spec.provider_ref.is_some()) {
         return Ok(None);
     }
-    if release.metadata.deletion_timestamp.is_some() {
-        return deletion::release(release, stack.as_deref(), ctx).await.map(Some);
-    }
     let mut facts = carried_over(release, ctx);
+    if is_going {
+        match deletion::release(release, stack.as_deref(), ctx).await? {
+            Going::On(next) => return Ok(Some(next)),
+            Going::InUse(trouble) => facts.deletion = Some(trouble),
+        }
+    }
     if let Some(stack) = stack.is_none().then(|| left_by(release, ctx)).flatten() {
         cluster_stack::adopt(release, &stack, ctx).await.doing(|| format!("adopting {}", release.name_any()))?;
         return Ok(Some(Action::await_change()));
@@ -383,10 +387,12 @@ impl Pass<'_> {
         delivery.observe(desired, recorded, Some((&self.ctx.memory, &uid))).await.map(Some)
     }
 
-    /// Whether the release is still there, and stays: fetching and rendering take their time.
+    /// Whether the release is still there, and stays: fetching and rendering take their time. One that is deleted while somebody uses
+    /// it stays for now.
     fn is_still_wanted(&self) -> bool {
+        let is_going = |release: &ClusterStackRelease| release.metadata.deletion_timestamp.is_some();
         let now = self.ctx.stack_releases.get(&ObjectRef::from_obj(self.release));
-        now.is_some_and(|now| now.uid() == self.release.uid() && now.metadata.deletion_timestamp.is_none())
+        now.is_some_and(|now| now.uid() == self.release.uid() && (is_going(self.release) || !is_going(&now)))
     }
 
     fn uid(&self) -> String {

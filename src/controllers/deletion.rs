@@ -236,22 +236,30 @@ pub(super) fn template_kinds(rows: &[Row]) -> Vec<(String, String)> {
     rows.iter().filter(|row| in_use::is_template(row)).map(|row| (row.group.clone(), row.kind.clone())).collect()
 }
 
+/// What a pass over a release that is being deleted comes to.
+pub(super) enum Going {
+    /// All is said; when to look again.
+    On(Action),
+    /// Somebody uses it. It stays until nobody does, and is looked after meanwhile.
+    InUse(Trouble),
+}
+
 /// One pass over a ClusterStackRelease that is being deleted.
 pub(super) async fn release(
     release: &ClusterStackRelease,
     stack: Option<&ClusterStack>,
     ctx: &Context,
-) -> Result<Action, Error> {
+) -> Result<Going, Error> {
     if !finalizer::is_on(release, CLUSTER_STACK_RELEASE_FINALIZER) {
-        return Ok(Action::await_change());
+        return Ok(Going::On(Action::await_change()));
     }
     if is_orphan(release) || stack.is_some_and(|stack| stack.metadata.deletion_timestamp.is_some() && is_orphan(stack))
     {
-        return finish(release, ctx).await;
+        return finish(release, ctx).await.map(Going::On);
     }
     let rows = own_rows(release, stack, ctx).await?;
     if let Some(trouble) = users_of(&[Print::of(release, &rows)], ctx).await {
-        return held(release, ctx, trouble).await;
+        return held_by_users(release, stack, trouble, ctx).await;
     }
     let namespace = release.namespace().unwrap_or_default();
     let rights = if let Some(stack) = stack {
@@ -266,14 +274,15 @@ pub(super) async fn release(
         // Half of it is not enough.
         Err(error) => {
             let message = format!("nothing is deleted: {}", error.message());
-            return held(release, ctx, Trouble::new(ErrorClass::Waiting, Reason::UsageUnknown, message)).await;
+            let trouble = Trouble::new(ErrorClass::Waiting, Reason::UsageUnknown, message);
+            return held(release, ctx, trouble).await.map(Going::On);
         }
     };
     if lacks_inventory(release) {
         // An inventory that was lost tells of no ClusterClass that somebody uses: what was found by its labels does.
         let found: Vec<Row> = rows.into_iter().chain(targets.iter().map(row_of_target)).collect();
         if let Some(trouble) = users_of(&[Print::of(release, &found)], ctx).await {
-            return held(release, ctx, trouble).await;
+            return held_by_users(release, stack, trouble, ctx).await;
         }
     }
     match removal::remove((release, &targets), &rights, ctx).await? {
@@ -283,10 +292,23 @@ pub(super) async fn release(
             if stack.is_none() {
                 end_seed(release, ctx).await?;
             }
-            finish(release, ctx).await
+            finish(release, ctx).await.map(Going::On)
         }
-        Removal::Held(trouble) => held(release, ctx, trouble).await,
+        Removal::Held(trouble) => held(release, ctx, trouble).await.map(Going::On),
     }
+}
+
+/// Who uses a release holds it, and wants its objects as they are.
+async fn held_by_users(
+    release: &ClusterStackRelease,
+    stack: Option<&ClusterStack>,
+    trouble: Trouble,
+    ctx: &Context,
+) -> Result<Going, Error> {
+    if trouble.reason == Reason::InUse && stack.is_some_and(|stack| !stack.spec.suspend) {
+        return Ok(Going::InUse(trouble));
+    }
+    held(release, ctx, trouble).await.map(Going::On)
 }
 
 /// The seed of a ClusterStack that is gone, and left its releases behind, goes with the last of them.

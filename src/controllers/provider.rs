@@ -91,6 +91,10 @@ async fn try_ensure(
         watch(object.resource_version());
         return Ok(judge(&observe::plain(&object, &kind), &format!("{kind_name} {name}")));
     }
+    if release.metadata.deletion_timestamp.is_some() {
+        let message = format!("{kind_name} {name} is gone, and is not made anew for a release that is being deleted");
+        return Ok(StepState::Failed(Trouble::new(ErrorClass::Waiting, Reason::Deleting, message)));
+    }
     if let Some(held) = ctx.moves.holds(release) {
         return Ok(StepState::Failed(held.trouble()));
     }

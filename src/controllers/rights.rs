@@ -101,7 +101,7 @@ fn filled(manifest: &Manifest) -> Option<&str> {
 }
 
 fn of(manifest: Manifest, obstacle: Option<(Reason, String)>) -> Desired {
-    Desired { manifest, obstacle, create_only: false, replace: false }
+    Desired { manifest, obstacle, create_only: false, replace: false, ignored: Vec::new() }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use serde::de::{IgnoredAny, IntoDeserializer};
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
+use crate::api::cluster_stack::IgnoreDifference;
 use crate::core::duration::go_duration;
 use crate::core::yaml;
 
@@ -118,6 +119,9 @@ pub struct Stage {
     /// Whether objects are deleted and made anew where a field that can't be changed did.
     #[serde(default)]
     pub replace: bool,
+    /// Fields of its objects that are left to others.
+    #[serde(default, deserialize_with = "ignore_differences")]
+    pub ignore_differences: Vec<IgnoreDifference>,
     /// The time that it has from its turn on.
     #[serde(default = "default_deadline", deserialize_with = "deadline")]
     pub deadline: Duration,
@@ -136,6 +140,7 @@ impl Stage {
             wait_for_post_condition: None,
             crds: CrdPolicy::default(),
             replace: false,
+            ignore_differences: Vec::new(),
             deadline: DEADLINE,
             on_deadline: OnDeadline::default(),
         }
@@ -162,6 +167,28 @@ fn deadline<'de, D: Deserializer<'de>>(text: D) -> Result<Duration, D::Error> {
     let given = go_duration(&text).filter(|given| *given >= Duration::from_secs(1));
     let problem = || format!("the deadline {text:?} is no duration of a second or more: write 30m or 1h30m");
     given.ok_or_else(|| serde::de::Error::custom(problem()))
+}
+
+/// The same as a ClusterStack's. A misspelt `name` would leave fields of all objects to others.
+fn ignore_differences<'de, D: Deserializer<'de>>(given: D) -> Result<Vec<IgnoreDifference>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    struct Given {
+        #[serde(default)]
+        group: String,
+        kind: String,
+        #[serde(default)]
+        name: Option<String>,
+        json_pointers: Vec<String>,
+    }
+    let given = Vec::<Given>::deserialize(given)?;
+    if let Some(pointer) = given.iter().flat_map(|one| &one.json_pointers).find(|pointer| !pointer.starts_with('/')) {
+        let problem =
+            format!("{pointer:?} is no JSON pointer: write one with a slash before each step, as /spec/replicas");
+        return Err(serde::de::Error::custom(problem));
+    }
+    let ignored = |Given { group, kind, name, json_pointers }| IgnoreDifference { group, kind, name, json_pointers };
+    Ok(given.into_iter().map(ignored).collect())
 }
 
 /// `clusteraddon.yaml`.
@@ -279,6 +306,12 @@ impl AddonConfig {
         by_strength.into_iter().find(|policy| has(*policy)).unwrap_or_default()
     }
 
+    /// The fields of a chart's objects that any stage which applies it leaves to others.
+    pub fn ignored(&self, chart: &str) -> Vec<IgnoreDifference> {
+        let is_it = |stage: &&Stage| stage.name == chart && stage.action == Action::Apply;
+        self.stages.values().flatten().filter(is_it).flat_map(|stage| stage.ignore_differences.clone()).collect()
+    }
+
     /// The names of all stages, each once.
     pub fn charts(&self) -> BTreeSet<&str> {
         self.stages.values().flatten().map(|stage| stage.name.as_str()).collect()
@@ -385,6 +418,12 @@ addonStages:
         let with = CONFIG.replace("action: apply}", "action: apply, crds: Create, replace: true}");
         let stage = &AddonConfig::parse(&with).unwrap().stages[&Hook::AfterControlPlaneInitialized][0];
         assert_eq!((stage.crds, stage.replace), (CrdPolicy::Create, true));
+        let ignored = "ignoreDifferences: [{group: apps, kind: Deployment, name: web, jsonPointers: [/spec/replicas]}]";
+        let config =
+            AddonConfig::parse(&CONFIG.replace("action: apply}", &format!("action: apply, {ignored}}}"))).unwrap();
+        let [only] = &config.ignored("metrics-server")[..] else { panic!("{config:?}") };
+        assert_eq!((only.kind.as_str(), only.name.as_deref()), ("Deployment", Some("web")));
+        assert_eq!(config.ignored("nginx"), []);
     }
 
     #[test]
@@ -397,6 +436,16 @@ addonStages:
             ("key: second", "key: first", "two objects with the key \"first\""),
             ("action: delete", "action: delete\n      deadline: soon", "the deadline \"soon\" is no duration"),
             ("action: delete", "action: delete\n      deadline: 0s", "the deadline \"0s\" is no duration"),
+            (
+                "action: delete",
+                "action: delete\n      ignoreDifferences: [{kind: Deployment, nam: web, jsonPointers: [/spec/replicas]}]",
+                "unknown field `nam`",
+            ),
+            (
+                "action: delete",
+                "action: delete\n      ignoreDifferences: [{kind: Deployment, jsonPointers: [spec.replicas]}]",
+                "\"spec.replicas\" is no JSON pointer",
+            ),
             ("action: delete", "action: delete\n      onDeadline: give-up", "unknown variant `give-up`"),
             (
                 "AfterControlPlaneInitialized",

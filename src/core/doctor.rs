@@ -1,5 +1,6 @@
 //! What is wrong with an installation, decided from what was read of it.
 
+mod clusters;
 mod objects;
 mod operator;
 mod replicas;
@@ -36,8 +37,8 @@ pub enum Grade {
 /// One thing that was looked at. The field names are API of `-o json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at: `kubernetes`, `definitions`, `operator`, `replicas`, `rights`, `clusterApi`, `hooks`, `webhook`, or a
-    /// kind of ours.
+    /// What was looked at: `kubernetes`, `definitions`, `operator`, `replicas`, `rights`, `clusterApi`, `clusters`, `hooks`,
+    /// `webhook`, or a kind of ours.
     pub check: &'static str,
     /// How it is.
     pub grade: Grade,
@@ -64,7 +65,7 @@ impl Finding {
 
 /// Whether neither the operator nor any object of ours could be looked at: of what is wrong with them nothing was seen.
 pub fn saw_nothing(findings: &[Finding]) -> bool {
-    let around = ["kubernetes", "clusterApi", "definitions"];
+    let around = ["kubernetes", "clusterApi", "clusters", "definitions"];
     let mut ours = findings.iter().filter(|finding| !around.contains(&finding.check)).peekable();
     ours.peek().is_some() && ours.all(|finding| finding.grade == Grade::Unknown)
 }
@@ -133,6 +134,10 @@ pub struct Facts {
     pub now: Timestamp,
     /// Versions of Cluster API's Clusters that are served.
     pub cluster_api: Read<Vec<String>>,
+    /// Clusters.
+    pub clusters: Read<Vec<Value>>,
+    /// `ClusterClasses`.
+    pub classes: Read<Vec<Value>>,
     /// `ExtensionConfigs` of ours.
     pub hooks: Read<Vec<Value>>,
     /// `ValidatingWebhookConfigurations` of ours.
@@ -150,6 +155,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     all.extend(operator::workloads(&facts.workloads));
     all.extend(replicas::check(&facts.shards, &facts.leases, facts.now));
     all.push(operator::cluster_api(&facts.cluster_api));
+    all.extend(clusters::check(facts));
     all.extend(serving::hooks(facts));
     all.extend(serving::webhooks(facts));
     for (kind, found) in &facts.objects {

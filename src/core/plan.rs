@@ -29,6 +29,8 @@ pub struct Desired {
     pub create_only: bool,
     /// Deleted and made anew where a field that can't be changed did.
     pub replace: bool,
+    /// JSON pointers of fields that are left to others, beside those of [`Input::ignore`].
+    pub ignored: Vec<String>,
 }
 
 /// What a plan is made from.
@@ -221,7 +223,8 @@ fn step(input: &Input<'_>, desired: &Desired, recorded: &BTreeMap<ObjectKey, &Re
     let manifest = &desired.manifest;
     let row = recorded.get(&manifest.key).copied();
     let live = input.live.get(&manifest.key);
-    let ignored = ignored_pointers(input.ignore, &manifest.key);
+    let mut ignored = ignored_pointers(input.ignore, &manifest.key);
+    ignored.extend_from_slice(&desired.ignored);
     let action = decide(input, desired, row, live, &ignored);
     let mut sent = manifest.clone();
     if let (Action::Apply { .. }, Some(live)) = (&action, live) {

@@ -23,6 +23,9 @@ const AT_ONCE: usize = 16;
 /// What the chart labels the operator with, whoever applied it.
 const NAME_LABEL: &str = "app.kubernetes.io/name=clusterstack";
 
+/// Cluster API's group.
+const CLUSTER_API: &str = "cluster.x-k8s.io";
+
 /// Kinds whose objects are looked at, in the order of the work.
 const OBJECTS: &[(&str, &str)] = &[
     (GROUP, "ClusterStackSource"),
@@ -65,7 +68,9 @@ pub async fn facts(client: &Client) -> Read<Facts> {
         shards,
         leases,
         now,
-        cluster_api: reader.versions("cluster.x-k8s.io", "Cluster").await,
+        cluster_api: reader.versions(CLUSTER_API, "Cluster").await,
+        clusters: reader.all(CLUSTER_API, "Cluster", "").await,
+        classes: reader.all(CLUSTER_API, "ClusterClass", "").await,
         hooks: reader.all("runtime.cluster.x-k8s.io", "ExtensionConfig", &ours).await,
         webhooks,
         served,

@@ -14,7 +14,7 @@ use crate::api::cluster_stack_release::{Resource as Row, ResourceStatus};
 use crate::api::condition::Reason;
 use crate::core::addon::helm_hooks::{Change, HelmHook, rendering};
 use crate::core::addon::stages::{definition, is_left};
-use crate::core::addon_config::CrdPolicy;
+use crate::core::addon_config::{Action, CrdPolicy, Stage};
 use crate::core::manifest::{Manifest, ObjectKey};
 use crate::core::plan::{self, Action as Act, Desired, Input, Plan, Prune, Why, key_of};
 use crate::core::retry::ErrorClass;
@@ -173,7 +173,7 @@ impl Work<'_> {
                 return Err(trouble);
             }
             want.charts.push(rendered.chart(chart));
-            let (policy, replace) = self.policies(chart, facts);
+            let stage = self.applies(chart, facts);
             let (objects, kinds) = self.delivery.desired(rendered.manifests).await;
             want.kinds.extend(kinds);
             for object in objects {
@@ -181,11 +181,12 @@ impl Work<'_> {
                 let is_it =
                     |known: &ObjectKey| (&known.group, &known.kind, &known.name) == (&key.group, &key.kind, &key.name);
                 let is_definition = rendered.definitions.iter().any(is_it);
-                if is_definition && policy == CrdPolicy::Skip {
+                if is_definition && stage.crds == CrdPolicy::Skip {
                     continue;
                 }
-                let create_only = is_definition && policy == CrdPolicy::Create;
-                let object = Desired { create_only, replace, ..object };
+                let create_only = is_definition && stage.crds == CrdPolicy::Create;
+                let ignored = plan::ignored_pointers(&stage.ignore_differences, &key);
+                let object = Desired { create_only, replace: stage.replace, ignored, ..object };
                 let place = items.len();
                 items.insert(key, (place, Item { chart: chart.clone(), object, is_definition }));
             }
@@ -219,7 +220,7 @@ impl Work<'_> {
                 recorded: &recorded,
                 live: &live.objects,
                 unread: &unread,
-                ignore: &[],
+                ignore: &self.pass.addon.spec.ignore_differences,
                 drift: DriftMode::default(),
                 fights: &fights,
                 retry_refused,
@@ -278,7 +279,7 @@ impl Work<'_> {
     }
 
     /// Writes what is about to be applied for the first time into the inventory, so that a process that dies meanwhile
-    /// leaves nothing behind that nobody knows of.
+    /// leaves nothing behind that nobody knows of; and no longer that the release before is ready.
     async fn record_intent(&self, plan: &Plan, before: &AddonFacts, facts: &AddonFacts) -> Result<(), Error> {
         let known = |key: &ObjectKey| facts.resources.iter().any(|row| key_of(row) == *key);
         let is_new = |step: &&plan::Step| matches!(step.action, Act::Apply { .. }) && !known(&step.manifest.key);
@@ -286,7 +287,9 @@ impl Work<'_> {
         let running = |facts: &AddonFacts| -> Vec<ChartStatus> {
             facts.charts.iter().filter(|chart| !chart.running.is_empty()).cloned().collect()
         };
-        if new.is_empty() && running(before) == running(facts) {
+        let begins = self.pass.addon.status.as_ref().is_some_and(|said| said.ready && said.release != facts.release)
+            && plan.steps.iter().any(|step| matches!(step.action, Act::Apply { .. }));
+        if new.is_empty() && !begins && running(before) == running(facts) {
             return Ok(());
         }
         let mut intent = facts.clone();
@@ -361,14 +364,14 @@ impl Work<'_> {
         }
     }
 
-    /// What the release says of the stage that applies a chart now: about its definitions, and about replacing.
-    fn policies(&self, chart: &str, facts: &AddonFacts) -> (CrdPolicy, bool) {
+    /// What the release says of the stage that applies a chart now.
+    fn applies(&self, chart: &str, facts: &AddonFacts) -> Stage {
         let applies = |stage: &&StageStatus| {
             stage.name == chart && stage.action == StageAction::Apply && stage.phase >= StagePhase::ApplyingOrDeleting
         };
         let entry = facts.stages.iter().rev().find(applies);
         let stage = entry.and_then(|entry| definition(self.config, entry));
-        stage.map_or_else(Default::default, |stage| (stage.crds, stage.replace))
+        stage.cloned().unwrap_or_else(|| Stage::new(chart, Action::Apply))
     }
 }
 

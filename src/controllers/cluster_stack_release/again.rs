@@ -42,7 +42,9 @@ pub(super) fn may_know_more_soon(outcomes: &BTreeMap<ObjectKey, Outcome>) -> boo
 
 /// When to come back without an event.
 pub(super) fn next(facts: &ReleaseFacts, stack: &ClusterStack, release: &ClusterStackRelease, ctx: &Context) -> Action {
-    let pause = ctx.interval(stack.spec.interval.as_deref());
+    let interval = ctx.interval(stack.spec.interval.as_deref());
+    // Not everything that uses a release tells when it does no more.
+    let pause = if facts.deletion.is_some() { interval.min(retry::WAITING) } else { interval };
     let steps = [Some(&facts.downloaded), facts.provider.as_ref(), Some(&facts.templated), Some(&facts.applied)];
     let trouble = steps.into_iter().flatten().find_map(StepState::trouble).map(|trouble| trouble.class);
     let rows = facts.resources.iter().filter(|row| row.status == ResourceStatus::NotSynced).map(row_class).min();

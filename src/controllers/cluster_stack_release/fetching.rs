@@ -68,9 +68,10 @@ impl Pass<'_> {
         if let Some(reference) = &self.release.spec.provider_ref {
             let template = origin.and_then(|origin| origin.template(self.stack));
             let state = provider::ensure(self.release, template, reference, self.ctx).await;
-            let done = matches!(state, StepState::Done(_));
+            let is_done = matches!(state, StepState::Done(_));
             facts.provider = Some(state);
-            if !done {
+            // What was applied before is looked after while the release goes, too.
+            if !is_done && (facts.deletion.is_none() || facts.resources.is_empty()) {
                 return None;
             }
         }

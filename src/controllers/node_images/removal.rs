@@ -17,7 +17,7 @@ use crate::controllers::{Doing, Error, finalizer};
 use crate::core::duration::{go_duration, spoken};
 use crate::core::image::adoption;
 use crate::core::image::build::{Hope, Phase};
-use crate::core::image::garbage::{self, Case, Fate, GRACE, Held};
+use crate::core::image::garbage::{self, Case, Fate, GRACE, Held, Place};
 use crate::core::image::record::build_of;
 use crate::core::retry::{self, ErrorClass};
 use crate::io::fence;
@@ -273,7 +273,7 @@ impl NodeImages {
     }
 
     /// What other objects hold, of all namespaces. One that goes, and that nobody wants again, holds nothing.
-    fn others(&self, of: &Image, place: &str) -> Vec<Held> {
+    fn others(&self, of: &Image, place: &Place) -> Vec<Held> {
         let images = self.images.state();
         let stays =
             |image: &&std::sync::Arc<Image>| image.metadata.deletion_timestamp.is_none() || self.is_wanted(image);
@@ -286,11 +286,11 @@ impl NodeImages {
                 _ if !may_hold(image) => return None,
                 Some(template) => garbage::place(&template.spec.destination),
                 // Templates of other namespaces may not be watched.
-                None if template == template_place(of) => place.to_owned(),
+                None if template == template_place(of) => place.clone(),
                 // It built nothing, and without its template it never will.
                 None if digest.is_empty() => return None,
                 // Nobody knows any more where it brought its image: it may have been here.
-                None => place.to_owned(),
+                None => place.clone(),
             };
             Some(Held {
                 object: format!("{}/{}", image.namespace().unwrap_or_default(), image.name_any()),

@@ -19,10 +19,11 @@ use crate::core::addon::cluster::{Cluster, HELM_NAMESPACE, addon_name};
 use crate::core::addon::stages;
 use crate::core::addon::values;
 use crate::core::addon_config::{Action, AddonConfig, CrdPolicy};
+use crate::core::fields;
 use crate::core::inventory::is_of_go_operator;
 use crate::core::manifest::{Manifest, ObjectKey};
 use crate::core::ownership::{self, Ownership};
-use crate::core::plan::{Desired, key_of};
+use crate::core::plan::{Desired, ignored_pointers, key_of};
 use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
 use crate::core::upgrade::State;
@@ -121,10 +122,15 @@ impl Addons<'_> {
         let (mut all, mut kinds) = (Vec::new(), BTreeMap::new());
         let mut ends = Vec::new();
         for (name, objects) in charts.objects {
+            let ignored = config.ignored(&name);
             let (manifests, create_only): (Vec<Manifest>, Vec<bool>) = objects.into_iter().unzip();
             let (desired, served) = delivery.desired(manifests).await;
             let desired = desired.into_iter().zip(create_only);
-            all.extend(desired.map(|(object, create_only)| Desired { create_only, ..object }));
+            all.extend(desired.map(|(object, create_only)| {
+                let of = |rules| ignored_pointers(rules, &object.manifest.key);
+                let ignored = [of(&ignored), of(&self.spec.ignore_differences)].concat();
+                Desired { create_only, ignored, ..object }
+            }));
             kinds.extend(served);
             ends.push((name, all.len()));
         }
@@ -158,9 +164,12 @@ impl Addons<'_> {
         kinds: &BTreeMap<ObjectKey, Kind>,
         live: &Live,
     ) -> Wanted {
-        let Desired { manifest, obstacle, create_only, .. } = object;
+        let Desired { mut manifest, obstacle, create_only, ignored, .. } = object;
+        let before = live.objects.get(&manifest.key).cloned();
+        if let Some(there) = &before {
+            fields::keep_live(&mut manifest.object, there, &ignored);
+        }
         let key = &manifest.key;
-        let before = live.objects.get(key).cloned();
         if let (true, Some(there)) = (create_only, &before) {
             return Wanted { after: Ok(there.clone()), before, manifest };
         }

@@ -71,7 +71,7 @@ fn serve(facts: &mut Facts, argument: &str) {
     facts.workloads.as_mut().unwrap()[0].object["spec"]["template"] = json!({"spec": {"containers": containers}});
 }
 
-fn healthy() -> Facts {
+pub(super) fn healthy() -> Facts {
     let stack = json!({"metadata": {"name": "a", "namespace": "t"}, "spec": {},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     Facts {
@@ -82,6 +82,8 @@ fn healthy() -> Facts {
         leases: BTreeMap::from([("cs".into(), Ok(["a", "b"].map(|name| lease(name, RENEWED)).to_vec()))]),
         now: "2026-01-01T00:00:10Z".parse().unwrap(),
         cluster_api: Ok(vec!["v1beta2".into()]),
+        clusters: Ok(Vec::new()),
+        classes: Ok(Vec::new()),
         hooks: Ok(vec![
             json!({"metadata": {"name": "h"}, "status": {"conditions": [{"type": "Discovered", "status": "True"}]}}),
         ]),

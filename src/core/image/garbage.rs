@@ -12,13 +12,24 @@ use crate::api::image_template::ImageDeletionPolicy;
 /// How long an image that no release has any more is kept, unless the template says.
 pub const GRACE: Duration = Duration::from_hours(1);
 
+/// What makes two destinations the same, see [`place`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// What kind of destination it is.
+    kind: &'static str,
+    /// The server; empty where there is none, or none that a template tells.
+    server: String,
+    /// Where it is there.
+    path: String,
+}
+
 /// An image that is at a destination, or may be soon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// Namespace and name of the object that holds it.
     pub object: String,
-    /// Its destination, see [`place`].
-    pub place: String,
+    /// Its destination.
+    pub place: Place,
     /// What it is called there.
     pub image: String,
     /// Digest of its file; empty while it is not there yet.
@@ -87,52 +98,79 @@ pub fn fate<'h>(case: &Case<'_>, others: impl IntoIterator<Item = &'h Held>) -> 
 /// what has the same path at two is taken for one.
 fn is_same(one: &Held, other: &Held) -> bool {
     let is_there = !one.location.is_empty() && one.location == other.location;
-    let may_be_there = one.digest == other.digest && path_of(&one.place) == path_of(&other.place);
+    let has_same_path = (one.place.kind, &one.place.path) == (other.place.kind, &other.place.path);
     one.object != other.object
-        && (is_there || one.place == other.place || may_be_there)
+        && (is_there || one.place == other.place || (has_same_path && one.digest == other.digest))
         && one.image == other.image
         && (other.digest.is_empty() || one.digest == other.digest)
 }
 
-/// A place without the name of its server: what kind of destination it is, and the path there.
-fn path_of(place: &str) -> (&str, &str) {
-    let (kind, address) = place.split_once(' ').unwrap_or((place, ""));
-    let path =
-        address.split_once("://").map_or(address, |(_, rest)| rest.split_once(['/', ' ']).map_or("", |(_, path)| path));
-    (kind, path)
-}
-
-/// What makes two destinations the same. Two clouds can't be told apart by what a template says of them: all are taken for
-/// one, so that nothing is removed that somebody has.
-pub fn place(destination: &Destination) -> String {
-    // A port that goes without saying is none.
-    let plain = |url: &str| {
-        let known = Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.to_string());
-        known.trim_end_matches('/').to_lowercase()
-    };
-    let registry = |repository: &str| plain(&format!("https://{}", repository.trim_start_matches("oci://")));
-    let path = |path: &str| Path::new(path).components().collect::<PathBuf>().display().to_string();
+/// Where a destination is. Two clouds can't be told apart by what a template says of them: all are taken for one, so that
+/// nothing is removed that somebody has.
+pub fn place(destination: &Destination) -> Place {
     let Destination { directory, http, s3, oci, glance } = destination;
     let places = [
-        directory.as_ref().map(|directory| format!("directory {}", path(&directory.path))),
-        http.as_ref().map(|http| format!("http {}", plain(&http.url))),
-        s3.as_ref().map(|s3| format!("s3 {} {} {}", plain(&s3.endpoint), s3.bucket, s3.prefix)),
-        oci.as_ref().map(|oci| format!("oci {}", registry(&oci.repository))),
-        glance.as_ref().map(|_| "glance".to_owned()),
+        directory.as_ref().map(|directory| {
+            let path = Path::new(&directory.path).components().collect::<PathBuf>().display().to_string();
+            Place { kind: "directory", path, ..Place::default() }
+        }),
+        http.as_ref().map(|http| on_server("http", &http.url)),
+        s3.as_ref().map(|s3| {
+            let Place { kind, server, path } = on_server("s3", &s3.endpoint);
+            Place { kind, server, path: [&path, &s3.bucket, &s3.prefix].map(String::as_str).join(" ") }
+        }),
+        oci.as_ref().map(|oci| on_server("oci", &format!("https://{}", oci.repository.trim_start_matches("oci://")))),
+        glance.as_ref().map(|_| Place { kind: "glance", ..Place::default() }),
     ];
     places.into_iter().flatten().next().unwrap_or_default()
+}
+
+fn on_server(kind: &'static str, url: &str) -> Place {
+    // A port that goes without saying is none.
+    let known = Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.to_string()).to_lowercase();
+    let known = known.trim_end_matches('/');
+    let authority = known.find("://").map_or(0, |scheme| scheme + "://".len());
+    let path = known[authority..].find('/').map_or(known.len(), |path| authority + path);
+    let (server, path) = known.split_at(path);
+    Place { kind, server: server.to_owned(), path: path.to_owned() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::image_destination::{DirectoryDestination, HttpDestination, OciDestination};
+    use crate::api::image_destination::{
+        DirectoryDestination, GlanceDestination, HttpDestination, OciDestination, S3Destination,
+    };
+
+    fn directory(path: &str) -> Destination {
+        Destination { directory: Some(DirectoryDestination { path: path.into() }), ..Destination::default() }
+    }
+
+    fn http(url: &str) -> Destination {
+        let http = HttpDestination { url: url.into(), ..HttpDestination::default() };
+        Destination { http: Some(http), ..Destination::default() }
+    }
+
+    fn s3(endpoint: &str, bucket: &str, prefix: &str) -> Destination {
+        let (endpoint, bucket, prefix) = (endpoint.into(), bucket.into(), prefix.into());
+        let s3 = S3Destination { endpoint, bucket, prefix, ..S3Destination::default() };
+        Destination { s3: Some(s3), ..Destination::default() }
+    }
+
+    fn oci(repository: &str) -> Destination {
+        let oci = OciDestination { repository: repository.into(), ..OciDestination::default() };
+        Destination { oci: Some(oci), ..Destination::default() }
+    }
+
+    fn glance() -> Destination {
+        Destination { glance: Some(GlanceDestination::default()), ..Destination::default() }
+    }
 
     fn held(object: &str, digest: &str) -> Held {
         let text = ToOwned::to_owned;
         Held {
             object: text(object),
-            place: text("directory /i"),
+            place: place(&directory("/i")),
             image: text("ubuntu"),
             digest: text(digest),
             location: String::new(),
@@ -156,12 +194,13 @@ mod tests {
         let unknown = "ClusterStackRelease docker-x-1-34-v1 is there, and which images it needs is not known yet";
         let stays = |why: &str| Fate::Stays(why.to_owned());
         let located = Held { location: "/i/ubuntu".into(), ..mine.clone() };
-        let linked = Held { place: "directory /link".into(), location: "/i/ubuntu".into(), ..held("b/y", "sha256:1") };
-        let elsewhere = |place: &str| Held { place: place.into(), ..held("b/y", "sha256:1") };
+        let linked =
+            Held { place: place(&directory("/link")), location: "/i/ubuntu".into(), ..held("b/y", "sha256:1") };
+        let elsewhere = |path: &str| Held { place: place(&directory(path)), ..held("b/y", "sha256:1") };
         for (case, others, expected) in [
             (case.clone(), vec![], Fate::Removed),
             (case.clone(), vec![mine.clone()], Fate::Removed),
-            (case.clone(), vec![held("b/y", "sha256:2"), elsewhere("directory /j")], Fate::Removed),
+            (case.clone(), vec![held("b/y", "sha256:2"), elsewhere("/j")], Fate::Removed),
             (Case { held: &located, ..case.clone() }, vec![linked.clone()], stays("b/y has it too")),
             (case.clone(), vec![linked], Fate::Removed),
             (case.clone(), vec![held("b/y", "sha256:1")], stays("b/y has it too")),
@@ -185,43 +224,36 @@ mod tests {
 
     #[test]
     fn a_server_may_have_several_names() {
-        let at = |object: &str, place: &str, digest: &str| Held { place: place.into(), ..held(object, digest) };
+        let at = |object: &str, destination: &Destination, digest: &str| Held {
+            place: place(destination),
+            ..held(object, digest)
+        };
+        let on_s3 = |server: &str, bucket: &str, prefix: &str| s3(&format!("https://{server}"), bucket, prefix);
         for (one, other, same) in [
-            ("http https://images.example.org/x", "http https://10.0.0.7/x", true),
-            ("http https://images.example.org/x", "http http://images.example.org:8080/x", true),
-            ("http https://images.example.org/x", "http https://10.0.0.7/y", false),
-            ("http https://images.example.org", "http https://10.0.0.7", true),
-            ("s3 https://s3.example.org images a/", "s3 https://s3.internal images a/", true),
-            ("s3 https://s3.example.org images a/", "s3 https://s3.internal images b/", false),
-            ("s3 https://s3.example.org images a/", "s3 https://s3.internal others a/", false),
-            ("oci https://r.example.org/i", "oci https://r/i", true),
-            ("oci https://r.example.org/i", "http https://r.example.org/i", false),
-            ("directory /i", "directory /j", false),
-            ("directory /i", "directory /i", true),
-            ("glance", "glance", true),
+            (http("https://images.example.org/x"), http("https://10.0.0.7/x"), true),
+            (http("https://images.example.org/x"), http("http://images.example.org:8080/x"), true),
+            (http("https://images.example.org/x"), http("https://10.0.0.7/y"), false),
+            (http("https://images.example.org"), http("https://10.0.0.7"), true),
+            (on_s3("s3.example.org", "images", "a/"), on_s3("s3.internal", "images", "a/"), true),
+            (on_s3("s3.example.org", "images", "a/"), on_s3("s3.internal", "images", "b/"), false),
+            (on_s3("s3.example.org", "images", "a/"), on_s3("s3.internal", "others", "a/"), false),
+            (on_s3("s3.example.org/1", "images", "a/"), on_s3("s3.example.org/2", "images", "a/"), false),
+            (oci("r.example.org/i"), oci("r/i"), true),
+            (oci("r.example.org/i"), http("https://r.example.org/i"), false),
+            (directory("/i"), directory("/j"), false),
+            (directory("/i"), directory("/i"), true),
+            (glance(), glance(), true),
         ] {
-            let is = |digest: &str| is_same(&at("a/x", one, "sha256:1"), &at("b/y", other, digest));
-            assert_eq!(is("sha256:1"), same, "{one} {other}");
-            assert!(!is("sha256:2"), "{one} {other}");
+            let is = |digest: &str| is_same(&at("a/x", &one, "sha256:1"), &at("b/y", &other, digest));
+            assert_eq!(is("sha256:1"), same, "{one:?} {other:?}");
+            assert!(!is("sha256:2"), "{one:?} {other:?}");
             // What was not made yet is brought to where its own template says.
-            assert_eq!(is(""), one == other, "{one} {other}");
+            assert_eq!(is(""), one == other, "{one:?} {other:?}");
         }
     }
 
     #[test]
     fn places_are_told_apart_by_where_they_are() {
-        let directory = |path: &str| Destination {
-            directory: Some(DirectoryDestination { path: path.into() }),
-            ..Destination::default()
-        };
-        let oci = |repository: &str| Destination {
-            oci: Some(OciDestination { repository: repository.into(), ..OciDestination::default() }),
-            ..Destination::default()
-        };
-        let http = |url: &str| Destination {
-            http: Some(HttpDestination { url: url.into(), ..HttpDestination::default() }),
-            ..Destination::default()
-        };
         for same in ["/i/", "//i", "/./i/./"] {
             assert_eq!(place(&directory(same)), place(&directory("/i")), "{same}");
         }

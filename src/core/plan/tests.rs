@@ -36,7 +36,7 @@ fn owner() -> Owner {
 fn desired(value: &str) -> Desired {
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "shop"}, "data": {"k": value}});
     let manifest = Manifest::from_value(object).unwrap().with_labels(owner().labels());
-    Desired { manifest, obstacle: None, create_only: false, replace: false }
+    Desired { manifest, obstacle: None, create_only: false, replace: false, ignored: Vec::new() }
 }
 
 /// The live object after `value` was applied, `data.k` then changed to `now`.
@@ -222,7 +222,7 @@ fn secrets_that_nobody_applied_are_left_where_the_rights_are_not_the_charts_own(
         let manifest = Manifest::from_value(wanted.clone()).unwrap().with_labels(owner.labels());
         let mut there = wanted;
         (there["metadata"]["labels"], there["metadata"]["managedFields"]) = (labels, managers);
-        (Desired { manifest, obstacle: None, create_only: false, replace: false }, there)
+        (Desired { manifest, obstacle: None, create_only: false, replace: false, ignored: Vec::new() }, there)
     };
     let by_kubectl = json!([{"manager": "kubectl", "operation": "Apply", "fieldsV1": {}}]);
     let by_us = json!([{"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": {"f:data": {"f:x": {}}}}]);
@@ -273,8 +273,11 @@ fn ignored_fields_are_left_to_others() {
     let recorded = [Resource { digest, ..row("1") }];
     let (owner, wanted) = (owner(), desired("1"));
     let live = [(wanted.manifest.key.clone(), live("1", "2"))].into();
-    let input = Input { ignore: &ignore, ..input(&owner, std::slice::from_ref(&wanted), &recorded, &live) };
-    assert_eq!(shown(&plan(&input).steps[0].action), "unchanged");
+    let without = input(&owner, std::slice::from_ref(&wanted), &recorded, &live);
+    assert_eq!(shown(&plan(&Input { ignore: &ignore, ..without }).steps[0].action), "unchanged");
+    let own = Desired { ignored: vec!["/data/k".into()], ..wanted.clone() };
+    let plan = plan(&input(&owner, &[own], &recorded, &live));
+    assert_eq!(shown(&plan.steps[0].action), "unchanged");
 }
 
 #[test]
@@ -333,7 +336,7 @@ fn an_inventory_is_settled_where_it_says_what_is_wanted() {
     let named = |name: &str| {
         let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "n"}});
         let manifest = Manifest::from_value(object).unwrap();
-        Desired { manifest, obstacle: None, create_only: false, replace: false }
+        Desired { manifest, obstacle: None, create_only: false, replace: false, ignored: Vec::new() }
     };
     let synced = |name: &str, half: &str| Resource {
         digest: format!("{}.{half}", named(name).manifest.digest()),
