@@ -373,7 +373,7 @@ async fn fields_that_a_stage_or_a_clusteraddon_leaves_to_others_stay_theirs() {
     w.chart(&repo, "web", &["a", "b"], "{size: large, color: green}");
     repo.release("docker-x-1-34-v2", CLASS);
     t.look_again("x").await;
-    t.ready("x", "v2,v1").await;
+    t.ready("x", "v2, v1").await;
     t.apply(&cluster("c", "docker-x-1-34-v2")).await;
     ready(&t, "c", "docker-x-1-34-v2").await;
     w.has("a", "color", "green").await;

@@ -17,6 +17,7 @@ use kube::{Api, ResourceExt};
 use super::connection::{self, Connection, ConnectionArgs};
 use super::report::Hinted;
 use crate::api::ProviderNodeImageRelease as Image;
+use crate::io::stored;
 
 /// What is asked of the API server.
 const KINDS: &str = "ProviderNodeImageReleases";
@@ -121,8 +122,10 @@ impl NameArgs {
         if let Some(image) = named.get().await? {
             return Ok((named, image));
         }
-        let listed = named.connection.answer(named.api.list(&ListParams::default())).await?;
-        let images = listed.map_err(|error| named.connection.refused("listed", KINDS, error))?.items;
+        let list = ListParams::default();
+        let listed = stored::list(&named.connection.client, Some(&named.namespace), &list);
+        let listed = named.connection.answer(listed).await?;
+        let (images, _) = listed.map_err(|error| named.connection.refused("listed", KINDS, error))?;
         let image = called(images, &self.name, &named.namespace)?;
         named.name = image.name_any();
         Ok((named, image))

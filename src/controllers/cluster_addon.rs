@@ -264,7 +264,6 @@ async fn delete(addon: &ClusterAddon, cluster: Option<Cluster>, ctx: &Context) -
     let seed = seed_of(addon);
     ctx.workloads.forget(&seed.namespace, &seed.name);
     ctx.inputs.settle(&(seed.namespace.clone(), seed.name.clone()), &BTreeSet::new());
-    ctx.memory.forget(&addon.uid().unwrap_or_default());
     if finalizer::is_on(addon, CLUSTER_ADDON_FINALIZER) {
         if cluster.is_none_or(|cluster| cluster.deleting) {
             seed::delete(&ctx.clients.own(), &seed)
@@ -274,6 +273,8 @@ async fn delete(addon: &ClusterAddon, cluster: Option<Cluster>, ctx: &Context) -
         finalizer::remove(ctx.clients.own(), addon, CLUSTER_ADDON_FINALIZER).await?;
         ctx.watches.tell(Notice::Addons(seed.namespace, seed.name));
     }
+    // Not before: of what fails it is remembered how often it did.
+    ctx.memory.forget(&addon.uid().unwrap_or_default());
     Ok(Action::await_change())
 }
 

@@ -33,6 +33,7 @@ use crate::core::retry::{self, ErrorClass};
 use crate::core::selection::{Selection, Wish};
 use crate::core::status::{ReleaseFacts, StackFacts, StepState, Trouble, release_status};
 use crate::io::observe::Target;
+use crate::io::stored::{self, Unread};
 use crate::io::{report, seed, usage};
 
 /// Finalizer of what is deleted with `--cascade=orphan`.
@@ -71,10 +72,10 @@ pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action,
         return Ok(Action::await_change());
     }
     let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &stack.namespace().unwrap_or_default());
-    let all = api.list(&ListParams::default()).await.doing(|| "listing ClusterStackReleases".to_owned())?;
-    let lives_on = is_orphan(stack) || all.items.iter().any(|release| is_left_by(release, stack));
-    let releases: Vec<ClusterStackRelease> = all.items.into_iter().filter(|release| is_owned(release, stack)).collect();
-    if releases.is_empty() {
+    let (all, unread) = releases_beside(stack, ctx).await?;
+    let lives_on = is_orphan(stack) || all.iter().any(|release| is_left_by(release, stack));
+    let releases: Vec<ClusterStackRelease> = all.into_iter().filter(|release| is_owned(release, stack)).collect();
+    if releases.is_empty() && unread.is_none() {
         // What lives on has the passwords of the seed.
         if !lives_on {
             seed::delete(&ctx.clients.own(), &seed_of(stack))
@@ -97,7 +98,14 @@ pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action,
         }
         prints.push(Print::of(release, &rows));
     }
-    let trouble = if orphan { None } else { users_of(&prints, ctx).await };
+    let unread = unread.map(|why| {
+        let message = format!("nothing is deleted: {why}; correct it, or delete it and what it applied");
+        Trouble::new(ErrorClass::Waiting, Reason::UsageUnknown, message)
+    });
+    let trouble = match unread {
+        None if !orphan => users_of(&prints, ctx).await,
+        unread => unread,
+    };
     if trouble.is_none() {
         for release in &releases {
             delete_release(&api, release, orphan).await?;
@@ -120,6 +128,24 @@ pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action,
     };
     write_status(stack, ctx, &facts).await?;
     Ok(Action::requeue(pause))
+}
+
+/// The releases in the namespace of a ClusterStack. Of those that can't be read only its own matter: why that is.
+async fn releases_beside(
+    stack: &ClusterStack,
+    ctx: &Context,
+) -> Result<(Vec<ClusterStackRelease>, Option<String>), Error> {
+    let namespace = stack.namespace().unwrap_or_default();
+    let listed = stored::list_all(&ctx.clients.own(), Some(&namespace), &ListParams::default()).await;
+    let (releases, unread) = listed.doing(|| "listing ClusterStackReleases".to_owned())?;
+    let is_its_own = |unread: &Unread| {
+        let release = ClusterStackRelease {
+            metadata: unread.metadata.clone(),
+            ..ClusterStackRelease::new("", Default::default())
+        };
+        is_owned(&release, stack) || is_left_by(&release, stack)
+    };
+    Ok((releases, unread.into_iter().find(is_its_own).map(|unread| unread.why)))
 }
 
 async fn delete_release(
@@ -205,9 +231,12 @@ async fn own_rows(
     if without(&newer(&cluster_stack::owned(stack, ctx), stack, &name.version)) == rows {
         return Ok(rows);
     }
-    let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &stack.namespace().unwrap_or_default());
-    let all = api.list(&ListParams::default()).await.doing(|| "listing ClusterStackReleases".to_owned())?;
-    let owned: Vec<_> = all.items.into_iter().filter(|release| is_owned(release, stack)).map(Arc::new).collect();
+    let (all, unread) = releases_beside(stack, ctx).await?;
+    if let Some(why) = unread {
+        // It may have what would go.
+        return Err(Error::Unreadable(why));
+    }
+    let owned: Vec<_> = all.into_iter().filter(|release| is_owned(release, stack)).map(Arc::new).collect();
     Ok(without(&newer(&owned, stack, &name.version)))
 }
 
@@ -319,10 +348,10 @@ async fn end_seed(release: &ClusterStackRelease, ctx: &Context) -> Result<(), Er
     if stacks.get_opt(name).await.doing(|| format!("reading ClusterStack {name}"))?.is_some() {
         return Ok(());
     }
-    let releases: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &namespace);
     let of_stack = ListParams::default().labels(&format!("{CLUSTER_STACK_LABEL}={name}"));
-    let left = releases.list(&of_stack).await.doing(|| format!("listing the releases of ClusterStack {name}"))?;
-    if left.items.iter().any(|other| other.uid() != release.uid()) {
+    let left = stored::list_all::<ClusterStackRelease>(&ctx.clients.own(), Some(&namespace), &of_stack).await;
+    let (left, unread) = left.doing(|| format!("listing the releases of ClusterStack {name}"))?;
+    if !unread.is_empty() || left.iter().any(|other| other.uid() != release.uid()) {
         return Ok(());
     }
     seed::delete(&ctx.clients.own(), &seed_named(namespace, name.clone()))

@@ -185,6 +185,9 @@ pub enum Error {
         /// Why.
         error: StepError,
     },
+    /// An object that decides what may be done can't be read.
+    #[error("{0}")]
+    Unreadable(String),
     /// A fault of ours. The log has its words; they may hold anything.
     #[error("a fault in the operator itself ended the pass: its log says where. Please report it")]
     Panicked,
@@ -218,7 +221,7 @@ impl Error {
             Self::Api { error, .. } if refusal(error).reason == Reason::NamespaceTerminating => ErrorClass::Waiting,
             Self::Api { .. } | Self::TimedOut | Self::Panicked => ErrorClass::Transient,
             Self::Tidying { error, .. } if error.hope == Hope::Retry => ErrorClass::Transient,
-            Self::Client(_) | Self::Tidying { .. } => ErrorClass::Waiting,
+            Self::Client(_) | Self::Tidying { .. } | Self::Unreadable(_) => ErrorClass::Waiting,
         }
     }
 }

@@ -138,13 +138,26 @@ pub async fn write(client: &Client, target: &Owner, kept: &Kept, memory: Memory)
     }
 }
 
-/// Deletes the Secret of a target that is gone; one of that name that is not ours is left alone.
+/// Deletes the Secret of a target that is gone; one of that name that is not ours is left alone, and so is all where Secrets are not for
+/// us: none was made there with these rights.
 ///
 /// # Errors
 /// What the API server refused.
 pub async fn delete(client: &Client, target: &Owner) -> Result<(), kube::Error> {
     let api: Api<Secret> = Api::namespaced(client.clone(), &target.namespace);
-    let Some(secret) = api.get_opt(&name(target)).await? else { return Ok(()) };
+    let found = match api.get_opt(&name(target)).await {
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            tracing::warn!(
+                secret = name(target),
+                namespace = target.namespace,
+                "if there is such a Secret it is left behind: {}",
+                status.message
+            );
+            return Ok(());
+        }
+        found => found?,
+    };
+    let Some(secret) = found else { return Ok(()) };
     let labels = secret.labels();
     if secret.type_.as_deref() != Some(TYPE)
         || !target.labels().iter().all(|(key, value)| labels.get(*key) == Some(value))

@@ -153,11 +153,36 @@ pub async fn list<K>(
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Serialize + Clone + Debug,
 {
+    let (objects, unread) = list_all(client, namespace, params).await?;
+    Ok((objects, unread.into_iter().map(|unread| unread.why).collect()))
+}
+
+/// The same; of the others their metadata, too.
+///
+/// # Errors
+/// What the API server said.
+pub async fn list_all<K>(
+    client: &Client,
+    namespace: Option<&str>,
+    params: &ListParams,
+) -> Result<(Vec<K>, Vec<Unread>), kube::Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Serialize + Clone + Debug,
+{
     let api: Api<DeserializeGuard<K>> = match namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
     };
     Ok(sorted_out(api.list(params).await?.items))
+}
+
+/// An object that can't be read.
+#[derive(Clone, Debug)]
+pub struct Unread {
+    /// What can be read of it.
+    pub metadata: ObjectMeta,
+    /// Where it is and why, for people.
+    pub why: String,
 }
 
 /// The same of a kind that is in no namespace.
@@ -169,7 +194,8 @@ where
     K: Resource<DynamicType = (), Scope = ClusterResourceScope> + DeserializeOwned + Serialize + Clone + Debug,
 {
     let api: Api<DeserializeGuard<K>> = Api::all(client.clone());
-    Ok(sorted_out(api.list(params).await?.items))
+    let (objects, unread) = sorted_out(api.list(params).await?.items);
+    Ok((objects, unread.into_iter().map(|unread| unread.why).collect()))
 }
 
 /// An object that was read whole.
@@ -182,18 +208,19 @@ fn whole<K: Resource<DynamicType = ()> + Serialize>(object: DeserializeGuard<K>)
     Err(Box::new(InvalidObject { error, metadata: object.meta().clone() }))
 }
 
-fn sorted_out<K: Resource<DynamicType = ()> + Serialize>(items: Vec<DeserializeGuard<K>>) -> (Vec<K>, Vec<String>) {
+fn sorted_out<K: Resource<DynamicType = ()> + Serialize>(items: Vec<DeserializeGuard<K>>) -> (Vec<K>, Vec<Unread>) {
     let (mut objects, mut left_out) = (Vec::new(), Vec::new());
     for object in items {
         match whole(object) {
             Ok(object) => objects.push(object),
             Err(invalid) => {
                 let InvalidObject { metadata, error } = *invalid;
-                let namespace = metadata.namespace.map(|namespace| format!("{namespace}/")).unwrap_or_default();
-                let name = metadata.name.unwrap_or_default();
+                let namespace = metadata.namespace.iter().map(|namespace| format!("{namespace}/")).collect::<String>();
+                let name = metadata.name.clone().unwrap_or_default();
                 let kind = K::kind(&());
                 let why = without_values(&error);
-                left_out.push(format!("{kind} {namespace}{name} can't be read by this version and is left out: {why}"));
+                let why = format!("{kind} {namespace}{name} can't be read by this version and is left out: {why}");
+                left_out.push(Unread { metadata, why });
             }
         }
     }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use kube::ResourceExt;
 use kube::api::ListParams;
-use kube::{Api, ResourceExt};
 
 use super::render::{self, Canvas};
 use super::row::Row;
@@ -16,6 +16,8 @@ use super::{Image, KINDS};
 use crate::api::image_release::ImagePhase;
 use crate::cli::connection::{Connection, ConnectionArgs};
 use crate::cli::output::{self, Format};
+use crate::cli::report;
+use crate::io::stored;
 
 /// How often is looked.
 const LOOK: Duration = Duration::from_secs(1);
@@ -66,13 +68,10 @@ enum ImagesFormat {
 pub async fn run(args: &ListArgs) -> Result<ExitCode> {
     let connection = args.connection.connect().await?;
     let namespace = args.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
-    let client = connection.client.clone();
-    let (api, place): (Api<Image>, String) = if args.all_namespaces {
-        (Api::all(client), "in any namespace".to_owned())
-    } else {
-        (Api::namespaced(client, &namespace), format!("in namespace {namespace}"))
-    };
-    let rows = read(&connection, &api).await?;
+    let only = (!args.all_namespaces).then_some(namespace.as_str());
+    let place = only.map_or_else(|| "in any namespace".to_owned(), |namespace| format!("in namespace {namespace}"));
+    let (rows, unread) = read(&connection, only).await?;
+    report::left_out(&unread);
     match args.output {
         ImagesFormat::Json => output::print(&output::format(&rows, Format::Json)?)?,
         ImagesFormat::Yaml => output::print(&output::format(&rows, Format::Yaml)?)?,
@@ -81,17 +80,19 @@ pub async fn run(args: &ListArgs) -> Result<ExitCode> {
             // Who waits for them must not take it for their success.
             return Ok(if args.watch { ExitCode::from(NONE) } else { ExitCode::SUCCESS });
         }
-        ImagesFormat::Text if args.watch => return watch(&connection, &api, rows, args.all_namespaces).await,
+        ImagesFormat::Text if args.watch => return watch(&connection, only, rows).await,
         ImagesFormat::Text => output::print(&render::table(&rows, canvas(args.all_namespaces)))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn read(connection: &Connection, api: &Api<Image>) -> Result<Vec<Row>> {
-    let listed = connection.answer(api.list(&ListParams::default())).await?;
-    let mut images = listed.map_err(|error| connection.refused("listed", KINDS, error))?.items;
+/// The rows, and what could not be read.
+async fn read(connection: &Connection, namespace: Option<&str>) -> Result<(Vec<Row>, Vec<String>)> {
+    let listed =
+        connection.answer(stored::list::<Image>(&connection.client, namespace, &ListParams::default())).await?;
+    let (mut images, unread) = listed.map_err(|error| connection.refused("listed", KINDS, error))?;
     images.sort_by_key(|image| (image.namespace(), image.name_any()));
-    Ok(images.iter().map(Row::of).collect())
+    Ok((images.iter().map(Row::of).collect(), unread))
 }
 
 fn canvas(namespaces: bool) -> Canvas {
@@ -100,12 +101,12 @@ fn canvas(namespaces: bool) -> Canvas {
 }
 
 /// Shows the list again and again until all builds are at an end.
-async fn watch(connection: &Connection, api: &Api<Image>, rows: Vec<Row>, namespaces: bool) -> Result<ExitCode> {
+async fn watch(connection: &Connection, namespace: Option<&str>, rows: Vec<Row>) -> Result<ExitCode> {
     let mut rows = rows;
     let mut drawn = 0;
     let mut said = BTreeMap::new();
     loop {
-        let canvas = canvas(namespaces);
+        let canvas = canvas(namespace.is_none());
         if canvas.size.is_some() {
             let screen = render::screen(&rows, canvas);
             output::print(&format!("{}{screen}", render::above(drawn)))?;
@@ -120,8 +121,8 @@ async fn watch(connection: &Connection, api: &Api<Image>, rows: Vec<Row>, namesp
         let since = Instant::now();
         rows = loop {
             tokio::time::sleep(LOOK).await;
-            match read(connection, api).await {
-                Ok(rows) => break rows,
+            match read(connection, namespace).await {
+                Ok((rows, _)) => break rows,
                 // One that answered before is about to come back.
                 Err(error) if since.elapsed() > SILENCE => return Err(error),
                 Err(_) => {}

@@ -34,7 +34,7 @@ use crate::core::selection::Wish;
 use crate::core::source::offer::{Admission, admits};
 use crate::io::apply::refusal;
 use crate::io::observe;
-use crate::io::stored::without_values;
+use crate::io::stored::{self, without_values};
 use crate::io::usage::{self, CLUSTER_API};
 
 type Request = AdmissionRequest<DynamicObject>;
@@ -102,9 +102,9 @@ async fn stack(server: &Server, request: &Request) -> Result<Verdict, String> {
     let own = after.namespace().unwrap_or_default();
     let mut around = Around { stacks: Vec::new(), source: Named::Nothing, users: Ok(BTreeMap::new()) };
     if stack::is_new(before.as_ref(), &after.spec) {
-        let api: Api<ClusterStack> = Api::namespaced(server.client.clone(), &own);
-        let all = api.list(&ListParams::default()).await.map_err(|error| said("listing ClusterStacks", &error))?;
-        around.stacks = all.items.iter().map(reduced).collect();
+        let listed = stored::list::<ClusterStack>(&server.client, Some(&own), &ListParams::default()).await;
+        let (all, _) = listed.map_err(|error| said("listing ClusterStacks", &error))?;
+        around.stacks = all.iter().map(reduced).collect();
     }
     if let Some(reference) = stack::reference(before.as_ref(), &after.spec) {
         around.source = named(server, reference, &own).await.unwrap_or_else(Named::Unknown);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::api::cluster_addon::StagePhase;
-use crate::api::condition::{ConditionType, MAX_MESSAGE, cut, find};
+use crate::api::condition::{ConditionType, MAX_MESSAGE, Reason, cut, find};
 use crate::api::runtime_hooks::RuntimeHook;
 use crate::api::{ClusterAddon, ClusterAddonStatus};
 use crate::core::addon::cluster::{Cluster, addon_name};
@@ -69,7 +69,8 @@ pub fn answer(hook: RuntimeHook, to: &str, seen: &Seen) -> Answer {
 }
 
 /// The answer before a Cluster is deleted: it waits for the stages of BeforeClusterDelete, for `limit` after its deletion
-/// was asked for and no longer. Nothing else holds a deletion: not a pause, and not what was never applied.
+/// was asked for and no longer; where a pause kept the stages from starting, after they did. Nothing else holds a deletion: not a
+/// pause, and not what was never applied.
 pub fn before_deletion(seen: &Seen, limit: Duration, now: Timestamp) -> Answer {
     let (Some(cluster), Some(_), Some(addon)) = (&seen.cluster, &seen.release, &seen.addon) else {
         return Answer::default();
@@ -94,18 +95,38 @@ pub fn before_deletion(seen: &Seen, limit: Duration, now: Timestamp) -> Answer {
         place.unwrap_or_else(|| ("the stages of BeforeClusterDelete have not started".into(), hurdle(&status)));
     let why = if why.is_empty() { String::new() } else { format!(": {why}") };
     let message = cut(&format!("ClusterAddon {}: {place}{why}", addon_name(&cluster.name)), MAX_MESSAGE);
-    if stages::is_within(since, limit, now) {
+    if stages::is_within(since_a_pause(&status, since, now), limit, now) {
         return Answer { wait: Some(message), record: !is_recorded, gave_up: None };
     }
     let gave_up = format!("the deletion goes on after {} although not all was done: {message}", spoken(limit));
     Answer { gave_up: Some(cut(&gave_up, MAX_MESSAGE)), ..Answer::default() }
 }
 
+/// From when on the time of a deletion counts: while the ClusterAddon says that its Cluster is paused, and until its stages start
+/// after that, none of it goes by.
+fn since_a_pause(status: &ClusterAddonStatus, deleting: Timestamp, now: Timestamp) -> Timestamp {
+    let is_paused =
+        find(&status.conditions, ConditionType::Ready).is_some_and(|ready| ready.reason == Reason::Paused.as_str());
+    if is_paused {
+        return now;
+    }
+    let of_deletion = status.stages.iter().filter(|stage| stage.hook == Hook::BeforeClusterDelete.as_str());
+    let started = of_deletion.filter_map(|stage| stage.started.as_ref()).map(|started| started.0).min();
+    started.map_or(deleting, |started| started.max(deleting))
+}
+
 /// Whether a ClusterAddon that is being deleted stays until the stages of BeforeClusterDelete are done, as long as the
-/// deletion of its Cluster waits for them. `config` is the release's; `None` where it can't be read yet.
+/// deletion of its Cluster waits for them, or is paused. `config` is the release's; `None` where it can't be read yet.
 pub fn stays(seen: &Seen, config: Option<&AddonConfig>, limit: Duration, now: Timestamp) -> bool {
     let has_stages = config.is_none_or(|config| !config.of(Hook::BeforeClusterDelete).is_empty());
-    has_stages && before_deletion(seen, limit, now).wait.is_some()
+    // Cluster API does nothing about a Cluster that is paused, so nobody waits for it meanwhile.
+    let is_paused = seen.cluster.as_ref().is_some_and(|cluster| cluster.paused);
+    let unpaused = || {
+        let cluster = seen.cluster.clone().map(|cluster| Cluster { paused: false, ..cluster });
+        before_deletion(&Seen { cluster, ..seen.clone() }, limit, now)
+    };
+    let answer = if is_paused { unpaused() } else { before_deletion(seen, limit, now) };
+    has_stages && (answer.wait.is_some() || is_paused && answer.gave_up.is_some())
 }
 
 /// The answer before a Cluster is deleted when `why` kept the rest from being read: stages may be to run, and what they

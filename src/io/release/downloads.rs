@@ -17,14 +17,14 @@ use crate::api::condition::Reason;
 use crate::core::retry::{ErrorClass, STALLED};
 use crate::core::status::Trouble;
 use crate::io::source::flights::{Flights, Ground, LONGEST, Waiter};
-use crate::io::source::room::{Pace, Room, Sizes};
+use crate::io::source::room::{Guest, Pace, Room, Sizes};
 
 /// For how long a refusal holds, and a signature that was checked: keys expire.
 const HOLDS: Duration = STALLED;
 /// Downloads that are remembered.
 const REMEMBERED: usize = 512;
 /// Downloads at once.
-const ROOM: Sizes = Sizes { quick: 8, slow: 4, silent: 2, per_host: 4 };
+const ROOM: Sizes = Sizes { quick: 12, slow: 6, silent: 4, per_host: 4 };
 
 /// All that decides what comes of a download.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -150,6 +150,7 @@ where
     ) -> impl Future<Output = ()> + Send + 'static {
         let (ended, room) = (Arc::clone(&self.ended), Arc::clone(&self.room));
         let (place, host, doing) = (ask.place.clone(), ask.host.clone(), ask.doing.clone());
+        let tenant = ask.waiter.map_or("", Waiter::namespace).to_owned();
         async move {
             let timed = async {
                 let start = Instant::now();
@@ -159,7 +160,7 @@ where
                 });
                 (result, start.elapsed())
             };
-            let (result, took) = room.run(&host, pace, timed).await;
+            let (result, took) = room.run(Guest { tenant: &tenant, host: &host }, pace, timed).await;
             let mut ended = lock(&ended);
             if ended.len() >= REMEMBERED {
                 ended.clear();

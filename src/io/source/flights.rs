@@ -34,6 +34,18 @@ pub enum Waiter {
     Source(ObjectRef<ClusterStackSource>),
 }
 
+impl Waiter {
+    /// Its namespace.
+    pub fn namespace(&self) -> &str {
+        let namespace = match self {
+            Self::Stack(object) => &object.namespace,
+            Self::Release(object) => &object.namespace,
+            Self::Source(object) => &object.namespace,
+        };
+        namespace.as_deref().unwrap_or_default()
+    }
+}
+
 /// Where the tasks are, and who is told when they end.
 #[derive(Clone)]
 pub struct Ground {

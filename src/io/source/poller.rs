@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use super::flights::{Flights, Ground, LONGEST, Waiter};
-use super::room::{Pace, Room, Sizes};
+use super::room::{Guest, Pace, Room, Sizes};
 use super::{Listing, Source, SourceError};
 use crate::io::traces;
 
@@ -35,7 +35,7 @@ const FAILED: Duration = Duration::from_secs(2);
 const FAILED_LONGEST: Duration = Duration::from_mins(5);
 
 /// Lists at once.
-const ROOM: Sizes = Sizes { quick: 16, slow: 8, silent: 4, per_host: 4 };
+const ROOM: Sizes = Sizes { quick: 24, slow: 12, silent: 6, per_host: 4 };
 
 /// A listing and when it was made.
 #[derive(Clone, Debug)]
@@ -183,10 +183,11 @@ impl Poller {
             let list = || {
                 let (entry, source, room) = (Arc::clone(&entry), Arc::clone(&source), Arc::clone(&self.room));
                 let (counts, cancel, host) = (self.counts.clone(), cancel.clone(), source.host());
+                let tenant = waiter.map_or("", Waiter::namespace).to_owned();
                 async move {
                     tokio::select! {
                         () = cancel.cancelled() => {}
-                        () = room.run(&host, pace, entry.list(source.as_ref(), &counts, &cancel)) => {}
+                        () = room.run(Guest { tenant: &tenant, host: &host }, pace, entry.list(source.as_ref(), &counts, &cancel)) => {}
                     }
                 }
             };

@@ -280,6 +280,46 @@ fn a_cluster_addon_that_is_deleted_stays_while_its_cluster_waits_for_stages() {
         ("Cluster API did not ask yet", with(open(), |seen| addon(seen).spec.hook.clear()), Some(&staged), 599, true),
         ("the release can't be read", open(), None, 599, true),
         ("their time is over", open(), Some(&staged), 600, false),
+        ("paused", with(open(), |seen| seen.cluster.as_mut().unwrap().paused = true), Some(&staged), 599, true),
+        (
+            "paused for long",
+            with(open(), |seen| seen.cluster.as_mut().unwrap().paused = true),
+            Some(&staged),
+            9999,
+            true,
+        ),
+        ("paused, none", with(open(), |seen| seen.cluster.as_mut().unwrap().paused = true), Some(&bare), 599, false),
+        (
+            "paused, all done",
+            with(deleting(ingress(StagePhase::Done)), |seen| seen.cluster.as_mut().unwrap().paused = true),
+            Some(&staged),
+            599,
+            false,
+        ),
+        (
+            "paused until now",
+            with(open(), |seen| {
+                let paused = json!({"type": "Ready", "status": "False", "reason": "Paused", "message": ""});
+                status(seen).conditions = vec![serde_json::from_value(paused).unwrap()];
+            }),
+            Some(&staged),
+            9999,
+            true,
+        ),
+        (
+            "paused until a moment ago",
+            with(open(), |seen| status(seen).stages[0].started = Some(Time(Timestamp::from_second(9000).unwrap()))),
+            Some(&staged),
+            9599,
+            true,
+        ),
+        (
+            "paused until long ago",
+            with(open(), |seen| status(seen).stages[0].started = Some(Time(Timestamp::from_second(9000).unwrap()))),
+            Some(&staged),
+            9600,
+            false,
+        ),
         ("all are done", deleting(ingress(StagePhase::Done)), Some(&staged), 599, false),
         ("the release has none", with(open(), |seen| addon(seen).spec.hook.clear()), Some(&bare), 599, false),
         (

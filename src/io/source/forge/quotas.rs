@@ -1,5 +1,6 @@
 //! Who has which quota: limits are a token's at a server, however many repositories are read with it. Without a token
-//! they are this machine's.
+//! they are this machine's. A server that is reached by another proxy, or believed by another authority, is another one: whoever
+//! names these could answer for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -7,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use sha2::{Digest, Sha256};
 use url::Url;
 
-use super::super::Credentials;
+use super::super::{Access, Credentials};
 use super::State;
 use crate::core::digest::hex;
 
@@ -17,8 +18,8 @@ pub struct Quotas(Arc<Mutex<HashMap<String, Weak<Mutex<State>>>>>);
 
 impl Quotas {
     /// What is known of these credentials at the server; shared by all who have the same.
-    pub(in super::super) fn of(&self, server: &Url, credentials: Option<&Credentials>) -> Arc<Mutex<State>> {
-        let key = key(server, credentials);
+    pub(in super::super) fn of(&self, server: &Url, access: &Access) -> Arc<Mutex<State>> {
+        let key = key(server, access);
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(state) = all.get(&key).and_then(Weak::upgrade) {
             return state;
@@ -32,14 +33,13 @@ impl Quotas {
 }
 
 /// A digest: the token itself is kept where it is used, and nowhere else.
-fn key(server: &Url, credentials: Option<&Credentials>) -> String {
+fn key(server: &Url, access: &Access) -> String {
     let mut digest = Sha256::new();
     digest.update(server.origin().ascii_serialization());
-    digest.update([0, u8::from(credentials.is_some())]);
-    if let Some(credentials) = credentials {
-        // A token is the same whatever name it is given with.
-        Credentials { username: None, ..credentials.clone() }.digest(&mut digest);
-    }
+    digest.update([0, u8::from(access.credentials.is_some())]);
+    // A token is the same whatever name it is given with.
+    let credentials = access.credentials.clone().map(|credentials| Credentials { username: None, ..credentials });
+    Access { credentials, ..access.clone() }.digest(&mut digest);
     hex(&digest.finalize())
 }
 
@@ -55,7 +55,9 @@ mod tests {
             password: Some(password.to_owned()),
             ..Credentials::default()
         };
-        let of = |url: &str, credentials: Option<&Credentials>| quotas.of(&url.parse().unwrap(), credentials);
+        let access =
+            |credentials: Option<&Credentials>| Access { credentials: credentials.cloned(), ..Access::default() };
+        let of = |url: &str, credentials: Option<&Credentials>| quotas.of(&url.parse().unwrap(), &access(credentials));
         let first = of("https://a.example.com/api/v3", Some(&token(None, "hunter2")));
         for (url, credentials, same) in [
             ("https://a.example.com/other", Some(token(None, "hunter2")), true),
@@ -67,9 +69,14 @@ mod tests {
         ] {
             assert_eq!(Arc::ptr_eq(&first, &of(url, credentials.as_ref())), same, "{url} {same}");
         }
+        // Who chooses by whom a server is reached and believed answers for it.
+        let mut own = access(Some(&token(None, "hunter2")));
+        own.tls.authorities = Some("PEM".to_owned());
+        assert!(!Arc::ptr_eq(&first, &quotas.of(&"https://a.example.com".parse().unwrap(), &own)));
         drop(first);
         of("https://d.example.com", None);
         assert_eq!(quotas.0.lock().unwrap().len(), 1, "what nobody has any more is kept");
-        assert!(!key(&"https://a.example.com".parse().unwrap(), Some(&token(None, "hunter2"))).contains("hunter2"));
+        let key = key(&"https://a.example.com".parse().unwrap(), &access(Some(&token(None, "hunter2"))));
+        assert!(!key.contains("hunter2"));
     }
 }

@@ -31,7 +31,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::http::Http;
-use super::room::{Pace, Room, Sizes};
+use super::room::{Guest, Pace, Room, Sizes};
 use super::{Access, Fetched, Listing, Source, SourceError, Wanted};
 use crate::core::digest::hex;
 use crate::core::limits::Limits;
@@ -119,7 +119,7 @@ impl GitSource {
         };
         let failed = |problem: String| SourceError::Local { action, url: url.clone(), problem };
         let thread = async {
-            let place = self.git.room.enter(&self.host(), Pace::Quick).await;
+            let place = self.git.room.enter(Guest { tenant: "", host: &self.host() }, Pace::Quick).await;
             let task = tokio::task::spawn_blocking(move || {
                 let _place = place;
                 work(&session)

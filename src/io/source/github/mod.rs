@@ -74,7 +74,7 @@ impl GithubSource {
         let http = Http::new(access, allow)?;
         let credentials = access.credentials.as_ref();
         let subject = Subject { hints: HINTS, has_login: credentials.is_some(), source: place.name() };
-        let judge = Judge::new(http.clone(), subject, metrics, quotas.of(&place.api, credentials));
+        let judge = Judge::new(http.clone(), subject, metrics, quotas.of(&place.api, access));
         let client = Client::new(http, judge, &place, credentials)?;
         Ok(Self { place, key, client, limits, pages: Mutex::default() })
     }

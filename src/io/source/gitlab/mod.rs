@@ -79,7 +79,7 @@ impl GitlabSource {
         let http = Http::new(access, allow)?;
         let credentials = access.credentials.as_ref();
         let subject = Subject { hints: HINTS, has_login: credentials.is_some(), source: place.name() };
-        let judge = Judge::new(http.clone(), subject, metrics, quotas.of(&place.server, credentials));
+        let judge = Judge::new(http.clone(), subject, metrics, quotas.of(&place.server, access));
         let client = Client::new(http, judge, place.server.clone(), credentials)?;
         let (releases, packages) = Default::default();
         Ok(Self { place, key, client, limits, releases, packages })
