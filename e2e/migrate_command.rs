@@ -116,6 +116,12 @@ async fn one_command_puts_the_operator_in_the_go_operators_place() {
     assert!(kept.contains("cso-validating-webhook-configuration") && kept.contains("cso-controller-manager"), "{kept}");
     assert!(!said.contains(TOKEN) && !kept.contains(TOKEN) && !node.logs().contains(TOKEN), "the token is shown");
 
+    let values = std::fs::read_to_string(t.dir().join("clusterstack-values.yaml")).unwrap();
+    assert!(
+        said.contains("clusterstack-values.yaml") && values.contains("tag:") && !values.contains(TOKEN),
+        "{values}"
+    );
+
     // A second run has nothing to take away, and keeps what the first one wrote.
     let (_, said) = migrate(&t, &[]).await;
     assert!(said.contains("the migration is finished"), "{said}");

@@ -43,12 +43,12 @@ pub struct ProviderClusterStackReleaseTemplateSpec {
     pub image_deletion_policy: ImageDeletionPolicy,
     /// How long an image that no release has any more is kept, for example `24h`; an hour without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+([.][0-9]+)?(ms|s|m|h))+$"))]
     pub image_grace_period: Option<String>,
     /// How often is looked whether an image that was built is still at its destination, for example `30m`; every 6 hours
     /// without it. One that is gone is built again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+([.][0-9]+)?(ms|s|m|h))+$"))]
     pub image_check_interval: Option<String>,
     /// Only tell, by events and status, what would be removed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -185,6 +185,12 @@ fn import(file: &Path, target: &str, registry: &RegistryArgs) -> Result<()> {
             unsigned.push(format!("the signatures of {name} stay behind: they are of its manifest, which registries alone have; sign anew what is there now"));
         }
         let release = Release { name, assets: release.files()? };
+        if matches!(target, Target::Git(_)) && release.assets.keys().any(|file| is_signature(file)) {
+            let name = &release.name;
+            unsigned.push(format!(
+                "the signed checksums of {name} stay behind: in Git are the files of the stack alone; sign the tag anew"
+            ));
+        }
         release.stack()?;
         releases.push(release);
     }

@@ -276,7 +276,10 @@ fn say(object: &ObjectKey, change: Change, is_dry: bool) {
     let (word, colour) = word(change);
     let style = Style::new().fg_color(Some(colour.into()));
     let dry = if is_dry { " (server dry run)" } else { "" };
-    anstream::println!("{object} {style}{word}{style:#}{dry}");
+    // The chart has them go with it: they hold what can be fetched and built again, and builds that run begin anew.
+    let is_with_claims = change == Change::Removed && object.kind == "StatefulSet";
+    let claims = if is_with_claims { ", with its PersistentVolumeClaims" } else { "" };
+    anstream::println!("{object} {style}{word}{style:#}{claims}{dry}");
 }
 
 /// Whether the namespace of an object is missing.

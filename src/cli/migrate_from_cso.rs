@@ -19,8 +19,11 @@ use super::report::Hinted;
 use super::template::ValuesArgs;
 use crate::core::cso::{self, Facts, Note};
 use crate::core::install::{NAMESPACE, waves};
-use crate::io::cso::{Cso, CsoError};
+use crate::io::cso::{Copied, Cso, CsoError};
 use crate::settings::duration;
+
+/// The file with the values that the operator was installed with.
+const VALUES: &str = "clusterstack-values.yaml";
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -87,7 +90,8 @@ pub fn run(args: &MigrateArgs) -> Result<ExitCode> {
 }
 
 fn migrate(args: &MigrateArgs, facts: &Facts) -> Result<()> {
-    let waves = waves(install::objects(&args.namespace, values(args, facts)?)?);
+    let values = values(args, facts)?;
+    let waves = waves(install::objects(&args.namespace, values.clone())?);
     let takes = cso::taken(facts);
     let backup = backup(args, facts)?;
     connection::block_on(async {
@@ -105,12 +109,30 @@ fn migrate(args: &MigrateArgs, facts: &Facts) -> Result<()> {
         let from = facts.deployments.first().and_then(|object| object["metadata"]["namespace"].as_str());
         install::make_namespace(client, &args.namespace).await?;
         for secret in cso::secrets(facts) {
-            if old.copy_secret(&secret, from.unwrap_or_default(), &args.namespace).await? {
-                anstream::println!("Secret {}/{secret} copied", args.namespace);
+            let to = &args.namespace;
+            match old.copy_secret(&secret, from.unwrap_or_default(), to).await? {
+                Copied::Nothing => {}
+                Copied::Written => anstream::println!("Secret {to}/{secret} copied"),
+                Copied::Kept => anstream::println!("Secret {to}/{secret} is there with other content, and stays"),
             }
         }
-        install::all(client, &args.namespace, &waves, &takes, args.timeout).await
+        install::all(client, &args.namespace, &waves, &takes, args.timeout).await?;
+        keep_values(args, &values)
     })
+}
+
+/// Writes the values that were installed with, beside the backup: later upgrades need them. A file that is there may have been
+/// edited, and stays.
+fn keep_values(args: &MigrateArgs, values: &Map<String, Value>) -> Result<()> {
+    let path = args.backup.with_file_name(VALUES);
+    if !path.exists() {
+        write(&path, &output::format(values, Format::Yaml)?)?;
+    }
+    let shown = path.display();
+    anstream::println!(
+        "values are not remembered: upgrade by `clusterstack install -f {shown}`, which holds what was taken over"
+    );
+    Ok(())
 }
 
 fn hinted(error: CsoError) -> anyhow::Error {

@@ -23,9 +23,8 @@ use crate::api::image_template::{ExecutorKind, ProviderClusterStackReleaseTempla
 use crate::api::{
     CANCEL_AT, FIELD_MANAGER, IMAGE_DIGEST, MANAGED_BY, MANAGED_BY_LABEL, NODE_IMAGE_FINALIZER, RETRY_AT,
 };
-use crate::core::duration::go_duration;
 use crate::core::image::build::{Build, Command, Event, Phase, SILENCE};
-use crate::core::image::garbage::GRACE;
+use crate::core::image::garbage;
 use crate::core::image::grant::Grant;
 use crate::core::image::pipeline::{Format, Pipeline};
 use crate::core::image::record::build_of;
@@ -79,7 +78,7 @@ pub async fn reconcile(seen: Arc<Image>, ctx: Arc<NodeImages>) -> Result<Action,
     let Some(change) = look(&image, &order, &ctx).await? else { return Ok(Action::await_change()) };
     obey(&change, &ctx).await;
     let Some(change) = tidy(change, &order, &ctx).await? else { return Ok(Action::await_change()) };
-    let unused = leave_unused(&change.image, &order, &api).await?;
+    let unused = leave_unused(&change.image, &order, &api, &ctx).await?;
     let Some((change, look)) = Box::pin(looking::look(change, &order, &ctx)).await? else {
         return Ok(Action::await_change());
     };
@@ -334,9 +333,21 @@ async fn locate(image: &Image, build: &Build, order: &Order, ctx: &NodeImages) -
 }
 
 /// Deletes an object that nobody has had for the time of grace; how long it still has.
-async fn leave_unused(image: &Image, order: &Order, api: &Api<Image>) -> Result<Option<Duration>, Error> {
+async fn leave_unused(
+    image: &Image,
+    order: &Order,
+    api: &Api<Image>,
+    ctx: &NodeImages,
+) -> Result<Option<Duration>, Error> {
     let Some(since) = image.status.as_ref().and_then(|status| status.unused_since.as_ref()) else { return Ok(None) };
-    let grace = order.template.image_grace_period.as_deref().and_then(go_duration).unwrap_or(GRACE);
+    let grace = match garbage::grace(order.template.image_grace_period.as_deref()) {
+        Ok(grace) => grace,
+        Err(why) => {
+            let note = format!("no release has image {} any more, and it stays: {why}", image.spec.image.name);
+            ctx.books.events.say(image, Reason::ImageUnused, &note).await;
+            return Ok(None);
+        }
+    };
     let now = Timestamp::now();
     let since_made = image.metadata.creation_timestamp.as_ref().map_or(SETTLED, |at| elapsed(at.0, now));
     let left = grace.saturating_sub(elapsed(since.0, now)).max(SETTLED.saturating_sub(since_made));

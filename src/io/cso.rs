@@ -69,6 +69,17 @@ const WEBHOOKS: [(&str, &str); 2] = [
 const EXTENSIONS: (&str, &str) = ("runtime.cluster.x-k8s.io", "ExtensionConfig");
 const DEPLOYMENTS: (&str, &str) = ("apps", "Deployment");
 
+/// What became of a Secret that was to be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copied {
+    /// There is none.
+    Nothing,
+    /// It is copied.
+    Written,
+    /// One is there with other content.
+    Kept,
+}
+
 /// An installation of the Go operator.
 pub struct Cso<'a> {
     client: &'a Client,
@@ -245,14 +256,20 @@ impl<'a> Cso<'a> {
         }
     }
 
-    /// Copies the Secret with its variables into the namespace of our operator; whether there was one.
+    /// Copies the Secret with its variables into the namespace of our operator. One that is there with other content stays: it may
+    /// have been changed since an earlier run.
     ///
     /// # Errors
     /// A refusal.
-    pub async fn copy_secret(&self, name: &str, from: &str, to: &str) -> Result<bool, CsoError> {
+    pub async fn copy_secret(&self, name: &str, from: &str, to: &str) -> Result<Copied, CsoError> {
         let source: Api<Secret> = Api::namespaced(self.client.clone(), from);
         let found = source.get_opt(name).await.map_err(refused(format!("Secret {from}/{name} can't be read")))?;
-        let Some(found) = found else { return Ok(false) };
+        let Some(found) = found else { return Ok(Copied::Nothing) };
+        let target: Api<Secret> = Api::namespaced(self.client.clone(), to);
+        let there = target.get_opt(name).await.map_err(refused(format!("Secret {to}/{name} can't be read")))?;
+        if there.is_some_and(|there| there.data != found.data) {
+            return Ok(Copied::Kept);
+        }
         let copy: Secret = Secret {
             metadata: kube::api::ObjectMeta {
                 name: Some(found.name_any()),
@@ -263,9 +280,8 @@ impl<'a> Cso<'a> {
             type_: found.type_,
             ..Secret::default()
         };
-        let target: Api<Secret> = Api::namespaced(self.client.clone(), to);
         let params = PatchParams::apply(MANAGER).force();
         let written = target.patch(name, &params, &Patch::Apply(&copy)).await;
-        written.map(|_| true).map_err(refused(format!("Secret {to}/{name} can't be written")))
+        written.map(|_| Copied::Written).map_err(refused(format!("Secret {to}/{name} can't be written")))
     }
 }

@@ -107,7 +107,12 @@ pub fn unpack_chart(archive: &[u8], limits: &Limits) -> Result<FileTree, UnpackE
 }
 
 /// [`pack`] of a release with the ids of its components: what the store keeps.
+///
+/// # Errors
+/// Two files are at one place, which a Git repository may have: [`unpack_release`] would refuse it.
 pub fn pack_release(files: &FileTree, component_ids: &BTreeMap<String, String>) -> Result<Bytes, UnpackError> {
+    let mut places = BTreeMap::new();
+    files.keys().try_for_each(|path| occupy(&mut places, path, true))?;
     let mut files = files.clone();
     let ids = serde_json::to_vec(component_ids).map_err(|error| UnpackError::Pack(error.to_string()))?;
     files.insert(COMPONENT_IDS.to_owned(), Bytes::from(ids));

@@ -14,10 +14,10 @@ use crate::api::image_release::{ProviderNodeImageRelease as Image, ProviderNodeI
 use crate::api::image_template::ImageDeletionPolicy;
 use crate::api::{ClusterStackRelease, IMAGE_DIGEST, NODE_IMAGE_FINALIZER, is_moved};
 use crate::controllers::{Doing, Error, finalizer};
-use crate::core::duration::{go_duration, spoken};
+use crate::core::duration::spoken;
 use crate::core::image::adoption;
 use crate::core::image::build::{Hope, Phase};
-use crate::core::image::garbage::{self, Case, Fate, GRACE, Held, Place};
+use crate::core::image::garbage::{self, Case, Fate, Held, Place};
 use crate::core::image::record::build_of;
 use crate::core::retry::{self, ErrorClass};
 use crate::io::fence;
@@ -48,6 +48,8 @@ pub(super) async fn end(image: &Image, ctx: &NodeImages) -> Result<Action, Error
         Err(_) if image.status.as_ref().is_none_or(|status| status.attempt == 0) => return release(image, ctx).await,
         Err(trouble) => {
             let note = format!("{} can't be removed: {}", left_there(image), trouble.message);
+            // Where its namespace goes no event can be written.
+            tracing::warn!(object = super::named(image), "{note}");
             ctx.books.events.say(image, Reason::ImageRetained, &note).await;
             return release(image, ctx).await;
         }
@@ -62,7 +64,7 @@ pub(super) async fn end(image: &Image, ctx: &NodeImages) -> Result<Action, Error
     let case = Case {
         held: &held,
         policy: order.template.image_deletion_policy,
-        grace: order.template.image_grace_period.as_deref().and_then(go_duration).unwrap_or(GRACE),
+        grace: garbage::grace(order.template.image_grace_period.as_deref()),
         since: since.or(image.metadata.deletion_timestamp.as_ref().map(|at| at.0)).unwrap_or_default(),
         wanted: ctx.is_still_wanted(image).await?,
         unlisted: unlisted.as_deref(),
@@ -79,7 +81,7 @@ pub(super) async fn end(image: &Image, ctx: &NodeImages) -> Result<Action, Error
             let note = format!(
                 "no release has image {} any more; it is removed in {} after {}",
                 held.image,
-                spoken(case.grace),
+                case.grace.map(spoken).unwrap_or_default(),
                 case.since.strftime("%FT%TZ"),
             );
             ctx.books.events.say(image, Reason::ImageUnused, &note).await;

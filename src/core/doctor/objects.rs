@@ -2,16 +2,36 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Finding, Grade, Read, condition, named, some};
 use crate::api::condition::Reason;
+use crate::api::{ClusterAddon, ClusterStack, ClusterStackRelease, ClusterStackSource, ProviderNodeImageRelease};
 
 /// What is said of an object that says nothing.
 const NOT_LOOKED_AT: &str = "NotLookedAt";
 
+/// Whether this version can read an object: one that it can't is left alone, whatever it said before.
+fn is_readable(kind: &str, object: &Value) -> bool {
+    fn is<K: DeserializeOwned>(object: &Value) -> bool {
+        serde_json::from_value::<K>(object.clone()).is_ok()
+    }
+    match kind {
+        "ClusterStackSource" => is::<ClusterStackSource>(object),
+        "ClusterStack" => is::<ClusterStack>(object),
+        "ClusterStackRelease" => is::<ClusterStackRelease>(object),
+        "ProviderNodeImageRelease" => is::<ProviderNodeImageRelease>(object),
+        "ClusterAddon" => is::<ClusterAddon>(object),
+        _ => true,
+    }
+}
+
 /// How an object says that it is.
-fn grade(object: &Value) -> Option<(Grade, String)> {
+fn grade(kind: &str, object: &Value) -> Option<(Grade, String)> {
+    if !is_readable(kind, object) {
+        return Some((Grade::Bad, Reason::Unreadable.as_str().to_owned()));
+    }
     if object["spec"]["suspend"] == true {
         return None;
     }
@@ -52,7 +72,7 @@ pub(super) fn check(kind: &'static str, found: &Read<Vec<Value>>) -> Vec<Finding
     };
     let mut by_reason: BTreeMap<(std::cmp::Reverse<Grade>, String), Vec<&Value>> = BTreeMap::new();
     for object in found {
-        if let Some((grade, reason)) = grade(object) {
+        if let Some((grade, reason)) = grade(kind, object) {
             by_reason.entry((std::cmp::Reverse(grade), reason)).or_default().push(object);
         }
     }
@@ -66,7 +86,9 @@ pub(super) fn check(kind: &'static str, found: &Read<Vec<Value>>) -> Vec<Finding
     }
     let of_reason = |((grade, reason), objects): (&(std::cmp::Reverse<Grade>, String), &Vec<&Value>)| {
         let names: Vec<String> = objects.iter().map(|object| named(object)).collect();
-        let message = objects.first().and_then(|first| condition(first, "Ready")).map_or("", |(_, _, message)| message);
+        let is_untold = *reason == Reason::Unreadable.as_str();
+        let told = objects.first().filter(|_| !is_untold);
+        let message = told.and_then(|first| condition(first, "Ready")).map_or("", |(_, _, message)| message);
         let names = some(names.iter().map(String::as_str));
         let told = if message.is_empty() { String::new() } else { format!(": {message}") };
         let message = format!("{} of {} {reason}: {names}{told}", objects.len(), found.len());
@@ -98,8 +120,21 @@ mod tests {
             (json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Ready"}]}}), None),
         ] {
             let expected = expected.map(|(grade, reason)| (grade, reason.to_owned()));
-            assert_eq!(grade(&object), expected, "{object}");
+            assert_eq!(grade("X", &object), expected, "{object}");
         }
+    }
+
+    #[test]
+    fn what_this_version_cannot_read_is_told_whatever_it_said() {
+        let conditions = json!([{"type": "Ready", "status": "True", "reason": "Ready", "message": "usable: v1"}]);
+        let mut addon = json!({"metadata": {"name": "a"}, "spec": {"clusterRef": {"name": "c"}},
+            "status": {"conditions": conditions, "stages": []}});
+        assert_eq!(grade("ClusterAddon", &addon), None);
+        addon["status"]["stages"] = "junk".into();
+        let found = check("ClusterAddon", &Ok(vec![addon]));
+        let [only] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!((only.grade, only.message.as_str()), (Grade::Bad, "1 of 1 Unreadable: a"));
+        assert!(only.remedy.contains("docs/operations.md"), "{only:?}");
     }
 
     #[test]

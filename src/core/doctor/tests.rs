@@ -72,7 +72,7 @@ fn serve(facts: &mut Facts, argument: &str) {
 }
 
 pub(super) fn healthy() -> Facts {
-    let stack = json!({"metadata": {"name": "a", "namespace": "t"}, "spec": {},
+    let stack = json!({"metadata": {"name": "a", "namespace": "t"}, "spec": {"provider": "p", "name": "a", "kubernetesVersion": "1.34"},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     Facts {
         kubernetes: Ok(format!("v{}.1", crate::core::build_info::BUILD.kubernetes)),
@@ -353,7 +353,10 @@ fn objects_are_told_by_what_they_say() {
     let stack = |facts: &mut Facts, ready: Value| {
         facts.objects = vec![(
             "ClusterStack",
-            Ok(vec![json!({"metadata": {"name": "a", "namespace": "t"}, "status": {"conditions": ready}})]),
+            Ok(vec![
+                json!({"metadata": {"name": "a", "namespace": "t"}, "spec": {"provider": "p", "name": "a", "kubernetesVersion": "1.34"},
+                "status": {"conditions": ready}}),
+            ]),
         )];
     };
     for (ready, grade, part) in [

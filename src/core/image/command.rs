@@ -42,6 +42,18 @@ pub enum Refused {
         /// The text, cut.
         text: String,
     },
+    /// A tool that no flag of the operator allows is to read or write elsewhere.
+    #[error(
+        "argument {number} of {tool} leads out of the work directory ({text:?}): name files of the work directory, or ask who runs the operator for --allow-image-tool with the path of {tool}"
+    )]
+    Outside {
+        /// The tool.
+        tool: String,
+        /// Which argument, from 1 on.
+        number: usize,
+        /// The text, cut.
+        text: String,
+    },
     /// The environment would change what the tool is.
     #[error(
         "env {name} is the provider's to set: leave it out of the release, or put it into build.env of the provider's template"
@@ -75,6 +87,28 @@ pub fn check_arguments(arguments: &[String]) -> Result<(), Refused> {
         }
     }
     Ok(())
+}
+
+/// Looks at the arguments of a tool that no flag of the operator allows, and whose arguments say what it reads and writes: it runs as
+/// the operator's user, which may change images and logs of others.
+///
+/// # Errors
+/// One names a path from the root on, or a server.
+pub fn check_confined(tool: &str, arguments: &[String]) -> Result<(), Refused> {
+    let is_relative = |text: &str| {
+        let slashes = text.match_indices('/').map(|(at, _)| &text[..at]);
+        // A slash goes on a name, as in a/b; else it begins at the root, or behind the scheme of a URL.
+        slashes
+            .into_iter()
+            .all(|before| before.ends_with(|c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-')))
+    };
+    // A value may follow its short option without a blank: -O/x.
+    let is_attached = |text: &str| text.starts_with('-') && !text.starts_with("--");
+    let value = |text: &str| if is_attached(text) { text.chars().skip(2).collect() } else { text.to_owned() };
+    match arguments.iter().position(|text| !is_relative(text) || !is_relative(&value(text))) {
+        None => Ok(()),
+        Some(at) => Err(Refused::Outside { tool: cut(tool), number: at + 1, text: cut(&arguments[at]) }),
+    }
 }
 
 /// The whole environment of a tool: the default search path, what the provider's template gives, what the step gives.

@@ -4,13 +4,23 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use percent_encoding::percent_decode_str;
 use url::Url;
 
 use crate::api::image_destination::Destination;
 use crate::api::image_template::ImageDeletionPolicy;
+use crate::core::duration::go_duration;
 
 /// How long an image that no release has any more is kept, unless the template says.
-pub const GRACE: Duration = Duration::from_hours(1);
+const GRACE: Duration = Duration::from_hours(1);
+
+/// How long an image that no release has any more is kept, by what its template says. `Err` where it says nothing that is understood:
+/// then nobody knows when it may go.
+pub fn grace(given: Option<&str>) -> Result<Duration, String> {
+    let Some(text) = given else { return Ok(GRACE) };
+    let why = || format!("imageGracePeriod {text:?} of its template is no duration: write 30m, 1h30m or 720h");
+    go_duration(text).ok_or_else(why)
+}
 
 /// What makes two destinations the same, see [`place`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,8 +55,8 @@ pub struct Case<'a> {
     pub held: &'a Held,
     /// What the template says.
     pub policy: ImageDeletionPolicy,
-    /// How long the image is kept.
-    pub grace: Duration,
+    /// How long the image is kept; why that is not known.
+    pub grace: Result<Duration, String>,
     /// Since when nobody has it.
     pub since: Timestamp,
     /// Whether a release of this namespace wants it again.
@@ -86,7 +96,11 @@ pub fn fate<'h>(case: &Case<'_>, others: impl IntoIterator<Item = &'h Held>) -> 
     if let Some(other) = others.into_iter().find(|other| is_same(case.held, other)) {
         return Fate::Stays(format!("{} has it too", other.object));
     }
-    match case.since.checked_add(case.grace) {
+    let grace = match &case.grace {
+        Ok(grace) => *grace,
+        Err(why) => return Fate::Unknown(why.clone()),
+    };
+    match case.since.checked_add(grace) {
         Ok(until) if until > case.now => Fate::Later(until),
         _ => case.unlisted.map_or(Fate::Removed, |release| {
             Fate::Unknown(format!("ClusterStackRelease {release} is there, and which images it needs is not known yet"))
@@ -132,7 +146,10 @@ fn on_server(kind: &'static str, url: &str) -> Place {
     let authority = known.find("://").map_or(0, |scheme| scheme + "://".len());
     let path = known[authority..].find('/').map_or(known.len(), |path| authority + path);
     let (server, path) = known.split_at(path);
-    Place { kind, server: server.to_owned(), path: path.to_owned() }
+    // What a server takes for one path: RFC 3986, 6.2.2.2, and slashes that are doubled.
+    let path = percent_decode_str(path).decode_utf8_lossy().to_lowercase();
+    let steps: Vec<&str> = path.split('/').filter(|step| !step.is_empty()).collect();
+    Place { kind, server: server.to_owned(), path: steps.join("/") }
 }
 
 #[cfg(test)]
@@ -184,7 +201,7 @@ mod tests {
         let case = Case {
             held: &mine,
             policy: ImageDeletionPolicy::Delete,
-            grace: Duration::from_secs(100),
+            grace: Ok(Duration::from_secs(100)),
             since: at(1000),
             wanted: false,
             unlisted: None,
@@ -216,9 +233,29 @@ mod tests {
                 stays("imageDeletionPolicy is Retain"),
             ),
             (Case { wanted: true, ..case.clone() }, vec![], stays("a release wants it again")),
+            (
+                Case { grace: grace(Some("30d")), ..case.clone() },
+                vec![],
+                Fate::Unknown(grace(Some("30d")).unwrap_err()),
+            ),
+            (Case { grace: grace(Some("30d")), ..case.clone() }, vec![held("b/y", "")], stays("b/y has it too")),
             (Case { held: &never, ..case }, vec![], Fate::Nothing),
         ] {
             assert_eq!(fate(&case, &others), expected, "{case:?} {others:?}");
+        }
+    }
+
+    #[test]
+    fn a_grace_that_is_not_understood_is_none() {
+        for (text, expected) in [
+            (None, Some(GRACE)),
+            (Some("30m"), Some(Duration::from_mins(30))),
+            (Some("0s"), Some(Duration::ZERO)),
+            (Some("30d"), None),
+            (Some("-5s"), None),
+            (Some(""), None),
+        ] {
+            assert_eq!(grace(text).ok(), expected, "{text:?}");
         }
     }
 
@@ -259,6 +296,9 @@ mod tests {
         }
         assert_eq!(place(&http("https://H.example.org:443/x/")), place(&http("https://h.example.org/x")));
         assert_ne!(place(&http("https://h.example.org:8443/x")), place(&http("https://h.example.org/x")));
+        for same in ["https://h.example.org/%69mg/", "https://h.example.org//img", "https://h.example.org/./img"] {
+            assert_eq!(place(&http(same)), place(&http("https://h.example.org/img")), "{same}");
+        }
         assert_eq!(place(&oci("oci://r.example.org:443/i")), place(&oci("r.example.org/i")));
         assert_eq!(place(&oci("registry:5000/i/")), place(&oci("oci://registry:5000/i")));
         assert_ne!(place(&directory("/i")), place(&directory("/j")));

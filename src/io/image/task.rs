@@ -16,7 +16,7 @@ mod verify;
 mod watch;
 mod work_dir;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -143,6 +143,8 @@ pub struct Settings {
     pub launcher: PathBuf,
     /// The executable of `qemu-img`.
     pub qemu_img: PathBuf,
+    /// Names of tools that may be run without a flag of the operator: they are kept to their work directories.
+    pub confined: BTreeSet<String>,
 }
 
 impl Settings {
@@ -160,6 +162,7 @@ impl Settings {
             redactor: Redactor::default(),
             launcher,
             qemu_img: PathBuf::from("/usr/bin/qemu-img"),
+            confined: BTreeSet::new(),
         }
     }
 }
@@ -507,7 +510,8 @@ impl Steps for Task {
             }
             Err(error) => {
                 let mut error = watch.redacted(&error);
-                if !cancel.is_cancelled() && directory.is_full() {
+                // Another build may have made room meanwhile.
+                if !cancel.is_cancelled() && (error.is_of_full_disk() || directory.is_full()) {
                     error = error.on_full_disk();
                     // Other builds need what is left of the disk more than this one needs its part.
                     directory.give_up(number, &step.name)?;

@@ -1,6 +1,6 @@
 //! What builds of this operator work with.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -201,9 +201,13 @@ impl Bench {
         let download_host = secrets.parsed(build.secret_ref.as_ref(), "secretRef", host).await?.flatten();
         let keys = secrets.read(build.keys_secret_ref.as_ref(), "keysSecretRef").await?.unwrap_or_default();
         let defaults = TaskSettings::new(self.place.launcher.clone());
+        let mut confined = BTreeSet::new();
         if let Some(allowed) = &self.place.tools {
             let defaults = std::slice::from_ref(&defaults.qemu_img);
             check_tools(build, &[allowed, defaults].concat())?;
+            let is_named = |path: &str| allowed.iter().any(|root| Path::new(path).starts_with(root));
+            let unnamed = build.tools.iter().filter(|tool| !is_named(&tool.path));
+            confined.extend(unnamed.map(|tool| tool.name.clone()));
         }
         let qemu_img = build.tools.iter().find(|tool| tool.name == QEMU_IMG);
         let settings = TaskSettings {
@@ -217,6 +221,7 @@ impl Bench {
             download_host,
             allow: self.place.allow.clone(),
             redactor: Redactor::new(secrets.values.iter().map(String::as_str)),
+            confined,
             ..defaults
         };
         Ok(Task::new(assignment, settings, destination))

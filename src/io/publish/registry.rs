@@ -245,6 +245,32 @@ impl Layout {
         if files.contains_key("index.json") { Ok(artifact::from_layout(&files)?) } else { Ok(Vec::new()) }
     }
 
+    /// The manifest of a tag, as far as is known.
+    fn tagged(&self, tag: Option<&str>) -> Result<Option<Bytes>, PublishError> {
+        let is_it = |artifact: &Artifact| tag.is_some() && artifact.tag.as_deref() == tag;
+        Ok(self.artifacts()?.into_iter().find(is_it).map(|artifact| artifact.manifest))
+    }
+
+    /// Nobody else changes the index until it is dropped: jobs that run at once may share a layout.
+    fn lock(&self) -> Result<fs::File, PublishError> {
+        let io = |error| PublishError::Io { action: "locking", path: self.path.clone(), error };
+        fs::create_dir_all(&self.path).map_err(io)?;
+        let directory = fs::File::open(&self.path).map_err(io)?;
+        rustix::fs::flock(&directory, rustix::fs::FlockOperation::LockExclusive).map_err(|error| io(error.into()))?;
+        Ok(directory)
+    }
+
+    /// Takes in what others stored since it was opened.
+    fn read_anew(&self) -> Result<(), PublishError> {
+        let known = self.files().get("index.json").cloned();
+        let now = fs::read(self.path.join("index.json")).ok().map(Bytes::from);
+        if now.is_some() && now != known {
+            let others = Self::open(&self.path)?.files.into_inner().unwrap_or_else(PoisonError::into_inner);
+            self.files().extend(others);
+        }
+        Ok(())
+    }
+
     /// Each file under another name first; the index last, so that a reader finds what it names.
     fn store(&self, file: &str, content: &[u8]) -> Result<(), PublishError> {
         let path = self.path.join(file);
@@ -282,6 +308,12 @@ impl Registry for Layout {
     }
 
     async fn put_manifest(&self, tag: Option<&str>, manifest: &Bytes) -> Result<(), PublishError> {
+        let known = self.tagged(tag)?;
+        let _others_wait = self.lock()?;
+        self.read_anew()?;
+        if let Some(found) = self.tagged(tag)?.filter(|found| Some(found) != known.as_ref() && found != manifest) {
+            return Err(differs(self, tag.unwrap_or_default(), &found));
+        }
         let mut all = self.artifacts()?;
         let mut new = Artifact { tag: tag.map(ToOwned::to_owned), manifest: manifest.clone(), blobs: Blobs::new() };
         let read = new.read()?;
@@ -365,6 +397,25 @@ mod tests {
         }
         artifact.manifest = Bytes::from(serde_json::to_vec_pretty(&manifest).unwrap());
         artifact
+    }
+
+    #[tokio::test]
+    async fn of_two_who_opened_one_layout_nobody_loses_a_release() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || Layout::open(directory.path()).unwrap();
+        let (one, other) = (open(), open());
+        push(&one, &release("docker-scs-1-30-v1", "a")).await.unwrap();
+        push(&other, &release("docker-scs-1-30-v2", "b")).await.unwrap();
+        let refused = push(&other, &release("docker-scs-1-30-v1", "c")).await.unwrap_err();
+        assert!(matches!(refused, PublishError::Differs { .. }), "{refused}");
+        let mut tags = open().tags().await.unwrap();
+        tags.sort();
+        assert_eq!(tags, ["docker-scs-1-30-v1", "docker-scs-1-30-v2"]);
+
+        let late = open();
+        push(&one, &release("docker-scs-1-30-v3", "a")).await.unwrap();
+        let refused = push(&late, &release("docker-scs-1-30-v3", "b")).await.unwrap_err();
+        assert!(matches!(refused, PublishError::Differs { .. }), "{refused}");
     }
 
     /// Somebody else pushes `other` right after each manifest.

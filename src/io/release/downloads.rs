@@ -24,7 +24,7 @@ const HOLDS: Duration = STALLED;
 /// Downloads that are remembered.
 const REMEMBERED: usize = 512;
 /// Downloads at once.
-const ROOM: Sizes = Sizes { quick: 12, slow: 6, silent: 4, per_host: 4 };
+const ROOM: Sizes = Sizes { quick: 8, slow: 4, silent: 2, per_host: 4 };
 
 /// All that decides what comes of a download.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

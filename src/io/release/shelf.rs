@@ -61,7 +61,10 @@ impl Shelf {
             Trouble::new(ErrorClass::Transient, Reason::FetchFailed, message).signed_by(&verified_by)
         };
         let packed = unpack::pack_release(&fetched.files, &fetched.component_ids);
-        let packed = packed.map_err(|error| not_stored(error.to_string()))?;
+        let packed = packed.map_err(|error| {
+            let message = format!("release {name}: {error}");
+            Trouble::new(ErrorClass::Invalid, Reason::ReleaseInvalid, message).signed_by(&verified_by)
+        })?;
         let digest =
             self.store.put_beside(packed, self.in_use()).await.map_err(|error| not_stored(error.to_string()))?;
         let artifact = Artifact {

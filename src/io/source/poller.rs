@@ -35,7 +35,7 @@ const FAILED: Duration = Duration::from_secs(2);
 const FAILED_LONGEST: Duration = Duration::from_mins(5);
 
 /// Lists at once.
-const ROOM: Sizes = Sizes { quick: 24, slow: 12, silent: 6, per_host: 4 };
+const ROOM: Sizes = Sizes { quick: 16, slow: 8, silent: 4, per_host: 4 };
 
 /// A listing and when it was made.
 #[derive(Clone, Debug)]

@@ -2,8 +2,8 @@
 //!
 //! Guarantees: who waits gets in by turns. A host that never answers takes its own places and no others'. Work that takes
 //! longer than a pass waits gives its place back as soon as there is one for slow work, and sources that were slow or
-//! silent the last time begin there: they hold up each other, not those that answer, of the same host neither. A namespace has at
-//! most half of the places, in all and with a host: who sends a byte in a second holds up no other namespace.
+//! silent the last time begin there: they hold up each other, not those that answer, of the same host neither. Some places
+//! are left by each namespace to others, in all and with a host: who sends a byte in a second holds up no other namespace.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -73,16 +73,33 @@ pub struct Room {
     quick: Arc<Semaphore>,
     slow: Arc<Semaphore>,
     silent: Arc<Semaphore>,
-    /// Places that were asked for by pace, tenant and host; empty is any.
-    apart: Mutex<HashMap<(Pace, String, String), Arc<Semaphore>>>,
+    /// Places of a tenant, with a host, and of a tenant with a host.
+    apart: Mutex<HashMap<Kept, Arc<Semaphore>>>,
     sizes: Sizes,
+}
+
+/// For whom, and for which host, places are counted; `None` is any.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Kept {
+    pace: Pace,
+    tenant: Option<String>,
+    host: Option<String>,
 }
 
 /// A place in the room, until it is dropped.
 #[derive(Debug)]
 pub struct Place {
-    in_all: Option<OwnedSemaphorePermit>,
-    _apart: Vec<OwnedSemaphorePermit>,
+    in_all: InAll,
+    _with_host: Vec<OwnedSemaphorePermit>,
+}
+
+/// A place among all of a pace, and among those of the tenant.
+#[derive(Debug)]
+struct InAll(#[expect(dead_code, reason = "held until it is dropped")] [Option<OwnedSemaphorePermit>; 2]);
+
+/// How many of so many places one tenant may have: some are left to others.
+fn share(places: usize) -> usize {
+    places.saturating_sub((places / 4).max(1)).max(1)
 }
 
 impl Room {
@@ -105,7 +122,7 @@ impl Room {
         if pace == Pace::Quick {
             let slow = async {
                 tokio::time::sleep(PATIENCE).await;
-                Arc::clone(&self.slow).acquire_owned().await.ok()
+                self.among_all(guest.tenant, Pace::Slow).await
             };
             tokio::select! {
                 biased;
@@ -116,36 +133,49 @@ impl Room {
         work.await
     }
 
-    /// Waits for a place.
-    pub async fn enter(&self, Guest { tenant, host }: Guest<'_>, pace: Pace) -> Place {
-        let Sizes { quick, slow, silent, per_host } = self.sizes;
-        let (of_all, size) = match pace {
+    /// Waits for a place. Who waits for its like holds nothing that others wait for.
+    pub async fn enter(&self, guest: Guest<'_>, pace: Pace) -> Place {
+        let Guest { tenant, host } = guest;
+        let mut with_host = Vec::with_capacity(2);
+        let per_host = self.sizes.per_host;
+        if !tenant.is_empty() {
+            with_host.extend(self.apart(pace, Some(tenant), Some(host), share(per_host)).acquire_owned().await.ok());
+        }
+        let of_tenant = self.of_tenant(tenant, pace).await;
+        with_host.extend(self.apart(pace, None, Some(host), per_host).acquire_owned().await.ok());
+        let in_all = InAll([of_tenant, self.pool(pace).0.acquire_owned().await.ok()]);
+        Place { in_all, _with_host: with_host }
+    }
+
+    /// These semaphores are never closed: there is a permit in any case.
+    async fn among_all(&self, tenant: &str, pace: Pace) -> InAll {
+        let of_tenant = self.of_tenant(tenant, pace).await;
+        InAll([of_tenant, self.pool(pace).0.acquire_owned().await.ok()])
+    }
+
+    async fn of_tenant(&self, tenant: &str, pace: Pace) -> Option<OwnedSemaphorePermit> {
+        if tenant.is_empty() {
+            return None;
+        }
+        self.apart(pace, Some(tenant), None, share(self.pool(pace).1)).acquire_owned().await.ok()
+    }
+
+    /// The places of a pace, and how many there are.
+    fn pool(&self, pace: Pace) -> (Arc<Semaphore>, usize) {
+        let Sizes { quick, slow, silent, .. } = self.sizes;
+        let (places, size) = match pace {
             Pace::Quick => (&self.quick, quick),
             Pace::Slow => (&self.slow, slow),
             Pace::Silent => (&self.silent, silent),
         };
-        let mut asked = Vec::with_capacity(3);
-        // Who waits for its like holds nothing that others wait for.
-        if !tenant.is_empty() {
-            asked.push(self.apart(pace, tenant, "", size.div_ceil(2)));
-            asked.push(self.apart(pace, tenant, host, per_host.div_ceil(2)));
-        }
-        asked.push(self.apart(pace, "", host, per_host));
-        let mut apart = Vec::with_capacity(asked.len());
-        for places in asked {
-            // These semaphores are never closed: there is a permit in any case.
-            apart.extend(places.acquire_owned().await.ok());
-        }
-        Place { in_all: Arc::clone(of_all).acquire_owned().await.ok(), _apart: apart }
+        (Arc::clone(places), size)
     }
 
-    fn apart(&self, pace: Pace, tenant: &str, host: &str, size: usize) -> Arc<Semaphore> {
+    fn apart(&self, pace: Pace, tenant: Option<&str>, host: Option<&str>, size: usize) -> Arc<Semaphore> {
         let mut apart = self.apart.lock().unwrap_or_else(PoisonError::into_inner);
         apart.retain(|_, places| Arc::strong_count(places) > 1);
-        let places = apart
-            .entry((pace, tenant.to_owned(), host.to_owned()))
-            .or_insert_with(|| Arc::new(Semaphore::new(size.max(1))));
-        Arc::clone(places)
+        let kept = Kept { pace, tenant: tenant.map(ToOwned::to_owned), host: host.map(ToOwned::to_owned) };
+        Arc::clone(apart.entry(kept).or_insert_with(|| Arc::new(Semaphore::new(size.max(1)))))
     }
 }
 
@@ -167,7 +197,8 @@ mod tests {
     async fn ends_of(sizes: Sizes, work: &[(&str, &str, Pace, u64)]) -> Vec<u64> {
         let (room, start) = (Room::new(sizes), Instant::now());
         let each = work.iter().map(async |&(tenant, host, pace, seconds)| {
-            room.run(Guest { tenant, host }, pace, tokio::time::sleep(Duration::from_secs(seconds))).await;
+            let work = async { tokio::time::sleep(Duration::from_secs(seconds)).await };
+            room.run(Guest { tenant, host }, pace, work).await;
             start.elapsed().as_secs()
         });
         futures::future::join_all(each).await
@@ -188,7 +219,10 @@ mod tests {
             ("good", "g", Quick, 1),
             ("good", "h", Slow, 9),
         ];
-        assert_eq!(ends_of(sizes, &many).await[5..], [1, 1, 9]);
+        assert_eq!(ends_of(sizes, &many).await[5..], [1, 2, 9]);
+        // Sources without a host, as directories are.
+        let here = ["x"; 9].map(|tenant| (tenant, "", Quick, 1));
+        assert_eq!(ends_of(sizes, &here).await.last(), Some(&9));
         // Of the host of somebody else.
         let one = [
             ("evil", "a", Quick, 90),

@@ -98,6 +98,9 @@ fn a_release_comes_back_with_the_ids_of_its_components() {
     let ids = BTreeMap::from([("cluster-class".to_owned(), "abc".to_owned())]);
     let packed = pack_release(&files, &ids).unwrap();
     assert_eq!(unpack_release(&packed, &Limits::default()).unwrap(), (files.clone(), ids));
+    let twice = [("c/values.yaml", "a"), ("c/VALUES.yaml", "b")];
+    let twice = twice.map(|(path, text)| (path.to_owned(), Bytes::from_static(text.as_bytes()))).into();
+    assert!(matches!(pack_release(&twice, &BTreeMap::new()), Err(UnpackError::Collision { .. })));
     let plain = pack(&files).unwrap();
     assert_eq!(unpack_release(&plain, &Limits::default()).unwrap(), (files, BTreeMap::new()));
 }

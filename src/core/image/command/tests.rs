@@ -38,6 +38,26 @@ fn arguments_do_not_lead_to_the_token() {
 }
 
 #[test]
+fn a_tool_that_no_flag_allows_names_files_of_its_own_alone() {
+    for bad in [
+        "/images/two",
+        "-O/x",
+        "backing_file=/images/two",
+        "json:{\"driver\":\"file\",\"filename\":\"/images/two\"}",
+        "file:///images/two",
+        "nbd://10.0.0.1/x",
+        "a//b",
+        "driver=raw,file.filename=/x",
+    ] {
+        let error = check_confined("qemu-img", &["resize".to_owned(), bad.to_owned()]).unwrap_err().to_string();
+        assert!(error.starts_with("argument 2 of qemu-img") && error.contains("--allow-image-tool"), "{error}");
+    }
+    for good in ["convert", "-O", "raw", "a.raw", "in/a.raw", "./a", "backing_file=a.qcow2", "1M"] {
+        assert_eq!(check_confined("qemu-img", &[good.to_owned()]), Ok(()), "{good}");
+    }
+}
+
+#[test]
 fn a_step_adds_to_the_environment_and_replaces_nothing() {
     let template = map(&[("PATH", "/opt/bin"), ("PROXY", "p")]);
     let all = environment(&template, &map(&[("LIBGUESTFS_BACKEND", "direct")])).unwrap();

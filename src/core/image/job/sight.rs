@@ -216,15 +216,20 @@ pub fn progress_in(log: &str) -> Option<PodProgress> {
     progress(last?)
 }
 
-/// `done[/total] [step]`.
+/// `done[/total] [step]`. The field of the status is an int64; a number that it can't hold is told as the largest one.
 fn progress(text: &str) -> Option<PodProgress> {
     let (numbers, step) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
     let (done, total) = match numbers.split_once('/') {
-        Some((done, total)) => (done, Some(total.parse().ok()?)),
+        Some((done, total)) => (done, Some(count(total)?)),
         None => (numbers, None),
     };
     let step: String = step.trim().chars().filter(|c| !c.is_control()).take(63).collect();
-    Some(PodProgress { progress: Progress { done: done.parse().ok()?, total }, step })
+    Some(PodProgress { progress: Progress { done: count(done)?, total }, step })
+}
+
+fn count(digits: &str) -> Option<u64> {
+    let count: u64 = digits.parse().ok()?;
+    Some(count.min(i64::MAX.unsigned_abs()))
 }
 
 fn annotated(pod: &Value) -> Option<PodProgress> {

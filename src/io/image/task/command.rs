@@ -9,7 +9,7 @@ use super::digest::{CHUNK, Sums, blocking, of_file};
 use super::error::StepError;
 use super::supervisor::{Ended, Order, ToolLimits};
 use super::{Made, Site, tool, work_dir};
-use crate::core::image::command::{check_arguments, environment, executable};
+use crate::core::image::command::{check_arguments, check_confined, environment, executable};
 use crate::core::image::pipeline::Tool;
 
 /// Bytes that are copied between two looks at the token.
@@ -24,6 +24,9 @@ pub(super) async fn run(site: &Site<'_>, wanted: &Tool, file: &str) -> Result<Ma
     let (name, arguments) = wanted.command.split_first().ok_or_else(|| StepError::hopeless("its command is empty"))?;
     let program = executable(name, &site.settings.tools).map_err(refused)?;
     check_arguments(arguments).map_err(refused)?;
+    if site.settings.confined.contains(name) {
+        check_confined(name, arguments).map_err(refused)?;
+    }
     let mut env = environment(&site.settings.env, &wanted.env).map_err(refused)?;
     if !program.is_absolute() || !program.is_file() {
         return Err(StepError::hopeless(format!(

@@ -41,9 +41,14 @@ impl StepError {
         Self::transient("cancelled")
     }
 
+    /// Whether it says that the disk was full.
+    pub(super) fn is_of_full_disk(&self) -> bool {
+        self.message.contains(FULL)
+    }
+
     /// The same on a full disk, which tools say in their own ways, if at all. There may be room later.
     pub(super) fn on_full_disk(self) -> Self {
-        let said = self.message.contains(FULL);
+        let said = self.is_of_full_disk();
         Self::transient(if said { self.message } else { format!("{}; {FULL}", self.message) })
     }
 
