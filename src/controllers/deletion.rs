@@ -22,7 +22,7 @@ use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::Reason;
 use crate::api::{
     CLUSTER_STACK_FINALIZER, CLUSTER_STACK_LABEL, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
-    ClusterStackReleaseStatus, DELETION_POLICY, is_moved,
+    ClusterStackReleaseSpec, ClusterStackReleaseStatus, DELETION_POLICY, is_moved,
 };
 use crate::core::in_use::{self, Footprint, Usage, User};
 use crate::core::inventory::is_unproved;
@@ -141,7 +141,7 @@ async fn releases_beside(
     let is_its_own = |unread: &Unread| {
         let release = ClusterStackRelease {
             metadata: unread.metadata.clone(),
-            ..ClusterStackRelease::new("", Default::default())
+            ..ClusterStackRelease::new("", ClusterStackReleaseSpec::default())
         };
         is_owned(&release, stack) || is_left_by(&release, stack)
     };

@@ -322,7 +322,14 @@ fn difference(
     if applied != wanted {
         return Err(Why::Changed);
     }
-    if owned_now == owned_then { Ok(format!("{wanted}.{owned_now}")) } else { Err(drift(manifest, live, ignored)) }
+    let rule = |owned: &str| owned.split_once(OF_RULES).map(|(_, rules)| rules.to_owned());
+    if rule(owned_then).is_some_and(|then| rule(&owned_now) != Some(then)) {
+        // What others took meanwhile is ours again, and its absence among our fields is no news.
+        return Err(Why::Changed);
+    }
+    // Earlier versions recorded no rules.
+    let is_same = owned_now == owned_then || owned_now.split_once(OF_RULES).is_some_and(|(now, _)| now == owned_then);
+    if is_same { Ok(format!("{wanted}.{owned_then}")) } else { Err(drift(manifest, live, ignored)) }
 }
 
 fn drift(manifest: &Manifest, live: &Value, ignored: &[String]) -> Why {
@@ -357,11 +364,20 @@ fn holds(live: &Value, manifest: &Manifest, ignored: &[String]) -> bool {
         && owned_digest(&as_if_applied, ignored) == owned_digest(live, ignored)
 }
 
-/// Digest over the fields that are ours in a live object. `None` if none are.
+/// Between the digest of fields and that of what was ignored.
+const OF_RULES: char = '-';
+
+/// Digest over the fields that are ours in a live object, and over which of them are left to others, if any are. `None` if none are
+/// ours.
 pub fn owned_digest(live: &Value, ignored: &[String]) -> Option<String> {
     let mut owned = fields::owned(live, FIELD_MANAGER)?;
     fields::without_pointers(&mut owned, ignored);
-    Some(short_digest(&owned))
+    let digest = short_digest(&owned);
+    if ignored.is_empty() {
+        return Some(digest);
+    }
+    let ignored: BTreeSet<&String> = ignored.iter().collect();
+    Some(format!("{digest}{OF_RULES}{}", short_digest(&serde_json::json!(ignored))))
 }
 
 /// The pointers that `ignoreDifferences` names for an object.

@@ -215,7 +215,8 @@ fn sorted_out<K: Resource<DynamicType = ()> + Serialize>(items: Vec<DeserializeG
             Ok(object) => objects.push(object),
             Err(invalid) => {
                 let InvalidObject { metadata, error } = *invalid;
-                let namespace = metadata.namespace.iter().map(|namespace| format!("{namespace}/")).collect::<String>();
+                let namespace =
+                    metadata.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
                 let name = metadata.name.clone().unwrap_or_default();
                 let kind = K::kind(&());
                 let why = without_values(&error);

@@ -276,8 +276,22 @@ fn ignored_fields_are_left_to_others() {
     let without = input(&owner, std::slice::from_ref(&wanted), &recorded, &live);
     assert_eq!(shown(&plan(&Input { ignore: &ignore, ..without }).steps[0].action), "unchanged");
     let own = Desired { ignored: vec!["/data/k".into()], ..wanted.clone() };
-    let plan = plan(&input(&owner, &[own], &recorded, &live));
-    assert_eq!(shown(&plan.steps[0].action), "unchanged");
+    let planned = plan(&input(&owner, &[own], &recorded, &live));
+    assert_eq!(shown(&planned.steps[0].action), "unchanged");
+    // No longer left to others, it is sent, also where whoever took it has it alone.
+    let key = wanted.manifest.key.clone();
+    let mut taken = live[&key].clone();
+    taken["metadata"]["managedFields"][0]["fieldsV1"]["f:data"] = json!({});
+    let digest = format!("{}.{}", wanted.manifest.digest(), owned_digest(&taken, &["/data/k".into()]).unwrap());
+    let recorded = [Resource { digest: digest.clone(), ..row("1") }];
+    let live = [(key, taken)].into();
+    let without = input(&owner, std::slice::from_ref(&wanted), &recorded, &live);
+    assert_eq!(shown(&plan(&without).steps[0].action), "apply Changed");
+    assert_eq!(shown(&plan(&Input { ignore: &ignore, ..without }).steps[0].action), "unchanged");
+    // Earlier versions recorded no rules: nothing is written for that.
+    let before = [Resource { digest: digest.split_once('-').unwrap().0.to_owned(), ..row("1") }];
+    let planned = plan(&Input { ignore: &ignore, ..input(&owner, std::slice::from_ref(&wanted), &before, &live) });
+    assert_eq!(planned.steps[0].action, Action::Unchanged { digest: before[0].digest.clone() });
 }
 
 #[test]

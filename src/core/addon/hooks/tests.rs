@@ -275,7 +275,7 @@ fn a_cluster_addon_that_is_deleted_stays_while_its_cluster_waits_for_stages() {
         AddonConfig::parse("addonStages:\n  BeforeClusterDelete: [{name: ingress, action: delete}]\n").unwrap();
     let bare = AddonConfig::parse("addonStages:\n  BeforeClusterUpgrade: [{name: ingress, action: apply}]\n").unwrap();
     let limit = Duration::from_mins(10);
-    for (name, seen, config, second, expected) in [
+    for (name, seen, config, second, expected) in vec![
         ("a stage is open", open(), Some(&staged), 599, true),
         ("Cluster API did not ask yet", with(open(), |seen| addon(seen).spec.hook.clear()), Some(&staged), 599, true),
         ("the release can't be read", open(), None, 599, true),
