@@ -236,6 +236,20 @@ async fn a_release_becomes_a_tag_that_nobody_moves() {
         assert_eq!(main.tree().unwrap().get_path(Path::new(path)).is_ok(), !path.contains("tera-1-34"), "{path}");
     }
 
+    // Several at once put theirs on the branch one behind the other.
+    let versions = ["v11", "v12", "v13", "v14"];
+    std::thread::scope(|scope| {
+        for version in versions {
+            let from = directory.path().join(version);
+            package(&sample("hello"), &from, &["--version", version]);
+            let push = &push;
+            scope.spawn(move || push(&from, &["--branch", "main"]).succeeds());
+        }
+    });
+    let mut history = git.revwalk().unwrap();
+    history.push_ref("refs/heads/main").unwrap();
+    assert_eq!(history.count(), 2 + versions.len());
+
     let other = directory.path().join("other");
     let stack = copy("hello", directory.path());
     fs::write(stack.join("README.md"), "other\n").unwrap();

@@ -9,6 +9,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 use super::output::{self, Format};
+use super::push::GitArgs;
 use super::registry::RegistryArgs;
 use super::report::{self, Hinted};
 use crate::core::artifact::Artifact;
@@ -62,6 +63,8 @@ enum BundleCommand {
         /// Where to, as in `clusterstack push`
         target: String,
         #[command(flatten)]
+        git: GitArgs,
+        #[command(flatten)]
         registry: RegistryArgs,
     },
     /// List the releases of an archive
@@ -102,7 +105,10 @@ struct Row {
 /// A release that is not there, an archive that is not what its digests say, a target that refuses.
 pub fn run(args: &BundleArgs) -> Result<()> {
     match &args.command {
-        Some(BundleCommand::Import { file, target, registry }) => import(file, target, registry),
+        Some(BundleCommand::Import { file, target, git, registry }) => {
+            let targets = git.targets(std::slice::from_ref(target), registry)?;
+            targets.iter().try_for_each(|(_, target)| import(file, target, registry))
+        }
         Some(BundleCommand::Inspect { file, output }) => inspect(file, *output),
         None => create(args),
     }
@@ -168,11 +174,10 @@ fn of_directory(path: &Path, wanted: &[String]) -> Result<Vec<Artifact>> {
     Ok(artifacts)
 }
 
-fn import(file: &Path, target: &str, registry: &RegistryArgs) -> Result<()> {
-    let target: Target = target.parse()?;
+fn import(file: &Path, target: &Target, registry: &RegistryArgs) -> Result<()> {
     // Every digest is checked in here, before anything is written.
     let artifacts = registry::read_archive(file)?;
-    let opened = registry.open(&target)?;
+    let opened = registry.open(target)?;
     let (families, others) = families(&artifacts);
     if families.is_empty() {
         let hint = "`clusterstack bundle` writes such archives";
@@ -203,7 +208,7 @@ fn import(file: &Path, target: &str, registry: &RegistryArgs) -> Result<()> {
                 for release in &releases {
                     let name = release.name.object_name();
                     progress.at(&name);
-                    match target::publish(&target, None, release).await {
+                    match target::publish(target, None, release).await {
                         Ok(published) => imported.told(&name, &published),
                         Err(error) => imported.failures.push(format!("{name}: {error}")),
                     }

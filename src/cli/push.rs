@@ -37,13 +37,8 @@ pub struct PushArgs {
     #[arg(value_name = "TARGET", required = true, help = TARGETS)]
     targets: Vec<String>,
 
-    /// Branch of a Git repository that gets the commits; without one only the tags hold them
-    #[arg(long, value_name = "NAME")]
-    branch: Option<String>,
-
-    /// Directory of the stack in a Git repository; stacks/<provider>/<name> without it
-    #[arg(long, value_name = "PATH")]
-    path: Option<String>,
+    #[command(flatten)]
+    git: GitArgs,
 
     #[command(flatten)]
     registry: RegistryArgs,
@@ -53,18 +48,49 @@ pub struct PushArgs {
     output: Option<Format>,
 }
 
+/// Where in a Git repository releases go.
+#[derive(Args, Clone, Debug)]
+pub struct GitArgs {
+    /// Branch of a Git repository that gets the commits; without one only the tags hold them
+    #[arg(long, value_name = "NAME")]
+    branch: Option<String>,
+
+    /// Directory of the stack in a Git repository; stacks/<provider>/<name> without it
+    #[arg(long, value_name = "PATH")]
+    path: Option<String>,
+}
+
+impl GitArgs {
+    /// Reads targets.
+    ///
+    /// # Errors
+    /// One that is none, and flags for Git where none is of Git.
+    pub fn targets<'a>(&self, texts: &'a [String], registry: &RegistryArgs) -> Result<Vec<(&'a String, Target)>> {
+        let read = |text: &'a String| {
+            let mut target: Target = text.parse()?;
+            if let Target::Git(git) = &mut target {
+                git.branch.clone_from(&self.branch);
+                git.path.clone_from(&self.path);
+                git.ca_file = registry.ca_file().map(Path::to_owned);
+            }
+            Ok((text, target))
+        };
+        let targets: Vec<(&String, Target)> = texts.iter().map(read).collect::<Result<_>>()?;
+        let is_for_git = self.branch.is_some() || self.path.is_some();
+        if is_for_git && !targets.iter().any(|(_, target)| matches!(target, Target::Git(_))) {
+            let hint = "name one: git+https://…";
+            return Err(Hinted::new("--branch and --path are for Git, and no target is", hint).into());
+        }
+        Ok(targets)
+    }
+}
+
 /// Pushes all releases to all targets and says what became of each.
 ///
 /// # Errors
 /// No release, a target that is none, or one that refused a release; the others are pushed nevertheless.
 pub fn run(args: &PushArgs) -> Result<()> {
-    let targets: Vec<(&String, Target)> =
-        args.targets.iter().map(|text| Ok((text, parsed(args, text)?))).collect::<Result<_>>()?;
-    if (args.branch.is_some() || args.path.is_some())
-        && !targets.iter().any(|(_, target)| matches!(target, Target::Git(_)))
-    {
-        return Err(Hinted::new("--branch and --path are for Git, and no target is", "name one: git+https://…").into());
-    }
+    let targets = args.git.targets(&args.targets, &args.registry)?;
     let releases = directory::read(&args.releases)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let (mut rows, mut failures) = (Vec::new(), Vec::new());
@@ -95,16 +121,6 @@ pub fn run(args: &PushArgs) -> Result<()> {
         )
         .into()),
     }
-}
-
-fn parsed(args: &PushArgs, text: &str) -> Result<Target> {
-    let mut target: Target = text.parse()?;
-    if let Target::Git(git) = &mut target {
-        git.branch.clone_from(&args.branch);
-        git.path.clone_from(&args.path);
-        git.ca_file = args.registry.ca_file().map(Path::to_owned);
-    }
-    Ok(target)
 }
 
 async fn to_one(

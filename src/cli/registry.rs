@@ -69,8 +69,13 @@ impl RegistryArgs {
         let docker_config = config.map(login).transpose()?.flatten();
         let authorities = self.ca_file.as_deref().map(read).transpose()?;
         let authorities = authorities.map(String::from_utf8).transpose().context("--ca-file holds no PEM")?;
-        Ok(Reach { docker_config, authorities, plain_http: self.plain_http })
+        Ok(Reach { docker_config, authorities, plain_http: self.plain_http, waits: Some(told) })
     }
+}
+
+/// Says on the error channel what is waited for.
+fn told(text: &str) {
+    anstream::eprintln!("{text}");
 }
 
 /// A Docker configuration with the login for a repository: the one that is written there, or the one that the credential helper has

@@ -50,4 +50,23 @@ async fn a_release_is_pushed_over_https_with_the_login_of_git() {
     assert_eq!(tag.id(), branch.id());
     let output = push(&home, &all).await;
     assert!(output.status.success() && told(&output).contains(" unchanged "), "{}", told(&output));
+
+    // Several at once put theirs on the branch one behind the other.
+    let versions = ["v2", "v3", "v4", "v5"];
+    let pushes = versions.map(|version| {
+        let assets = directory.path().join(version);
+        let out = assets.to_str().unwrap().to_owned();
+        crate::cli::clusterstack(&["package", stack.to_str().unwrap(), "--out", &out, "--version", version]).succeeds();
+        let (home, to, ca) = (home.clone(), to.clone(), trusted.to_str().unwrap().to_owned());
+        async move { push(&home, &[&out, &to, "--branch", "main", "--ca-file", &ca]).await }
+    });
+    for output in futures::future::join_all(pushes).await {
+        assert!(output.status.success() && told(&output).contains(" pushed to "), "{}", told(&output));
+    }
+    let mut history = repository.revwalk().unwrap();
+    history.push_ref("refs/heads/main").unwrap();
+    assert_eq!(history.count(), 1 + versions.len());
+    for version in versions {
+        repository.find_reference(&format!("refs/tags/docker-hello-1-34-{version}")).unwrap();
+    }
 }

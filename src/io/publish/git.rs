@@ -21,6 +21,8 @@ use crate::io::source::git::{SILENCE, name_of, set_timeouts};
 
 /// How often a server may ask who we are: SSH asks for a name and a key.
 const MAX_LOGINS: u8 = 3;
+/// How often a release is put on a branch that others put theirs on at the same time.
+const TRIES: u32 = 8;
 /// How much is kept of what a server says to a push, in bytes.
 const MAX_WORDS: usize = 1024;
 
@@ -35,6 +37,13 @@ pub struct Git {
     pub path: Option<String>,
     /// File with authorities of https servers, beside the system's.
     pub ca_file: Option<PathBuf>,
+}
+
+/// What came of a try to publish.
+enum Attempt {
+    Published(Published),
+    /// The branch has got another commit meanwhile, or somebody else has made the tag; what was said of ours.
+    Overtaken(PublishError),
 }
 
 /// The repository that a commit is made in.
@@ -97,6 +106,17 @@ impl Git {
             };
             trust(file).map_err(unreadable)?;
         }
+        let mut tries = 1;
+        loop {
+            match self.attempt(release)? {
+                Attempt::Published(published) => return Ok(published),
+                Attempt::Overtaken(_) if tries < TRIES => tries += 1,
+                Attempt::Overtaken(error) => return Err(error),
+            }
+        }
+    }
+
+    fn attempt(&self, release: &Release) -> Result<Attempt, PublishError> {
         let files = release.stack()?;
         let tag = format!("refs/tags/{}", release.name.object_name());
         let branch = self.branch.as_ref().map(|branch| format!("refs/heads/{branch}"));
@@ -113,7 +133,7 @@ impl Git {
                 found.tree().and_then(|tree| tree.get_path(Path::new(&place))).is_ok_and(|entry| entry.id() == stack);
             let revision = found.id().to_string();
             if same {
-                return Ok(Published::Unchanged { revision });
+                return Ok(Attempt::Published(Published::Unchanged { revision }));
             }
             let (release, target) = (release.name.object_name(), self.url.redacted());
             return Err(PublishError::Differs { release, target, found: format!("commit {revision}") });
@@ -128,21 +148,42 @@ impl Git {
         {
             return Err(self.refuse(format!("{branch} is checked out there: name another --branch, or none")));
         }
-        let commit = commit(repository, parent.as_ref(), &place, stack, release).map_err(&fail)?;
+        let commit = match &parent {
+            // Its tag is still to come, or was refused.
+            Some(parent) if is_of(parent, &place, stack, release) => parent.id(),
+            _ => commit(repository, parent.as_ref(), &place, stack, release).map_err(&fail)?,
+        };
         // The tag last, and after an answer: whoever polls takes it at once, and a branch may be refused.
         if let Some(branch) = &branch {
             let expected = parent.as_ref().map_or(Oid::ZERO_SHA1, Commit::id);
-            repository.reference_matching(branch, commit, true, expected, "release").map_err(&fail)?;
-            if work.scratch.is_some() {
-                self.push(repository, branch)?;
+            let taken = repository.reference_matching(branch, commit, true, expected, "release").map_err(&fail);
+            let taken = taken.and_then(|_| if work.scratch.is_some() { self.push(repository, branch) } else { Ok(()) });
+            if let Err(error) = taken {
+                let is_overtaken = self.tip(&work, branch)?.unwrap_or(Oid::ZERO_SHA1) != expected;
+                return if is_overtaken { Ok(Attempt::Overtaken(error)) } else { Err(error) };
             }
         }
         // Not forced: a tag that somebody else made meanwhile stays.
-        repository.reference(&tag, commit, false, "release").map_err(&fail)?;
-        if work.scratch.is_some() {
-            self.push(repository, &tag)?;
+        let tagged = repository.reference(&tag, commit, false, "release").map_err(&fail);
+        let tagged = tagged.and_then(|_| if work.scratch.is_some() { self.push(repository, &tag) } else { Ok(()) });
+        if let Err(error) = tagged {
+            return if self.tip(&work, &tag)?.is_some() { Ok(Attempt::Overtaken(error)) } else { Err(error) };
         }
-        Ok(Published::New { revision: commit.to_string() })
+        Ok(Attempt::Published(Published::New { revision: commit.to_string() }))
+    }
+
+    /// Where a branch or a tag is by now.
+    fn tip(&self, work: &Workplace, branch: &str) -> Result<Option<Oid>, PublishError> {
+        let (fail, repository) = (self.fail("reading"), &work.repository);
+        if work.scratch.is_none() {
+            return Ok(commit_of(repository, branch).map_err(&fail)?.map(|commit| commit.id()));
+        }
+        let logins = Cell::new(0);
+        let mut remote = repository.remote_anonymous(self.url.secret_str()).map_err(&fail)?;
+        let callbacks = callbacks(repository, &logins);
+        let connection = remote.connect_auth(Direction::Fetch, Some(callbacks), Some(proxy())).map_err(&fail)?;
+        let heads = connection.list().map_err(&fail)?;
+        Ok(heads.iter().find(|head| name_of(head).as_deref() == Some(branch)).map(git2::RemoteHead::oid))
     }
 
     /// Those of the references that the server has.
@@ -276,6 +317,17 @@ fn grafted(repository: &Repository, base: Option<&Tree<'_>>, parts: &[&str], sta
     builder.write()
 }
 
+/// What the commit of a release says.
+fn message(release: &Release) -> String {
+    format!("Release {}\n", release.name.object_name())
+}
+
+/// Whether a commit is that of a release.
+fn is_of(commit: &Commit<'_>, place: &str, stack: Oid, release: &Release) -> bool {
+    let tree = commit.tree().and_then(|tree| tree.get_path(Path::new(place)));
+    tree.is_ok_and(|entry| entry.id() == stack) && commit.message().is_ok_and(|said| said == message(release))
+}
+
 fn commit(
     repository: &Repository,
     parent: Option<&Commit<'_>>,
@@ -289,6 +341,5 @@ fn commit(
     // Where Git does not know who the user is, as in a pipeline.
     let author =
         repository.signature().or_else(|_| Signature::now("clusterstack", "clusterstack@localhost.localdomain"))?;
-    let message = format!("Release {}\n", release.name.object_name());
-    repository.commit(None, &author, &author, &message, &tree, &parent.into_iter().collect::<Vec<_>>())
+    repository.commit(None, &author, &author, &message(release), &tree, &parent.into_iter().collect::<Vec<_>>())
 }

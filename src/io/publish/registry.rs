@@ -144,6 +144,8 @@ pub async fn push(registry: &dyn Registry, artifact: &Artifact) -> Result<Publis
     let mut manifest = artifact.manifest.clone();
     if let Some(found) = registry.get_manifest(reference).await? {
         if found == manifest {
+            // A registry that lost some has them again.
+            bring(registry, artifact).await?;
             // An earlier import may have ended before it was listed at what it signs.
             if artifact.is_about_another() {
                 registry.put_manifest(artifact.tag.as_deref(), &manifest).await?;
@@ -155,17 +157,23 @@ pub async fn push(registry: &dyn Registry, artifact: &Artifact) -> Result<Publis
             return Ok(Published::Unchanged { revision: artifact::digest(&manifest) });
         }
     }
-    for (digest, content) in &artifact.blobs {
-        if !registry.blob_exists(digest).await? {
-            registry.put_blob(digest, content).await?;
-        }
-    }
+    bring(registry, artifact).await?;
     registry.put_manifest(artifact.tag.as_deref(), &manifest).await?;
     // A registry takes a tag from the last who comes: of two that push at once one must know that it lost.
     match registry.get_manifest(reference).await?.filter(|found| *found != manifest) {
         Some(found) => Err(differs(registry, reference, &found)),
         None => Ok(Published::New { revision: artifact::digest(&manifest) }),
     }
+}
+
+/// Stores the blobs that are not there.
+async fn bring(registry: &dyn Registry, artifact: &Artifact) -> Result<(), PublishError> {
+    for (digest, content) in &artifact.blobs {
+        if !registry.blob_exists(digest).await? {
+            registry.put_blob(digest, content).await?;
+        }
+    }
+    Ok(())
 }
 
 fn differs(registry: &dyn Registry, reference: &str, found: &[u8]) -> PublishError {
@@ -207,6 +215,9 @@ pub fn write_archive(path: &Path, artifacts: &[Artifact]) -> Result<(), PublishE
     Ok(())
 }
 
+/// How a file of a layout is called until it is whole.
+const UNFINISHED: &str = ".tmp-";
+
 /// A registry in a directory: an OCI image layout, as `oras` and `skopeo` read it.
 #[derive(Debug)]
 pub struct Layout {
@@ -229,6 +240,10 @@ impl Layout {
             for entry in fs::read_dir(&blobs).map_err(io)? {
                 let entry = entry.map_err(io)?;
                 let name = entry.file_name().to_string_lossy().into_owned();
+                // Of a job that stores something just now, or was killed meanwhile.
+                if name.starts_with(UNFINISHED) {
+                    continue;
+                }
                 files.insert(format!("blobs/sha256/{name}"), Bytes::from(fs::read(entry.path()).map_err(io)?));
             }
             artifact::from_layout(&files)?;
@@ -277,7 +292,7 @@ impl Layout {
         let io = |error| PublishError::Io { action: "writing", path: path.clone(), error };
         let directory = path.parent().unwrap_or(&self.path);
         fs::create_dir_all(directory).map_err(io)?;
-        let mut temporary = tempfile::Builder::new().prefix(".tmp-").tempfile_in(directory).map_err(io)?;
+        let mut temporary = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(directory).map_err(io)?;
         std::io::Write::write_all(&mut temporary, content).map_err(io)?;
         temporary.as_file().sync_all().map_err(io)?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);

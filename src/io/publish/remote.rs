@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -25,12 +27,39 @@ pub struct Reach {
     pub authorities: Option<String>,
     /// Speak plain http.
     pub plain_http: bool,
+    /// Is told what is tried again, and when.
+    pub waits: Option<fn(&str)>,
+}
+
+/// Pauses between the tries of what a registry could not do just then: it restarts, or has too much to do.
+const PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
+/// Longest pause that a registry may ask for; who asks for more is told to whom it concerns.
+const LONGEST: Duration = Duration::from_mins(1);
+
+/// How long to wait for another try, where one is of use.
+fn pause(error: &SourceError, own: Duration) -> Option<Duration> {
+    match error {
+        // What it says of the request itself it says again.
+        SourceError::Unreachable { problem, .. } if is_of_request(problem) => None,
+        SourceError::Unreachable { .. } | SourceError::TimedOut { .. } => Some(own),
+        SourceError::RateLimited { after, .. } if *after <= LONGEST => Some(own.max(*after)),
+        _ => None,
+    }
+}
+
+/// Whether an answer is of the request: a status from 200 to 499 but 408, that of a server that did not get all of it in time.
+fn is_of_request(problem: &str) -> bool {
+    let status = problem.split_once(" answers ").and_then(|(_, rest)| rest.get(..3)?.parse::<u16>().ok());
+    status.is_some_and(|status| (200..500).contains(&status) && status != 408)
 }
 
 /// The repository `host/path` of a registry.
 pub struct Remote {
     name: String,
     registry: Registry,
+    waits: Option<fn(&str)>,
+    /// All tries of something were in vain: the rest is tried once.
+    is_given_up: AtomicBool,
 }
 
 impl Remote {
@@ -56,7 +85,29 @@ impl Remote {
         let bare = host.rsplit_once(':').map_or(host, |(bare, _)| bare);
         let allow = AllowList::parse([host, bare]).map_err(|error| failed(error.to_string()))?;
         let registry = Registry::new(repository, &access, &allow, scratch).map_err(|error| failed(problem(error)))?;
-        Ok(Self { name, registry })
+        Ok(Self { name, registry, waits: reach.waits, is_given_up: AtomicBool::new(false) })
+    }
+
+    /// Asks again after a pause for what may succeed then. Nothing that is asked for does harm when it was done already.
+    async fn again<T, F>(&self, mut ask: impl FnMut() -> F) -> Result<T, SourceError>
+    where
+        F: Future<Output = Result<T, SourceError>>,
+    {
+        let pauses = if self.is_given_up.load(Ordering::Relaxed) { &[][..] } else { &PAUSES[..] };
+        for own in pauses {
+            let error = match ask().await {
+                Err(error) => error,
+                done => return done,
+            };
+            let Some(pause) = pause(&error, *own) else { return Err(error) };
+            if let Some(waits) = self.waits {
+                waits(&format!("{}: {}; trying again in {} s", self.name, problem(error), pause.as_secs()));
+            }
+            tokio::time::sleep(pause).await;
+        }
+        let last = ask().await;
+        self.is_given_up.store(last.is_err(), Ordering::Relaxed);
+        last
     }
 
     fn failed(&self, action: &'static str) -> impl Fn(SourceError) -> PublishError {
@@ -70,7 +121,7 @@ impl Remote {
     }
 }
 
-/// What went wrong and what to do, for who types a command: nothing is tried again, and there is no Secret.
+/// What went wrong and what to do, for who types a command: it is not tried again for ever, and there is no Secret.
 fn problem(error: SourceError) -> String {
     let said = match error {
         SourceError::Unreachable { problem, .. } | SourceError::Local { problem, .. } => problem,
@@ -118,7 +169,7 @@ impl Repository for Remote {
     }
 
     async fn tags(&self) -> Result<Vec<String>, PublishError> {
-        match self.registry.tags().await {
+        match self.again(|| self.registry.tags()).await {
             // Nothing was pushed to it yet.
             Err(SourceError::NoRepository { .. }) => Ok(Vec::new()),
             other => other.map_err(self.failed("listing the tags of")),
@@ -126,42 +177,65 @@ impl Repository for Remote {
     }
 
     async fn get_manifest(&self, reference: &str) -> Result<Option<Bytes>, PublishError> {
-        self.registry.manifest_bytes(reference).await.map_err(self.failed("reading from"))
+        self.again(|| self.registry.manifest_bytes(reference)).await.map_err(self.failed("reading from"))
     }
 
     async fn put_manifest(&self, tag: Option<&str>, manifest: &Bytes) -> Result<(), PublishError> {
         let read: Option<Value> = serde_json::from_slice(manifest).ok();
         let media_type = read.as_ref().and_then(|read| read.get("mediaType")?.as_str()).unwrap_or(MANIFEST);
         let digest = Digest::of(manifest).to_string();
-        let pushed = self.registry.push_manifest(tag.unwrap_or(&digest), media_type, manifest.clone()).await;
+        let push = || self.registry.push_manifest(tag.unwrap_or(&digest), media_type, manifest.clone());
+        let pushed = self.again(push).await;
         pushed.map(drop).map_err(self.failed("pushing to"))
     }
 
     async fn blob_exists(&self, digest: &str) -> Result<bool, PublishError> {
         let digest = self.digest(digest)?;
-        self.registry.has_blob("asking", &digest).await.map_err(self.failed("asking"))
+        self.again(|| self.registry.has_blob("asking", &digest)).await.map_err(self.failed("asking"))
     }
 
     async fn get_blob(&self, digest: &str, size: u64) -> Result<Bytes, PublishError> {
         let digest = self.digest(digest)?;
-        self.registry.blob(&digest, size, size).await.map_err(self.failed("reading from"))
+        self.again(|| self.registry.blob(&digest, size, size)).await.map_err(self.failed("reading from"))
     }
 
     async fn put_blob(&self, _digest: &str, content: &Bytes) -> Result<(), PublishError> {
-        self.registry.push_blob(content).await.map(drop).map_err(self.failed("pushing to"))
+        self.again(|| self.registry.push_blob(content)).await.map(drop).map_err(self.failed("pushing to"))
     }
 
     async fn referrers(&self, digest: &str) -> Result<Vec<Descriptor>, PublishError> {
         let digest = self.digest(digest)?;
-        self.registry.referrers(&digest).await.map_err(self.failed("reading from"))
+        self.again(|| self.registry.referrers(&digest)).await.map_err(self.failed("reading from"))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    #[test]
+    fn what_may_pass_is_tried_again() {
+        let (action, url, problem) = ("pushing to", String::new(), String::new());
+        let limited = |after| SourceError::RateLimited { url: url.clone(), problem: problem.clone(), after };
+        let answers = |said: &str| SourceError::Unreachable { action, url: url.clone(), problem: said.to_owned() };
+        let secs = Duration::from_secs;
+        let own = secs(2);
+        for (error, expected) in [
+            (SourceError::Unreachable { action, url: url.clone(), problem: problem.clone() }, Some(own)),
+            (answers("the registry answers 503 Service Unavailable"), Some(own)),
+            (answers("the registry answers 408 Request Timeout"), Some(own)),
+            (answers("the registry answers 405 Method Not Allowed; UNSUPPORTED: read-only"), None),
+            (answers("it answers 200 OK to a blob"), None),
+            (SourceError::TimedOut { action, url: url.clone(), after: secs(60) }, Some(own)),
+            (limited(secs(1)), Some(own)),
+            (limited(secs(30)), Some(secs(30))),
+            (limited(secs(61)), None),
+            (SourceError::Unauthorized { action, url: url.clone(), problem: problem.clone() }, None),
+            (SourceError::NoRepository { url: url.clone(), problem: problem.clone() }, None),
+        ] {
+            assert_eq!(pause(&error, own), expected, "{error}");
+        }
+    }
 
     #[test]
     fn nothing_is_said_that_holds_for_an_operator_alone() {
