@@ -364,3 +364,35 @@ async fn who_cancels_holds_or_deletes_a_build_in_any_step_finds_nothing_half_mad
     })
     .await;
 }
+
+#[tokio::test]
+async fn all_builds_that_were_given_up_are_asked_for_again_at_once() {
+    let t = World::new("imgagain").await;
+    let images = Images::of(&t);
+    let server = ImageServer::new(b"large").await;
+    let files =
+        |content: &str| ["one", "two", "good"].map(|name| (name.to_owned(), content.as_bytes().to_vec())).into();
+    server.set(|mode| mode.files = files("is"));
+    images.template(json!({"build": {"retries": 0}})).await;
+    let _operator = images.operator(&images.flags(&server.host()));
+    let entry = |name: &str, content: &str| json!({"name": name, "url": server.url(name), "checksum": format!("sha256:{}", sum(content.as_bytes())), "format": "raw"});
+    for (name, content) in [("one", "as wanted"), ("two", "as wanted"), ("good", "is")] {
+        images.make(&entry(name, content)).await;
+    }
+    images.are(&["good".to_owned()], ImagePhase::Succeeded).await;
+    let both = ["one", "two"].map(ToOwned::to_owned);
+    images.are(&both, ImagePhase::Failed).await;
+    server.set(|mode| mode.files = files("as wanted"));
+    let said = |answer: &std::process::Output| {
+        let text = [&answer.stdout[..], &answer.stderr[..]].concat();
+        (answer.status.success(), String::from_utf8(text).unwrap())
+    };
+    let (is_good, text) = said(&images.ask(&["retry", "--failed"]).await);
+    assert!(is_good && text.lines().count() == 2 && text.starts_with("one: ") && text.contains("\ntwo: "), "{text}");
+    images.are(&both, ImagePhase::Succeeded).await;
+    let (is_good, text) = said(&images.ask(&["retry", "--failed"]).await);
+    assert!(is_good && text.contains("no build was given up in namespace"), "{text}");
+    for wrong in [&["retry"][..], &["retry", "--failed", "one"], &["retry", "one", "-A"]] {
+        assert!(!said(&images.ask(wrong).await).0, "{wrong:?}");
+    }
+}

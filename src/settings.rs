@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use thiserror::Error;
 
 use crate::core::duration::go_duration;
+use crate::core::identity;
 use crate::io::client::Rate;
 
 mod arguments;
@@ -85,7 +86,7 @@ pub struct Flags {
 
     /// Namespace of the Leases of the replicas, which share the work among them, and of the Secrets with the certificates
     /// of hooks and webhook; the pod's own by default.
-    #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", default_value = "default")]
+    #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", default_value = "default", value_parser = named_namespace)]
     pub leader_elect_namespace: String,
 
     /// Work only on objects with the label `clusterstack.x-k8s.io/shard-class` of this value; without, on those that have no
@@ -94,7 +95,7 @@ pub struct Flags {
     pub shard_class: Vec<String>,
 
     /// Only objects of this namespace are worked on; all without it.
-    #[arg(long, value_name = "NAMESPACE")]
+    #[arg(long, value_name = "NAMESPACE", value_parser = namespace)]
     pub namespace: Option<String>,
 
     /// Only objects with the label `cluster.x-k8s.io/watch-filter` of this value are worked on.
@@ -122,8 +123,8 @@ pub struct Flags {
     #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT", hide_env_values = true)]
     pub otlp_endpoint: Option<String>,
 
-    /// Requests in a second to the API server over time.
-    #[arg(long, value_name = "N", default_value_t = 500.0)]
+    /// Requests in a second to the API server over time; 0 is no limit.
+    #[arg(long, value_name = "N", default_value_t = 500.0, value_parser = rate)]
     pub qps: f32,
 
     /// Requests to the API server at once.
@@ -165,7 +166,8 @@ pub struct Flags {
     #[arg(long, value_name = "PATH", env = "CLUSTERSTACK_ALLOW_IMAGE_TOOL", value_delimiter = ',')]
     pub allow_image_tool: Vec<PathBuf>,
 
-    /// Node images built at once by this replica; 0 is no limit. Each template has a limit of its own beside it.
+    /// Node images built at once by tasks of this replica; 0 is no limit. Each template has a limit of its own beside it, and Jobs
+    /// count apart.
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub image_build_concurrency: u16,
 
@@ -280,7 +282,7 @@ pub struct Live {
     pub addon_concurrency: u16,
     /// ClusterStackSources at once.
     pub source_concurrency: u16,
-    /// Node images built at once; 0 is no limit.
+    /// Node images built at once by tasks; 0 is no limit.
     pub image_build_concurrency: u16,
     /// The only shard classes worked on; none for objects without.
     pub shard_classes: Vec<String>,
@@ -434,6 +436,21 @@ fn poll_interval(text: &str) -> Result<Duration, String> {
     Ok(given)
 }
 
+/// An empty one is all of them.
+fn namespace(text: &str) -> Result<String, String> {
+    identity::namespace(text).map(|()| text.to_owned()).map_err(|problem| format!("it {problem}"))
+}
+
+fn named_namespace(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("it is empty: write the name of a namespace".to_owned()) } else { namespace(text) }
+}
+
+fn rate(text: &str) -> Result<f32, String> {
+    let rate: f32 = text.parse().map_err(|error: std::num::ParseFloatError| error.to_string())?;
+    let is_rate = rate.is_finite() && rate >= 0.0;
+    is_rate.then_some(rate).ok_or_else(|| "write a number of requests in a second, 0 for no limit".to_owned())
+}
+
 /// As values of labels are.
 fn shard_class(text: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -516,6 +533,18 @@ mod tests {
             let place = hook_url("hook-url", &text.parse().unwrap());
             assert_eq!(place.is_ok(), is_taken, "{text}");
             assert!(!format!("{place:?}").contains("swordfish"));
+        }
+    }
+
+    #[test]
+    fn namespaces_and_rates_that_are_none_are_refused() {
+        for (text, all, named) in [("", true, false), ("a-1", true, true), ("NotValid_x", false, false)] {
+            assert_eq!((namespace(text).is_ok(), named_namespace(text).is_ok()), (all, named), "{text}");
+        }
+        for (text, expected) in
+            [("0", Some(0.0)), ("0.5", Some(0.5)), ("-1", None), ("NaN", None), ("inf", None), ("x", None)]
+        {
+            assert_eq!(rate(text).ok(), expected, "{text}");
         }
     }
 

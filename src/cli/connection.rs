@@ -28,6 +28,7 @@ pub struct ConnectionArgs {
 }
 
 /// A connected API server.
+#[derive(Clone)]
 pub struct Connection {
     /// Its client.
     pub client: Client,

@@ -5,6 +5,7 @@ mod ask;
 mod list;
 mod logs;
 mod render;
+mod retry;
 mod row;
 
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ Examples:
   clusterstack images logs -f NAME        # the log of a build, over restarts of who builds
   clusterstack images cancel NAME         # stops a build; nothing half-made is left
   clusterstack images retry NAME          # starts a failed or cancelled one again
+  clusterstack images retry --failed -A   # the same with all that were given up
   clusterstack images adopt NAME DIGEST   # takes an image that is at the destination as it is
 
 Exit code of --watch: 0 all succeeded, 1 some did not, 2 there are none.";
@@ -63,13 +65,8 @@ Sets the annotation clusterstack.x-k8s.io/cancel-at. `retry` starts the build ag
     Cancel(ask::AskArgs),
 
     /// Start a failed or cancelled build again; one that pauses is tried at once
-    #[command(after_help = "\
-Examples:
-  clusterstack images retry ubuntu-2404-kube-v1-34-0-5f0c3b2a9d8e7f61
-  clusterstack images retry NAME -n team-a --wait 0s    # does not wait for the operator
-
-Sets the annotation clusterstack.x-k8s.io/retry-at. What is finished and at hand is not done again.")]
-    Retry(ask::AskArgs),
+    #[command(after_help = retry::EXAMPLES)]
+    Retry(retry::RetryArgs),
 
     /// Take an image that has the name at the destination already, as it is
     #[command(after_help = adopt::EXAMPLES)]
@@ -98,8 +95,8 @@ pub fn run(args: &ImagesArgs) -> Result<ExitCode> {
     match &args.action {
         None => connection::block_on(list::run(&args.list)),
         Some(Action::Logs(args)) => connection::block_on(logs::run(args)),
-        Some(Action::Cancel(args)) => connection::block_on(ask::run(ask::Wish::Cancel, args)),
-        Some(Action::Retry(args)) => connection::block_on(ask::run(ask::Wish::Retry, args)),
+        Some(Action::Cancel(args)) => connection::block_on(ask::cancel(args)),
+        Some(Action::Retry(args)) => connection::block_on(retry::run(args)),
         Some(Action::Adopt(args)) => connection::block_on(adopt::run(args)),
     }
 }
@@ -110,6 +107,8 @@ struct Named {
     api: Api<Image>,
     namespace: String,
     name: String,
+    /// How it is called in what is printed.
+    shown: String,
 }
 
 impl NameArgs {
@@ -118,7 +117,8 @@ impl NameArgs {
         let connection = self.connection.connect().await?;
         let namespace = self.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
         let api = Api::namespaced(connection.client.clone(), &namespace);
-        let mut named = Named { connection, api, namespace, name: self.name.clone() };
+        let (name, shown) = (self.name.clone(), self.name.clone());
+        let mut named = Named { connection, api, namespace, name, shown };
         if let Some(image) = named.get().await? {
             return Ok((named, image));
         }
@@ -128,6 +128,7 @@ impl NameArgs {
         let (images, _) = listed.map_err(|error| named.connection.refused("listed", KINDS, error))?;
         let image = called(images, &self.name, &named.namespace)?;
         named.name = image.name_any();
+        named.shown.clone_from(&named.name);
         Ok((named, image))
     }
 }

@@ -24,8 +24,9 @@ use super::{Action, Context, Error, Memory, handover, image_releases};
 use crate::api::image_release::{ImagePhase, ProviderNodeImageRelease as Image};
 use crate::api::provider_release::ProviderClusterStackRelease as Release;
 use crate::api::{ClusterStackRelease, INFRASTRUCTURE_API_VERSION, INFRASTRUCTURE_GROUP};
+use crate::core::image::bounds::JOBS;
 use crate::core::image::leftover;
-use crate::core::image::queue::Queue;
+use crate::core::image::queue::Queues;
 use crate::core::share::view::Role;
 use crate::core::source::AllowList;
 use crate::io::image::executor::Workshop;
@@ -88,7 +89,7 @@ pub(super) async fn run(
         read: node_images::Read::default(),
         grants: Mutex::default(),
         waker,
-        queue: Mutex::new(Queue::limited(places(ctx.live.borrow().image_build_concurrency))),
+        queue: Mutex::new(Queues::limited(places(ctx.live.borrow().image_build_concurrency), JOBS)),
         memory: Memory::default(),
         moves: ctx.moves.clone(),
         intake: ctx.intake.clone(),

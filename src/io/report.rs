@@ -84,6 +84,16 @@ where
     Ok(false)
 }
 
+/// Notes that this pass changed an object beside its status: what is said of it next is said for the version that came of it, unless
+/// somebody else said something meanwhile.
+pub fn changed<K: Resource + Serialize>(before: &K, now: &K) {
+    let uid = before.uid().unwrap_or_default();
+    let said = fence::written(&uid).map_or_else(|| status_of(before), |written| written.status);
+    if before.uid() == now.uid() && status_of(now) == said {
+        fence::wrote(&uid, Written { resource_version: now.resource_version(), status: said });
+    }
+}
+
 /// Takes out what others said in a condition that is the operator's to say, and that it does not say: server-side apply leaves it.
 async fn without_left<K>(api: &Api<K>, written: K, wanted: &impl Serialize) -> Result<K, kube::Error>
 where
@@ -118,11 +128,36 @@ fn left(found: &Value, wanted: &Value) -> Vec<usize> {
     types(found).iter().enumerate().filter(|(_, type_)| is_left(type_)).map(|(at, _)| at).collect()
 }
 
+/// What is said of a field that a definition does not have (`structured-merge-diff`).
+const UNDECLARED: &str = "field not declared in schema";
+
 /// Why a status will be refused however often it is sent: it is not what its definition takes, or too large (etcd takes 1.5 MiB).
-fn is_unwritable(error: &kube::Error) -> Option<&str> {
+fn is_unwritable(error: &kube::Error) -> Option<String> {
     let kube::Error::Api(status) = error else { return None };
-    let is_too_large = status.message.contains("request is too large") || status.message.contains("Too long");
-    (matches!(status.code, 413 | 422) || is_too_large).then_some(&status.message)
+    let message = &status.message;
+    if message.contains(UNDECLARED) {
+        return Some(of_another_version(message));
+    }
+    let is_too_large = message.contains("request is too large") || message.contains("Too long");
+    (matches!(status.code, 413 | 422) || is_too_large).then(|| message.clone())
+}
+
+fn of_another_version(why: &str) -> String {
+    format!(
+        "its definition is not the one of this operator, {}: clusterstack crds | kubectl apply --server-side -f - \
+         with the same version brings it ({why})",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+/// What was sent of a status and is not in the answer: its definition does not have the fields, and the API server leaves them out
+/// without a word. What to do about it.
+pub fn dropped<S: Serialize>(sent: &S, found: &S) -> Option<String> {
+    let json = |status: &S| serde_json::to_value(status).unwrap_or_default();
+    let (sent, found) = (json(sent), json(found));
+    let fields = sent.as_object()?.keys().filter(|field| found.get(field.as_str()).is_none());
+    let fields: Vec<String> = fields.map(|field| format!("status.{field}")).collect();
+    (!fields.is_empty()).then(|| of_another_version(&format!("it drops {}", fields.join(", "))))
 }
 
 /// Says that a fault of the operator ended a pass over an object: in its condition `Ready`, and nothing else.
@@ -188,6 +223,7 @@ mod tests {
             (422, "status.resources[0].name: Too long", true),
             (413, "too large", true),
             (500, "etcdserver: request is too large", true),
+            (500, "failed to create typed patch object: .status.new: field not declared in schema", true),
             (500, "etcdserver: leader changed", false),
             (403, "no", false),
         ] {
@@ -216,6 +252,20 @@ mod tests {
             let sent = sent.lock().unwrap();
             let told = sent.get(1).map(|patch| patch["status"]["conditions"][0]["message"].to_string());
             assert_eq!(told.is_some_and(|told| told.contains(message)), is_told, "{code} {message}");
+        }
+    }
+
+    #[test]
+    fn what_a_definition_drops_is_named() {
+        for (sent, found, expected) in [
+            (json!({"a": 1, "holder": {}}), json!({"a": 1}), Some("status.holder")),
+            (json!({"a": 1, "b": 2}), json!({}), Some("status.a, status.b")),
+            (json!({"a": 1}), json!({"a": 1, "others": 2}), None),
+            (json!({}), json!({}), None),
+        ] {
+            let told = dropped(&sent, &found);
+            assert_eq!(told.is_some(), expected.is_some(), "{told:?}");
+            assert!(told.unwrap_or_default().contains(expected.unwrap_or_default()));
         }
     }
 

@@ -1,4 +1,4 @@
-//! A word to a build: cancel, or try again.
+//! A word to a build: cancel, or try again; and whether it was heard.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::settings::duration;
 /// How often is looked whether it was heard.
 const LOOK: Duration = Duration::from_millis(300);
 
-/// Flags of `clusterstack images cancel` and `retry`.
+/// Flags of `clusterstack images cancel`.
 #[derive(Args, Clone, Debug)]
 pub struct AskArgs {
     #[command(flatten)]
@@ -97,15 +97,15 @@ impl Wish {
 ///
 /// # Errors
 /// No such image, no right to change it, or an operator that does not hear.
-pub async fn run(wish: Wish, args: &AskArgs) -> Result<ExitCode> {
+pub async fn cancel(args: &AskArgs) -> Result<ExitCode> {
     let (named, image) = args.image.find().await?;
-    ask(wish, &named, &image.status.unwrap_or_default(), args.wait, json!({})).await
+    ask(Wish::Cancel, &named, &image.status.unwrap_or_default(), args.wait, json!({})).await
 }
 
 /// Asks with annotations beside, and tells what became of it; `before` is the status as it was read.
 pub(super) async fn ask(wish: Wish, named: &Named, before: &Status, wait: Duration, beside: Value) -> Result<ExitCode> {
     if let Some(why) = wish.needless(before) {
-        anstream::eprintln!("{}: {why}", named.name);
+        anstream::eprintln!("{}: {why}", named.shown);
         return Ok(ExitCode::SUCCESS);
     }
     let asked = Timestamp::now().to_string();
@@ -116,11 +116,11 @@ pub(super) async fn ask(wish: Wish, named: &Named, before: &Status, wait: Durati
     loop {
         let status = named.read().await?.status.unwrap_or_default();
         if wish.is_heard(&status, &asked) {
-            output::print(&format!("{}: {}\n", named.name, wish.outcome(&status)))?;
+            output::print(&format!("{}: {}\n", named.shown, wish.outcome(&status)))?;
             return Ok(ExitCode::SUCCESS);
         }
         if wait.is_zero() {
-            anstream::eprintln!("{}: asked for; the operator was not waited for", named.name);
+            anstream::eprintln!("{}: asked for; the operator was not waited for", named.shown);
             return Ok(ExitCode::SUCCESS);
         }
         if Instant::now() >= until {

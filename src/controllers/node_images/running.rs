@@ -25,12 +25,12 @@ use super::super::{Action, Error, Memory, Moves, Seats};
 use crate::api::WATCH_LABEL;
 use crate::api::condition::{self, ConditionType};
 use crate::api::image_release::{ProviderNodeImageRelease as Image, TemplateReference};
-use crate::api::image_template::ProviderClusterStackReleaseTemplate as Template;
+use crate::api::image_template::{ExecutorKind, ProviderClusterStackReleaseTemplate as Template};
 use crate::api::provider_release::ProviderClusterStackRelease as Release;
 use crate::core::image::bounds::CONCURRENCY;
 use crate::core::image::build::{Build, Phase};
 use crate::core::image::grant::{Grant, Granted, Grants};
-use crate::core::image::queue::{Queue, head_start};
+use crate::core::image::queue::{Queues, head_start};
 use crate::core::image::record::build_of;
 use crate::core::retry;
 use crate::core::share::view::Role;
@@ -82,7 +82,7 @@ pub struct NodeImages {
     /// Starts passes.
     pub waker: UnboundedSender<ObjectRef<Image>>,
     /// Who builds next.
-    pub queue: Mutex<Queue<(String, String), ObjectRef<Image>>>,
+    pub queue: Mutex<Queues<(String, String), ObjectRef<Image>>>,
     /// What is remembered between passes.
     pub memory: Memory,
     /// What is taken to another management cluster.
@@ -158,9 +158,16 @@ impl NodeImages {
     pub(super) fn queue_for(&self, image: &ObjectRef<Image>, order: &Order, finished: usize) -> bool {
         let places = order.template.build.concurrency.unwrap_or(CONCURRENCY);
         let line = (order.template_namespace.clone(), order.template_name.clone());
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let has_place = queue.ask(&line, image, usize::from(places), finished);
-        self.books.metrics.set(queue.counts());
+        let is_job = order.template.build.executor == ExecutorKind::Job;
+        let (has_place, next) = {
+            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let asked = queue.ask(is_job, &line, image, usize::from(places), finished);
+            self.books.metrics.set(queue.counts());
+            asked
+        };
+        for image in next {
+            self.wake(image);
+        }
         has_place
     }
 

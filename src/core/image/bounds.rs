@@ -12,6 +12,8 @@ use crate::core::duration::go_duration;
 pub const RETRIES: u32 = 5;
 /// Builds of a template that run at once.
 pub const CONCURRENCY: u16 = 4;
+/// Builds of all templates that Jobs carry out at once, for each replica: of these it has a look now and then.
+pub const JOBS: usize = 64;
 const STEP_TIMEOUT: Duration = Duration::from_hours(1);
 const NO_PROGRESS: Duration = Duration::from_mins(10);
 /// As long as curl waits by default for a transfer that is too slow (`--speed-time`).

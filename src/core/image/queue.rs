@@ -156,9 +156,84 @@ impl<L: Clone + Eq + Hash, B: Clone + Eq + Hash> Queue<L, B> {
     }
 }
 
+/// Places of a process: for builds that it carries out itself, and for those of Jobs, which take nothing of it but a look now and
+/// then. A Job that never starts holds up no build of its own, and no Jobs but those of its template until so many wait.
+#[derive(Debug)]
+pub struct Queues<L, B> {
+    own: Queue<L, B>,
+    jobs: Queue<L, B>,
+}
+
+impl<L, B> Default for Queues<L, B> {
+    fn default() -> Self {
+        Self::limited(usize::MAX, usize::MAX)
+    }
+}
+
+impl<L, B> Queues<L, B> {
+    /// So many places for builds of its own, and so many for Jobs.
+    pub fn limited(own: usize, jobs: usize) -> Self {
+        Self { own: Queue::limited(own), jobs: Queue::limited(jobs) }
+    }
+
+    /// So many places for builds of its own from now on; who has one keeps it.
+    pub fn set_limit(&mut self, own: usize) {
+        self.own.set_limit(own);
+    }
+}
+
+impl<L: Clone + Eq + Hash, B: Clone + Eq + Hash> Queues<L, B> {
+    /// [`Queue::ask`] for a build that a Job carries out, or this process; it leaves the line of the other kind. Whether there
+    /// is a place, and who has to ask again.
+    pub fn ask(&mut self, is_job: bool, line: &L, build: &B, places: usize, finished: usize) -> (bool, Vec<B>) {
+        let (queue, other) = if is_job { (&mut self.jobs, &mut self.own) } else { (&mut self.own, &mut self.jobs) };
+        let next = other.leave(build);
+        (queue.ask(line, build, places, finished), next)
+    }
+
+    /// [`Queue::leave`].
+    pub fn leave(&mut self, build: &B) -> Vec<B> {
+        let mut next = self.own.leave(build);
+        next.extend(self.jobs.leave(build));
+        next
+    }
+
+    /// [`Queue::holds`].
+    pub fn holds(&self, build: &B) -> bool {
+        self.own.holds(build) || self.jobs.holds(build)
+    }
+
+    /// [`Queue::counts`] of both.
+    pub fn counts(&self) -> (usize, usize) {
+        let (own, jobs) = (self.own.counts(), self.jobs.counts());
+        (own.0 + jobs.0, own.1 + jobs.1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn jobs_take_no_place_of_the_process() {
+        let mut queues = Queues::limited(1, 2);
+        let mut ask = |is_job, line, build| queues.ask(is_job, &line, &build, 2, 0);
+        for build in 1..=2 {
+            assert_eq!(ask(true, "jobs", build), (true, vec![]));
+        }
+        assert_eq!(ask(true, "jobs", 3), (false, vec![]));
+        assert_eq!(ask(true, "others", 4), (false, vec![]), "all Jobs have a limit of their own");
+        assert_eq!(ask(false, "own", 5), (true, vec![]));
+        assert_eq!(ask(false, "own", 6), (false, vec![]));
+        // The template says another executor now: a place of a Job is free.
+        assert_eq!(ask(false, "jobs", 1), (false, vec![3]));
+        assert_eq!(ask(true, "jobs", 3), (true, vec![]));
+        assert_eq!(queues.counts(), (3, 3));
+        assert_eq!(queues.leave(&5), [6]);
+        queues.set_limit(2);
+        assert_eq!(queues.leave(&6), [1]);
+        assert!(queues.holds(&1) && queues.holds(&4) && !queues.holds(&5));
+    }
 
     #[test]
     fn who_came_first_is_next() {

@@ -78,7 +78,7 @@ pub fn node_image_status(previous: &Status, facts: &NodeImageFacts, now: Timesta
 }
 
 /// What a Job's pod waits for to start: the last line that was written of it.
-fn waits(log_tail: &str) -> Option<&str> {
+pub fn waits(log_tail: &str) -> Option<&str> {
     log_tail.lines().next_back().filter(|line| line.starts_with(WAITING))
 }
 

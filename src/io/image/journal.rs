@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use kube::api::{Api, PostParams};
+use kube::core::response::Status;
 use kube::{Client, Resource, ResourceExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +26,7 @@ use crate::core::image::record::build_of;
 use crate::core::status::{NodeImageFacts, node_image_status};
 use crate::io::events::Events;
 use crate::io::fence;
+use crate::io::report;
 
 /// How often progress is written at most.
 const CHECKPOINT: Duration = Duration::from_secs(3);
@@ -102,6 +104,13 @@ impl Books {
             let params = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
             match api.replace_status(&image.name_any(), &params, &next).await {
                 Ok(image) => {
+                    // A build whose holder is not kept would be taken for nobody's, and begun again and again.
+                    let kept = next.status.as_ref().zip(image.status.as_ref());
+                    if let Some(why) = kept.and_then(|(sent, found)| report::dropped(sent, found)) {
+                        let message = format!("its status can't be written: {why}");
+                        report::internal_error(&self.client, &image, &message).await?;
+                        return Err(kube::Error::Api(Status::failure(&message, "Invalid").with_code(422).boxed()));
+                    }
                     self.tell(&image, &build, &commands).await;
                     return Ok(Some(Change { image, build, commands }));
                 }
