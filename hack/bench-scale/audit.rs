@@ -18,7 +18,7 @@ pub(crate) struct Counts {
     pub(crate) lists: usize,
     /// Of Leases.
     pub(crate) leases: usize,
-    /// Each verb and resource.
+    /// Each verb and resource, or path where it is none of a resource.
     pub(crate) of: BTreeMap<String, usize>,
 }
 
@@ -48,7 +48,12 @@ impl Counts {
             self.status += usize::from(sub == "status");
         }
         self.lists += usize::from(verb == "list");
-        let name = if sub.is_empty() { format!("{verb} {resource}") } else { format!("{verb} {resource}/{sub}") };
+        let path = text("/requestURI").split('?').next().unwrap_or_default();
+        let name = match (resource, sub) {
+            ("", _) => format!("{verb} {path}"),
+            (_, "") => format!("{verb} {resource}"),
+            _ => format!("{verb} {resource}/{sub}"),
+        };
         *self.of.entry(name).or_default() += 1;
     }
 }

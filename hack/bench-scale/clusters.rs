@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clusterstack::api::{ClusterAddon, ClusterStack};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -101,9 +101,9 @@ struct Found {
     quiet: Both,
     /// Processor time in that time, in seconds.
     quiet_cpu_seconds: f64,
-    /// From the start of the operator anew to its last request but for Leases.
+    /// From the start of the operator anew until it has looked at each Cluster.
     restart_seconds: f64,
-    /// Requests of the new process.
+    /// Requests of the new process until it writes no more.
     restart: Both,
 }
 
@@ -145,7 +145,7 @@ async fn measured(cli: &Cli, clusters: usize) -> Result<Found> {
     let kubeconfig = fs::read_to_string(workload.kubeconfig())?;
     let seconds = until_ready(&client, (clusters, cli.concurrency), &kubeconfig).await?.as_secs_f64();
     say(&format!("all ClusterAddons ready after {seconds:.2} s"));
-    operator.settled(&planes, REST).await?;
+    operator.wrote_all(&planes, REST).await?;
     let (requests, cpu_seconds, memory) = (since(marks)?, operator.cpu()? - cpu, operator.memory()?);
 
     // What is said by the clock is said.
@@ -159,7 +159,8 @@ async fn measured(cli: &Cli, clusters: usize) -> Result<Found> {
     operator.end()?;
     let (marks, begin) = (ends(), Instant::now());
     let mut operator = Operator::start(&cli.clusterstack, &plane, &source, &cli.flags)?;
-    let last = operator.settled(&planes, REST).await?;
+    let restart_seconds = looked_at_all(&workload, marks[1], clusters, begin).await?.as_secs_f64();
+    operator.wrote_all(&planes, REST).await?;
     let restart = since(marks)?;
     operator.end()?;
     Ok(Found {
@@ -173,9 +174,18 @@ async fn measured(cli: &Cli, clusters: usize) -> Result<Found> {
         quiet_seconds: cli.quiet,
         quiet,
         quiet_cpu_seconds,
-        restart_seconds: last.saturating_duration_since(begin).as_secs_f64(),
+        restart_seconds,
         restart,
     })
+}
+
+/// Waits until the workload cluster was asked for its version as often as there are Clusters; since `begin`.
+async fn looked_at_all(workload: &Plane, from: u64, clusters: usize, begin: Instant) -> Result<Duration> {
+    while workload.counts(from)?.of.get("get /version").copied().unwrap_or_default() < clusters {
+        ensure!(begin.elapsed() < PATIENCE, "not all Clusters are looked at");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(begin.elapsed())
 }
 
 /// A release of the sample stack with an addon whose objects are called after their Cluster; the directory that is its source.

@@ -2,6 +2,7 @@
 //! beside it, on another control plane of the same kind, the floor: the same objects applied by a bare client.
 
 mod audit;
+mod builds;
 mod clusters;
 mod floor;
 mod operator;
@@ -35,6 +36,10 @@ struct Cli {
     /// Instead of ClusterStacks alone, these numbers of Clusters of one ClusterStack, which get its addons, one after the other
     #[arg(long, value_delimiter = ',', conflicts_with = "sizes")]
     clusters: Vec<usize>,
+
+    /// Instead, these numbers of node images that the operator builds at once, one after the other
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["sizes", "clusters"])]
+    builds: Vec<usize>,
 
     /// How long the operator is watched while nothing happens, in seconds: longer than the interval of releases, unless told otherwise
     #[arg(long, default_value_t = 360)]
@@ -131,6 +136,9 @@ async fn main() -> Result<()> {
     rustls::crypto::ring::default_provider().install_default().ok();
     if !cli.clusters.is_empty() {
         return clusters::measure(&cli).await;
+    }
+    if !cli.builds.is_empty() {
+        return builds::measure(&cli).await;
     }
     let mut all = Vec::new();
     for &size in &cli.sizes {

@@ -79,6 +79,25 @@ impl Operator {
         Ok(since)
     }
 
+    /// Waits until it wrote nothing but Leases to these for that long: where it looks at many things by the clock it is never at rest.
+    pub(crate) async fn wrote_all(&mut self, planes: &[&Plane], rest: Duration) -> Result<()> {
+        let begin = Instant::now();
+        let places = |planes: &[&Plane]| planes.iter().map(|plane| plane.audit_end()).collect::<Vec<_>>();
+        let (mut since, mut before) = (begin, places(planes));
+        while since.elapsed() < rest {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            ensure!(begin.elapsed() < PATIENCE, "the operator does not end to write");
+            let now = places(planes);
+            for (plane, place) in planes.iter().zip(before) {
+                if plane.counts(place)?.writes > 0 {
+                    since = Instant::now();
+                }
+            }
+            before = now;
+        }
+        Ok(())
+    }
+
     /// Processor time so far, in seconds.
     pub(crate) fn cpu(&self) -> Result<f64> {
         let stat = fs::read_to_string(self.proc("stat"))?;
