@@ -647,6 +647,17 @@ async fn cluster_api_holds_an_upgrade_for_the_stages_of_its_addons() {
     let planes = planes.list(&kube::api::ListParams::default()).await.unwrap().items;
     assert_eq!(planes[0].data["spec"]["version"], "v1.34.7");
 
+    // Lost meanwhile, the ClusterAddon is not taken for that of a new Cluster.
+    let uid = addon(&t, "shop").await.unwrap().metadata.uid;
+    t.delete(API_VERSION, "ClusterAddon", "cluster-addon-shop").await;
+    wait_for("the ClusterAddon to be made anew, with the stages of the upgrade", || async {
+        let Some(addon) = addon(&t, "shop").await else { return Err("no such object".to_owned()) };
+        let stages = addon.status.unwrap_or_default().stages;
+        let is = stages.iter().any(|stage| stage.hook == "BeforeClusterUpgrade");
+        check(addon.metadata.uid != uid && is, &stages)
+    })
+    .await;
+
     // The release is left for one that has no such stage. The templates are alike, so its machines count as those of V3.
     repo.write("stacks/docker/x/clusteraddon.yaml", none);
     repo.release(V3, &class);

@@ -512,6 +512,48 @@ async fn a_status_that_is_lost_in_an_upgrade_leaves_nothing_behind() {
 }
 
 #[tokio::test]
+async fn a_cluster_addon_that_is_lost_while_cluster_api_waits_keeps_the_gates_of_the_upgrade() {
+    let stages = |prefix: &str| {
+        let gated = format!("[{{name: a, action: apply, waitForPreCondition: {}}}]", open(prefix, "gate"));
+        format!("addonStages:\n  {NEW}: [{{name: a, action: apply}}]\n  BeforeClusterUpgrade: {gated}\n")
+    };
+    let Some(s) = Scene::of("lostgate", stages, &["a"]).await else { return };
+    let api_version = "controlplane.cluster.x-k8s.io/v1beta1";
+    let machine =
+        json!({"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta1", "kind": "DockerMachineTemplate", "name": "m"});
+    s.t.apply(&json!({
+        "apiVersion": api_version, "kind": "KubeadmControlPlane", "metadata": {"name": "plane"},
+        "spec": {"version": "v1.34.7", "kubeadmConfigSpec": {}, "machineTemplate": {"infrastructureRef": machine}},
+    }))
+    .await;
+    s.cluster().await;
+    let plane = json!({"apiVersion": api_version, "kind": "KubeadmControlPlane", "name": "plane"});
+    s.change(json!({"spec": {"controlPlaneRef": plane}})).await;
+    ready(&s.t, "c", V1).await;
+    s.w.chart(&s.repo, "a", &["a"], "{version: two}");
+    s.repo.release(V2, CLASS);
+    s.change(json!({"spec": {"topology": {"version": "v1.34.8"}}})).await;
+    s.move_to(V2).await;
+    s.in_phase("a", StagePhase::WaitingForPreCondition).await;
+    for _ in 0..2 {
+        let uid = addons(&s.t).get("cluster-addon-c").await.unwrap().uid();
+        s.t.delete(API_VERSION, "ClusterAddon", "cluster-addon-c").await;
+        addon(&s.t, "c", "to be made anew, and to wait as before", |addon| {
+            let status = addon.status.clone().unwrap_or_default();
+            let waits = |stage: &StageStatus| {
+                stage.hook == "BeforeClusterUpgrade" && stage.phase == StagePhase::WaitingForPreCondition
+            };
+            check(addon.uid() != uid && status.stages.iter().all(waits) && !status.stages.is_empty(), &status)
+        })
+        .await;
+        s.w.has("a", "version", "one").await;
+    }
+    s.w.put("default", &format!("{}-gate", s.w.prefix), json!({"open": "yes"})).await;
+    ready(&s.t, "c", V2).await;
+    s.w.has("a", "version", "two").await;
+}
+
+#[tokio::test]
 async fn a_stage_that_deletes_leaves_what_a_later_stage_applies() {
     let first = |_: &str| format!("addonStages:\n  {NEW}: [{{name: old, action: apply}}]\n");
     let Some(s) = Scene::of("takesover", first, &["old"]).await else { return };

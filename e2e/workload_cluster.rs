@@ -247,3 +247,71 @@ async fn a_broken_network_is_told_and_ready_comes_with_its_health() {
     t.gone(API_VERSION, "ClusterAddon", "cluster-addon-c").await;
     kubelet.end().await;
 }
+
+/// The connections of a process to a port of this machine.
+fn connections(pid: u32, port: u16) -> usize {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("no process").flatten();
+    let sockets: Vec<String> = files
+        .filter_map(|file| {
+            std::fs::read_link(file.path()).ok()?.to_str()?.strip_prefix("socket:[").map(ToOwned::to_owned)
+        })
+        .map(|inode| inode.trim_end_matches(']').to_owned())
+        .collect();
+    let table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).expect("no table");
+    let remote = format!(":{port:04X}");
+    let is_it = |line: &&str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words.len() > 9
+            && words[2].ends_with(&remote)
+            && words[3] == "01"
+            && sockets.iter().any(|inode| inode == words[9])
+    };
+    table.lines().filter(is_it).count()
+}
+
+#[tokio::test]
+async fn a_quiet_cluster_takes_two_connections_and_is_not_asked_for_its_objects() {
+    let Some(w) = Workload::new().await else { return };
+    let t = World::new("workload-quiet").await;
+    let repo = t.repo();
+    w.chart(&repo, "cni", &["a", "b"], "{version: one}");
+    let dir = "stacks/docker/x/cluster-addon/cni/templates";
+    let more = |kind: &str| format!("apiVersion: v1\nkind: {kind}\nmetadata: {{name: {}-c}}\n", w.prefix);
+    repo.write(&format!("{dir}/account.yaml"), &more("ServiceAccount"));
+    repo.write(&format!("{dir}/secret.yaml"), &more("Secret"));
+    let under = ["prlimit", "--nofile=256:4096"].map(ToOwned::to_owned);
+    let kubeconfig = t.plane.operator_kubeconfig().to_owned();
+    let operator = crate::harness::Operator::start_under(&t, &kubeconfig, &[], &[], &under);
+    released(&t, &repo).await;
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", operator.pid())).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(files.split_whitespace().collect::<Vec<_>>()[3..5], ["4096", "4096"]);
+    w.kubeconfig(&t, "c").await;
+    t.apply(&cluster("c", "docker-x-1-34-v1")).await;
+    ready(&t, "c", "docker-x-1-34-v1").await;
+
+    let config: Value = serde_yaml::from_str(&std::fs::read_to_string(w.kubeconfig_path()).unwrap()).unwrap();
+    let server = config["clusters"][0]["cluster"]["server"].as_str().unwrap().to_owned();
+    let port = server.rsplit(':').next().unwrap().parse().unwrap();
+    assert_eq!(connections(operator.pid(), port), 2, "questions and watches");
+    // One whose watches vouch for it is passed over by the clock.
+    let log = || std::fs::read_to_string(w.plane.audit_log.as_deref().expect("no log")).unwrap_or_default();
+    tokio::time::sleep(Duration::from_secs(70)).await;
+    let from = log().len();
+    tokio::time::sleep(Duration::from_secs(140)).await;
+    let text = log();
+    let asked: Vec<Value> = text[from..].lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let of_ours = |event: &&Value| {
+        let uri = event["requestURI"].as_str().unwrap_or_default();
+        event["verb"] != "watch" && (uri.contains(&w.prefix) || uri.contains(&t.namespace))
+    };
+    let objects: Vec<&Value> = asked.iter().filter(of_ours).map(|event| &event["requestURI"]).collect();
+    assert!(objects.is_empty(), "{objects:?}");
+    // What somebody changes is put back as before.
+    w.put("kube-system", &format!("{}-a", w.prefix), json!({"version": "mine"})).await;
+    wait_within(QUICK, "it to be back within seconds", || async {
+        let map = w.map("a").await.unwrap_or_default();
+        check(map.pointer("/data/version").and_then(Value::as_str) == Some("one"), &map)
+    })
+    .await;
+}

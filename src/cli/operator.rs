@@ -5,6 +5,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -23,6 +24,7 @@ const ABORTED: u8 = 130;
 /// Flags that can't be used, and what keeps the operator from working.
 pub fn run(flags: Flags) -> Result<ExitCode> {
     with_small_pages();
+    with_all_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
     // A try to begin anew that failed has left the signal of a broken pipe as it is by default, which would end us.
     let _pipe = runtime.block_on(async { signal(SignalKind::pipe()) });
@@ -38,6 +40,15 @@ pub fn run(flags: Flags) -> Result<ExitCode> {
     // What still runs is no longer waited for: a build of ours goes on from its checkpoint.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
+}
+
+/// Takes as many open files as it may have, as every program in Go does: a connection is one, and containers begin with 1024 of them
+/// where systemd's default counts. The tools of builds have a limit of their own.
+fn with_all_files() {
+    let files = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files }) {
+        anstream::eprintln!("warning: no more than {:?} files can be open at once: {error}", files.current);
+    }
 }
 
 /// Begins anew without large pages, which is inherited: what runs for months needs its memory more than the moment that small

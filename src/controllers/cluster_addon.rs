@@ -35,9 +35,9 @@ use crate::api::cluster_addon::TestsPhase;
 use crate::api::cluster_stack_release::ResourceStatus;
 use crate::api::condition::{self, Reason};
 use crate::api::{CLUSTER_ADDON_FINALIZER, ClusterAddon, ClusterAddonStatus, ClusterStackRelease, FIELD_MANAGER};
-use crate::core::addon::cluster::{self, Cluster, addon_name};
+use crate::core::addon::cluster::{self, Cluster, Reference, addon_name};
 use crate::core::addon::stages::{self, Target};
-use crate::core::addon_config::Hook;
+use crate::core::addon_config::{AddonConfig, Hook};
 use crate::core::in_use;
 use crate::core::ownership::Owner;
 use crate::core::retry::{self, ErrorClass};
@@ -49,7 +49,7 @@ use crate::io::release::FetchedRelease;
 use crate::io::usage::CLUSTER_API;
 use crate::io::watch::Notice;
 use crate::io::workload::Workload;
-use crate::io::{observe, report, seed};
+use crate::io::{apply, observe, report, seed};
 
 /// How often a stage that waits is looked at.
 const STAGE: Duration = Duration::from_secs(3);
@@ -102,7 +102,8 @@ pub async fn reconcile(seen: Arc<ClusterAddon>, ctx: Arc<Context>) -> Result<Act
         Some((cluster, object)) => {
             // It stays until the seed of its Cluster is gone.
             if !finalizer::is_on(&addon, CLUSTER_ADDON_FINALIZER) {
-                finalizer::add(ctx.clients.own(), &addon, CLUSTER_ADDON_FINALIZER).await?;
+                let held = finalizer::add(ctx.clients.own(), &addon, CLUSTER_ADDON_FINALIZER).await?;
+                report::changed(&addon, &held);
             }
             let pass = Pass { addon: &addon, cluster, object, ctx: &ctx };
             ctx.memory.begins_to_look(&addon.uid().unwrap_or_default());
@@ -320,12 +321,14 @@ impl Pass<'_> {
         };
         facts.downloaded = StepState::Done(String::new());
         let config = stages::of_charts(release.bundle.addon.as_ref());
-        let target = Target {
-            release: release.bundle.name.object_name(),
-            kubernetes_version: self.cluster.kubernetes_version.clone(),
-            rolled_out: self.cluster.rolled_out,
-        };
         let previous = self.addon.status.clone().unwrap_or_default();
+        let target = match self.target(&release, &previous, &config).await {
+            Ok(target) => target,
+            Err(trouble) => {
+                facts.templated = StepState::Failed(trouble);
+                return Ok(());
+            }
+        };
         facts.stages = stages::progress(&self.addon.spec, &previous, &target, &config, Timestamp::now());
         facts.release.clone_from(&target.release);
         facts.kubernetes_version.clone_from(&target.kubernetes_version);
@@ -396,6 +399,43 @@ impl Pass<'_> {
         cluster_stack_release::fetched(&release, self.ctx).await
     }
 
+    /// What the Cluster asks for.
+    async fn target(
+        &self,
+        release: &FetchedRelease,
+        previous: &ClusterAddonStatus,
+        config: &AddonConfig,
+    ) -> Result<Target, Trouble> {
+        let may_have_been_lost = stages::is_without_a_past(previous) && !config.stages.is_empty();
+        Ok(Target {
+            release: release.bundle.name.object_name(),
+            kubernetes_version: self.cluster.kubernetes_version.clone(),
+            rolled_out: self.cluster.rolled_out,
+            is_held: may_have_been_lost && self.is_held().await?,
+        })
+    }
+
+    /// Whether the Cluster's control plane waits for the version that is asked for.
+    async fn is_held(&self) -> Result<bool, Trouble> {
+        let reference = self.cluster.control_plane.as_ref().filter(|reference| !reference.group.is_empty());
+        let Some(Reference { group, kind, name }) = reference else { return Ok(false) };
+        let (client, namespace) = (self.ctx.clients.own(), &self.cluster.namespace);
+        let found = async {
+            let Some(served) = self.ctx.kinds.preferred(&client, group, kind).await? else { return Ok(None) };
+            observe::api(&client, &served, namespace).get_opt(name).await
+        };
+        let found = found.await.map_err(|error: kube::Error| {
+            let message = format!("{kind} {name} can't be read: {}", apply::refusal(&error).message);
+            Trouble::new(ErrorClass::Transient, Reason::ValuesInvalid, message)
+        })?;
+        let Some(found) = found else {
+            // A restore may bring it later than its Cluster: which stages are due is not known.
+            let message = format!("waiting for {kind} {name}, which tells whether the Cluster is being upgraded");
+            return Err(Trouble::new(ErrorClass::Waiting, Reason::ValuesInvalid, message));
+        };
+        Ok(cluster::is_held(&found.data, &self.cluster.kubernetes_version))
+    }
+
     /// The workload cluster; it is not asked for where there is nothing to bring.
     async fn workload(&self, nothing: bool) -> Result<Option<Workload>, Trouble> {
         if nothing {
@@ -419,7 +459,7 @@ impl Pass<'_> {
     }
 
     /// All stages are done: the Go operator's fields say which release it was, and hold it.
-    async fn complete(&self, release: &FetchedRelease, facts: &AddonFacts) -> Result<(), Error> {
+    async fn complete(&self, release: &FetchedRelease, facts: &mut AddonFacts) -> Result<(), Error> {
         let version = release.bundle.addon_version.clone().unwrap_or_default();
         let spec = &self.addon.spec;
         if spec.cluster_stack == facts.release && spec.version == version && spec.hook.is_empty() {
@@ -430,7 +470,13 @@ impl Pass<'_> {
         let api: Api<ClusterAddon> =
             Api::namespaced(self.ctx.clients.own(), &self.addon.namespace().unwrap_or_default());
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        api.patch(&name, &params, &Patch::Merge(patch)).await.doing(|| format!("writing ClusterAddon {name}"))?;
+        let now = api.patch(&name, &params, &Patch::Merge(patch)).await;
+        let now: ClusterAddon = now.doing(|| format!("writing ClusterAddon {name}"))?;
+        report::changed(self.addon, &now);
+        // Where it is another one, somebody else has changed something, too.
+        if now.metadata.generation == self.addon.metadata.generation.map(|before| before + 1) {
+            facts.generation = now.metadata.generation;
+        }
         let done = format!("all stages of {} are done", facts.release);
         self.ctx.events.say(self.addon, Reason::StageDone, &done).await;
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIResourceList};
@@ -222,7 +222,7 @@ impl Kinds {
                 with_kinds_of(client, version, &mut all).await?;
             }
         }
-        let all = Arc::new(all);
+        let all = shared(all);
         let mut known = self.lock_served();
         if generation == self.generation() {
             *known = Some((Arc::clone(&all), Instant::now()));
@@ -249,6 +249,20 @@ impl Kinds {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Group>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What API servers serve, each that differs once: a fleet of clusters has few, of hundreds of texts.
+static SERVED: Mutex<Vec<Weak<BTreeSet<String>>>> = Mutex::new(Vec::new());
+
+fn shared(all: BTreeSet<String>) -> Arc<BTreeSet<String>> {
+    let mut known = SERVED.lock().unwrap_or_else(PoisonError::into_inner);
+    known.retain(|one| one.strong_count() > 0);
+    if let Some(same) = known.iter().filter_map(Weak::upgrade).find(|one| **one == all) {
+        return same;
+    }
+    let all = Arc::new(all);
+    known.push(Arc::downgrade(&all));
+    all
 }
 
 /// Whether a CustomResourceDefinition is one whose kind is served, now or in a moment.
@@ -398,6 +412,16 @@ mod tests {
             async move { Ok::<_, tower::BoxError>(Response::new(Body::from(answer.to_string().into_bytes()))) }
         });
         (Client::new(service, "default"), asked)
+    }
+
+    #[test]
+    fn what_several_serve_is_kept_once() {
+        let set = |name: &str| BTreeSet::from([format!("test.example.org/{name}")]);
+        let (one, same, other) = (shared(set("v1")), shared(set("v1")), shared(set("v2")));
+        assert!(Arc::ptr_eq(&one, &same) && !Arc::ptr_eq(&one, &other));
+        let gone = Arc::downgrade(&other);
+        drop(other);
+        assert!(gone.upgrade().is_none());
     }
 
     #[tokio::test]

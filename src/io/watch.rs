@@ -1,6 +1,6 @@
 //! Watches beside those of the controllers: applied objects, CustomResourceDefinitions, Clusters.
 
-mod shown;
+pub(super) mod shown;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

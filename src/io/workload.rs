@@ -3,6 +3,7 @@
 
 mod bounded;
 mod breaker;
+mod connection;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,6 @@ use std::time::Duration;
 use http::header::USER_AGENT;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use sha2::{Digest, Sha256};
@@ -39,8 +39,6 @@ use crate::io::kinds::Kinds;
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long the answer to the first question may take: whether the API server is there.
 const PROBE: Duration = Duration::from_secs(5);
-/// How long a watch may be silent: the API server ends it before.
-const WATCH: Duration = Duration::from_secs(330);
 /// Key of the kubeconfig in its Secret (Cluster API contract).
 const KEY: &str = "value";
 
@@ -224,7 +222,7 @@ impl Workloads {
         workload.breaker.close();
         match probe(&workload.client).await {
             Ok(()) => Ok(Workload { secret_version, client: fence::guarded(&workload.client), ..workload }),
-            Err(why) => Err(self.circuits.failed(namespace, cluster, &why)),
+            Err(why) => Err(self.failed(namespace, cluster, &why)),
         }
     }
 
@@ -234,13 +232,22 @@ impl Workloads {
     /// It stopped answering in between.
     pub fn settle(&self, namespace: &str, cluster: &str, workload: &Workload) -> Result<(), Trouble> {
         if let Some(why) = workload.breaker.open() {
-            return Err(self.circuits.failed(namespace, cluster, &why));
+            return Err(self.failed(namespace, cluster, &why));
         }
         self.circuits.with(namespace, cluster, |standing| {
             standing.circuit.succeeded();
             standing.doubtful = workload.breaker.was_slow();
         });
         Ok(())
+    }
+
+    /// It did not answer. While it is not asked its connections are closed: what is sent on them would be read all the same.
+    fn failed(&self, namespace: &str, cluster: &str, why: &str) -> Trouble {
+        let trouble = self.circuits.failed(namespace, cluster, why);
+        if self.circuits.next(namespace, cluster).is_some() {
+            self.lock().remove(&(namespace.to_owned(), cluster.to_owned()));
+        }
+        trouble
     }
 
     /// Forgets a Cluster that is gone.
@@ -274,15 +281,14 @@ impl Workloads {
         let mut config = config.map_err(|_| unread())?;
         config.connect_timeout = Some(CONNECT);
         config.headers.push((USER_AGENT, AGENT));
-        let mut watching = config.clone();
-        watching.read_timeout = Some(WATCH);
-        // Of answers there are bounds of their own.
+        // Of answers there are bounds of their own, of watches too.
         config.read_timeout = None;
         // What is sent again is looked at first: the Cluster may be another replica's by then.
         config.default_retry = false;
         let breaker = Breaker::default();
-        let builder = ClientBuilder::try_from(config).map_err(|_| unread())?;
-        let watching = ClientBuilder::try_from(watching).map_err(|_| unread())?.with_layer(&BoundedAnswers).build();
+        // Two: watches that take all that an API server offers of a connection leave the questions theirs.
+        let watching = connection::client(config.clone()).map_err(|_| unread())?.with_layer(&BoundedAnswers).build();
+        let builder = connection::client(config).map_err(|_| unread())?;
         Ok(Workload {
             client: builder
                 .with_layer(&BoundedAnswers)

@@ -14,7 +14,7 @@ use super::super::passes::has_read_all;
 use super::super::seats::Seat;
 use super::super::{Context, Doing, Error};
 use super::{cluster_of, release_of, root_of};
-use crate::api::{ClusterAddon, ClusterAddonSpec, FIELD_MANAGER, SHARD_CLASS, WATCH_LABEL};
+use crate::api::{CLUSTER_ADDON_FINALIZER, ClusterAddon, ClusterAddonSpec, FIELD_MANAGER, SHARD_CLASS, WATCH_LABEL};
 use crate::core::addon::cluster::{Cluster, addon_name, name_problem};
 use crate::core::manifest::label;
 use crate::core::retry::{self, ErrorClass};
@@ -139,6 +139,7 @@ fn addon_of(cluster: &Cluster, object: &Value) -> ClusterAddon {
             name: Some(addon_name(&cluster.name)),
             namespace: Some(cluster.namespace.clone()),
             labels: (!labels.is_empty()).then_some(labels),
+            finalizers: Some(vec![CLUSTER_ADDON_FINALIZER.to_owned()]),
             owner_references: Some(vec![OwnerReference {
                 api_version: api_version.clone(),
                 kind: kind.clone(),

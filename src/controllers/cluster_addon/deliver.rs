@@ -12,8 +12,8 @@ use crate::api::cluster_addon::{ChartStatus, StageAction, StagePhase, StageStatu
 use crate::api::cluster_stack::DriftMode;
 use crate::api::cluster_stack_release::{Resource as Row, ResourceStatus};
 use crate::api::condition::Reason;
-use crate::core::addon::helm_hooks::{Change, HelmHook, rendering};
-use crate::core::addon::stages::{definition, is_left};
+use crate::core::addon::helm_hooks::{Change, HelmHook, change, rendering};
+use crate::core::addon::stages::{self, definition, is_left};
 use crate::core::addon_config::{Action, CrdPolicy, Stage};
 use crate::core::manifest::{Manifest, ObjectKey};
 use crate::core::plan::{self, Action as Act, Desired, Input, Plan, Prune, Why, key_of};
@@ -206,6 +206,10 @@ impl Work<'_> {
         let mut desired: Vec<Desired> = want.items.iter().map(|item| item.object.clone()).collect();
         let memory = &self.pass.ctx.memory;
         let uid = self.pass.addon.metadata.uid.clone().unwrap_or_default();
+        if self.is_as_left(want, &desired, facts) {
+            return Ok((Delivered::nothing(Prune::default(), Live::default()), BTreeMap::new()));
+        }
+        memory.begins_look(&uid);
         let recorded = (facts.resources.as_slice(), facts.retained.as_slice());
         let live = self.delivery.observe((&desired, &want.kinds), recorded, Some((memory, &uid))).await?;
         hold_unreadable(&mut desired, &live);
@@ -248,6 +252,7 @@ impl Work<'_> {
         let has_definitions = self.forget_kinds(&plan, &outcomes);
         self.note(&plan, &outcomes, &want.kinds).await;
         self.pass.follow((self.workload, &self.delivery.owner), (&plan, &outcomes), (&want.kinds, &live));
+        memory.looked(&uid);
         let mut carried = carried(&facts.resources, &plan, &live);
         tell_unread(&mut carried, &live);
         tell_unread(&mut facts.retained, &live);
@@ -264,6 +269,27 @@ impl Work<'_> {
             plan.prune.delete.iter().chain(&plan.prune.retain).filter(is_new).cloned().collect();
         facts.retained.extend(leftover(&found, &live, &recorded));
         Ok((Delivered { plan, live, hooks: BTreeMap::new(), has_definitions }, changes))
+    }
+
+    /// Whether nothing is to be done, which takes no look: all stages are done and nobody asked for one, charts and inventory are what
+    /// is wanted, and the watches of the workload cluster vouch for each object. What watches can't see is found by a look once an hour.
+    fn is_as_left(&self, want: &Want, desired: &[Desired], facts: &AddonFacts) -> bool {
+        let addon = self.pass.addon;
+        let looked = self.pass.ctx.memory.last_look(addon.metadata.uid.as_deref().unwrap_or_default());
+        let said = addon.status.as_ref();
+        let is_recorded = |chart: &Chart| {
+            let known = facts.charts.iter().find(|known| known.name == chart.name);
+            known.is_some_and(|known| change(Some(known), &chart.rendering, true).is_none())
+        };
+        stages::current(&facts.stages).is_none()
+            && !self.asked
+            && said.is_some_and(|said| said.observed_generation == addon.metadata.generation)
+            && facts.retained.is_empty()
+            && want.charts.iter().all(is_recorded)
+            && plan::is_settled(&facts.resources, desired)
+            && looked.is_some_and(|looked| {
+                self.workload.drift.vouches(looked, desired.iter().map(|object| &object.manifest.key))
+            })
     }
 
     /// Forgets what is served of the groups whose definitions were sent; whether there are any.

@@ -1,6 +1,7 @@
 //! Runs the controller: which changes lead to a pass.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use futures::TryStreamExt;
@@ -9,14 +10,15 @@ use futures::future::ready;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::{Client, ResourceExt};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::super::changes::{asking, touched};
+use super::super::changes::{self, asking_by, touched};
 use super::super::controller::{Controller, Reading};
 use super::super::passes::{has_read_all, seated};
 use super::super::seats::Seat;
 use super::super::{Action, Context, Error, handover};
-use crate::api::{ClusterAddon, ClusterStackRelease};
+use crate::api::{ClusterAddon, ClusterAddonSpec, ClusterStackRelease};
 use crate::core::in_use;
 use crate::core::share::view::Role;
 use crate::io::stored;
@@ -43,7 +45,18 @@ pub(in crate::controllers) async fn run(
     let on_error = |addon: &ClusterAddon, error: &Error, ctx: &Context| ctx.on_error(addon, error);
     let cancel = ctx.cancel.clone();
     let controller = Controller { store: reader, reading, ctx, on_error, intake, cancel };
-    controller.run(asking(touched(changes)), triggers, pass).await;
+    controller.run(asking_by(touched(changes), edit), triggers, pass).await;
+}
+
+/// What of a ClusterAddon asks for a pass: all but what the operator reports, and notes itself when all stages are done.
+fn edit(addon: &ClusterAddon) -> u64 {
+    let noted = ClusterAddonSpec { cluster_stack: String::new(), version: String::new(), ..addon.spec.clone() };
+    let mut object = addon.clone();
+    // It counts what the operator notes, too.
+    object.metadata.generation = None;
+    let mut hasher = DefaultHasher::new();
+    (changes::edit(&object), json!(noted).to_string()).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Starts passes over what becomes ours, and lets the watches go of what was.
@@ -119,6 +132,34 @@ impl Fetched {
         }
         for (namespace, cluster) in watches.clusters_of(&classes) {
             watches.tell(Notice::Addons(namespace, cluster));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_operator_notes_itself_asks_for_no_pass() {
+        let addon = |spec: serde_json::Value, generation: i64| -> ClusterAddon {
+            serde_json::from_value(json!({
+                "metadata": {"name": "a", "uid": "u", "generation": generation},
+                "spec": serde_json::Value::Object([
+                    json!({"clusterRef": {"name": "c"}}).as_object().unwrap().clone(),
+                    spec.as_object().unwrap().clone(),
+                ].into_iter().flatten().collect()),
+            }))
+            .unwrap()
+        };
+        let before = edit(&addon(json!({}), 1));
+        for (spec, asks) in [
+            (json!({"clusterStack": "r1", "version": "v1"}), false),
+            (json!({"hook": "BeforeClusterDelete"}), true),
+            (json!({"suspend": true}), true),
+            (json!({"values": {"a": 1}}), true),
+        ] {
+            assert_eq!(edit(&addon(spec.clone(), 2)) != before, asks, "{spec}");
         }
     }
 }

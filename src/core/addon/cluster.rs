@@ -101,6 +101,13 @@ pub fn read(object: &Value) -> Option<Cluster> {
     })
 }
 
+/// Whether a control plane waits for a version: Cluster API writes the one that a topology asks for into the control plane's
+/// `spec.version` when the hook BeforeClusterUpgrade lets it, and when it makes the object.
+pub fn is_held(control_plane: &Value, wanted: &str) -> bool {
+    let own = control_plane.pointer("/spec/version").and_then(Value::as_str).unwrap_or_default();
+    !own.is_empty() && own != wanted
+}
+
 /// A hash of what a template of values could make something of: all of an object but its `resourceVersion`, who manages
 /// which field, and the times in its status, which change without a change of content.
 pub fn content(object: &Value) -> u64 {
@@ -145,6 +152,19 @@ fn reference(value: Option<&Value>) -> Option<Reference> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_control_plane_of_another_version_is_held() {
+        for (object, expected) in [
+            (json!({"spec": {"version": "v1.33.1"}}), true),
+            (json!({"spec": {"version": "v1.34.7"}}), false),
+            (json!({"spec": {"version": ""}, "status": {"version": "v1.33.1"}}), false),
+            (json!({"spec": {"version": 1}}), false),
+            (json!({}), false),
+        ] {
+            assert_eq!(is_held(&object, "v1.34.7"), expected, "{object}");
+        }
+    }
 
     #[test]
     fn a_name_that_is_too_long_for_a_cluster_addon_is_told() {

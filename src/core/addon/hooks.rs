@@ -72,13 +72,19 @@ pub fn answer(hook: RuntimeHook, to: &str, seen: &Seen) -> Answer {
 /// was asked for and no longer; where a pause kept the stages from starting, after they did. Nothing else holds a deletion: not a
 /// pause, and not what was never applied.
 pub fn before_deletion(seen: &Seen, limit: Duration, now: Timestamp) -> Answer {
+    let is_paused = seen.cluster.as_ref().is_some_and(|cluster| cluster.paused);
+    if is_paused { Answer::default() } else { of_deletion(seen, limit, now) }
+}
+
+/// The same whether the Cluster is paused or not.
+fn of_deletion(seen: &Seen, limit: Duration, now: Timestamp) -> Answer {
     let (Some(cluster), Some(_), Some(addon)) = (&seen.cluster, &seen.release, &seen.addon) else {
         return Answer::default();
     };
     let Some(since) = cluster.deleting_since else { return Answer::default() };
     let status = addon.status.clone().unwrap_or_default();
     // One that is going stays for its stages: what deletes a Cluster with all that it owns deletes the ClusterAddon first.
-    if addon.spec.suspend || cluster.paused || status.resources.is_empty() {
+    if addon.spec.suspend || status.resources.is_empty() {
         return Answer::default();
     }
     let hook = Hook::BeforeClusterDelete.as_str();
@@ -121,11 +127,7 @@ pub fn stays(seen: &Seen, config: Option<&AddonConfig>, limit: Duration, now: Ti
     let has_stages = config.is_none_or(|config| !config.of(Hook::BeforeClusterDelete).is_empty());
     // Cluster API does nothing about a Cluster that is paused, so nobody waits for it meanwhile.
     let is_paused = seen.cluster.as_ref().is_some_and(|cluster| cluster.paused);
-    let unpaused = || {
-        let cluster = seen.cluster.clone().map(|cluster| Cluster { paused: false, ..cluster });
-        before_deletion(&Seen { cluster, ..seen.clone() }, limit, now)
-    };
-    let answer = if is_paused { unpaused() } else { before_deletion(seen, limit, now) };
+    let answer = of_deletion(seen, limit, now);
     has_stages && (answer.wait.is_some() || is_paused && answer.gave_up.is_some())
 }
 

@@ -12,6 +12,9 @@
 //! AfterControlPlaneInitialized, one that had a release before those of BeforeClusterUpgrade, and those of
 //! AfterClusterUpgrade when all of its machines run the new version. An addon that a release has for new Clusters alone is
 //! brought to the others behind their last stage, or it would stay as old as it was.
+//!
+//! A ClusterAddon that was lost is made anew without a word of what was. Where Cluster API holds the control plane at another
+//! version, the Cluster is none that is new: the stages of BeforeClusterUpgrade are what it waits for.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -35,6 +38,8 @@ pub struct Target {
     pub kubernetes_version: String,
     /// All of its machines run it.
     pub rolled_out: bool,
+    /// Cluster API has not let its control plane go on to that version yet.
+    pub is_held: bool,
 }
 
 /// The stages of a release. A release with one chart for everything has one, without a name, that is applied in
@@ -63,7 +68,8 @@ pub fn progress(
     let recorded: &[StageStatus] = if is_of_target { &status.stages } else { &[] };
     let is_first = match recorded.first() {
         Some(stage) => stage.hook == Hook::AfterControlPlaneInitialized.as_str(),
-        None => spec.cluster_stack.is_empty(),
+        // One that was lost knows of no release.
+        None => spec.cluster_stack.is_empty() && !(is_without_a_past(status) && target.is_held),
     };
     let mut stages = if is_first {
         entries(config.of(Hook::AfterControlPlaneInitialized), Hook::AfterControlPlaneInitialized, recorded, now)
@@ -77,6 +83,11 @@ pub fn progress(
         stages.extend(entries(config.of(hook), hook, recorded, now));
     }
     stages
+}
+
+/// Whether a ClusterAddon says nothing yet, as one of a new Cluster does, and one that was made anew.
+pub fn is_without_a_past(status: &ClusterAddonStatus) -> bool {
+    status.release.is_empty() && status.stages.is_empty()
 }
 
 /// What new Clusters get and no upgrade names: it runs behind the stages of BeforeClusterUpgrade.

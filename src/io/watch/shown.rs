@@ -11,7 +11,7 @@ const WELL: Duration = Duration::from_mins(1);
 
 /// Objects of one watch. Hashes stand for names and versions: there may be hundreds of thousands.
 #[derive(Default)]
-pub(super) struct Shown {
+pub(in crate::io) struct Shown {
     hasher: RandomState,
     /// Whether all of its objects are known: between a list's end and the next list's begin.
     is_whole: bool,
@@ -23,52 +23,52 @@ pub(super) struct Shown {
 
 /// A name, within one watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Id(u64);
+pub(in crate::io) struct Id(u64);
 
 impl Shown {
     /// The name of an object.
-    pub(super) fn id(&self, namespace: &str, name: &str) -> Id {
+    pub(in crate::io) fn id(&self, namespace: &str, name: &str) -> Id {
         Id(self.hasher.hash_one((namespace, name)))
     }
 
     /// A list begins: what was known may be out of date.
-    pub(super) fn list_begins(&mut self) {
+    pub(in crate::io) fn list_begins(&mut self) {
         self.is_whole = false;
         self.listing.clear();
     }
 
     /// An object is in the list.
-    pub(super) fn lists(&mut self, id: Id, version: &str) {
+    pub(in crate::io) fn lists(&mut self, id: Id, version: &str) {
         let version = self.hasher.hash_one(version);
         self.listing.insert(id.0, version);
     }
 
     /// The list is at its end. Those that were there before and are not any more, of whose deletion nothing else tells.
-    pub(super) fn list_ends(&mut self) -> HashSet<Id> {
+    pub(in crate::io) fn list_ends(&mut self) -> HashSet<Id> {
         self.is_whole = true;
         let before = std::mem::replace(&mut self.objects, std::mem::take(&mut self.listing));
         before.into_keys().filter(|id| !self.objects.contains_key(id)).map(Id).collect()
     }
 
     /// An object came or changed.
-    pub(super) fn shows(&mut self, id: Id, version: &str) {
+    pub(in crate::io) fn shows(&mut self, id: Id, version: &str) {
         let version = self.hasher.hash_one(version);
         self.objects.insert(id.0, version);
     }
 
     /// An object went, or is no longer among those that are watched.
-    pub(super) fn loses(&mut self, id: Id) {
+    pub(in crate::io) fn loses(&mut self, id: Id) {
         self.objects.remove(&id.0);
     }
 
     /// The API server refused or did not answer, or its answer broke off.
-    pub(super) fn breaks(&mut self, now: Instant) {
+    pub(in crate::io) fn breaks(&mut self, now: Instant) {
         self.interrupted = Some(now);
     }
 
     /// Whether an object is known to be in this version still, in which it was when it was looked at: it is the last one that was
     /// shown of it, and nothing broke off since.
-    pub(super) fn vouches(&self, id: Id, version: &str, (looked, now): (Instant, Instant)) -> bool {
+    pub(in crate::io) fn vouches(&self, id: Id, version: &str, (looked, now): (Instant, Instant)) -> bool {
         let is_well = |at: Instant| at < looked && now.saturating_duration_since(at) >= WELL;
         self.is_whole
             && self.interrupted.is_none_or(is_well)

@@ -1,6 +1,7 @@
 //! Answers of workload clusters, whose API servers are others': each comes whole within a time and a size, or not at all. One
 //! that sends a byte in a second, or no end, would keep a pass or take all memory.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -22,6 +23,11 @@ use crate::io::client::is_stream;
 const READ: Duration = Duration::from_secs(30);
 /// The same of a change, which may wait for an admission webhook (`timeoutSeconds` is 30 at most): its answer names it.
 const WRITE: Duration = Duration::from_secs(36);
+/// How long a watch may be silent: an API server sends a bookmark each minute (KEP-956). What is between may keep all of it back, and
+/// kube's watcher begins a watch anew after 295 seconds without a word.
+const SILENCE: Duration = Duration::from_secs(150);
+/// A watch that ends sooner than this has failed, or it would be begun anew at once, for ever.
+const SHORT: Duration = Duration::from_secs(5);
 /// Bytes of an answer, or of an event of a watch.
 const ANSWER: usize = 32 << 20;
 /// Bytes of all answers that are under way; one of [`SMALL`] finds room all the same.
@@ -37,6 +43,10 @@ static TAKEN: AtomicUsize = AtomicUsize::new(0);
 enum Unbounded {
     #[error("its answer did not come to its end within {} s", .0.as_secs())]
     Late(Duration),
+    #[error("a watch was silent for {} s", SILENCE.as_secs())]
+    Silent,
+    #[error("a watch ended at once")]
+    Short,
     #[error("its answer has more than {} MiB", ANSWER >> 20)]
     Large,
     #[error("the answers of all workload clusters have more than {} MiB just now", ALL >> 20)]
@@ -92,8 +102,21 @@ where
     B::Error: Into<BoxError>,
 {
     let mut open = 0_usize;
-    body.into_data_stream().map(move |part| {
-        let part = part.map_err(Into::into)?;
+    let begin = tokio::time::Instant::now();
+    let parts = futures::stream::unfold(
+        Some(Box::pin(body.into_data_stream())),
+        move |parts: Option<Pin<Box<_>>>| async move {
+            let mut parts = parts?;
+            match tokio::time::timeout(SILENCE, parts.next()).await {
+                Ok(Some(part)) => Some((part.map_err(Into::into), Some(parts))),
+                Ok(None) if begin.elapsed() < SHORT => Some((Err(Unbounded::Short.into()), None)),
+                Ok(None) => None,
+                Err(_) => Some((Err(Unbounded::Silent.into()), None)),
+            }
+        },
+    );
+    parts.map(move |part: Result<Bytes, BoxError>| {
+        let part = part?;
         open = memchr::memrchr(b'\n', &part).map_or(open + part.len(), |end| part.len() - end - 1);
         if open > ANSWER { Err(Unbounded::Large.into()) } else { Ok(part) }
     })
@@ -189,7 +212,11 @@ mod tests {
         }
         // A change waits for its admission webhooks, and a watch for ever.
         assert_eq!(asked(patch, "", 1, 7, second * 31).await, Ok(7));
-        assert_eq!(asked(get, "?watch=true", 10, 7, second * 60).await, Ok(70));
+        assert_eq!(asked(get.clone(), "?watch=true", 10, 7, second * 60).await, Ok(70));
+        let told = asked(get.clone(), "?watch=true", 2, 7, second * 151).await.unwrap_err();
+        assert!(told.contains(&Unbounded::Silent.to_string()), "{told}");
+        let told = asked(Method::GET, "?watch=true", 2, 7, second).await.unwrap_err();
+        assert!(told.contains(&Unbounded::Short.to_string()), "{told}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ fn now() -> Timestamp {
 }
 
 fn target(release: &str, version: &str, rolled_out: bool) -> Target {
-    Target { release: release.into(), kubernetes_version: version.into(), rolled_out }
+    Target { release: release.into(), kubernetes_version: version.into(), rolled_out, is_held: false }
 }
 
 fn names(stages: &[StageStatus]) -> Vec<String> {
@@ -71,6 +71,29 @@ fn a_life_of_a_cluster() {
     let after = progress(&spec("r2"), &status("r2", "v1.34.0", upgrade), &rolled, &config, now());
     assert_eq!(names(&after)[3..], ["ACU csi Pending"]);
     assert_eq!(progress(&spec("r2"), &status("r2", "v1.34.0", after.clone()), &two, &config, now()), after);
+}
+
+#[test]
+fn what_was_lost_in_an_upgrade_goes_on_with_the_upgrade() {
+    let config = AddonConfig::parse(CONFIG).unwrap();
+    let held = |release: &str, is_held: bool| Target { is_held, ..target(release, "v1.34.0", false) };
+    let upgrade = ["BCU cni Pending", "BCU old Pending", "BCU metrics Pending"];
+    let first = ["ACPI cni Pending", "ACPI metrics Pending", "ACPI csi Pending"];
+    let of =
+        |name: &str, spec: &ClusterAddonSpec, status: &ClusterAddonStatus, target: &Target, expected: [&str; 3]| {
+            let stages = progress(spec, status, target, &config, now());
+            assert_eq!(names(&stages), expected, "{name}");
+            stages
+        };
+    let new = ClusterAddonStatus::default();
+    of("of a new Cluster", &spec(""), &new, &held("r2", false), first);
+    let lost = of("lost, Cluster API waits", &spec(""), &new, &held("r2", true), upgrade);
+    // What was begun is gone on with, whatever becomes of the control plane.
+    let begun = status("r2", "v1.34.0", lost);
+    of("the control plane goes on", &spec(""), &begun, &held("r2", false), upgrade);
+    let of_new = status("r1", "v1.33.0", progress(&spec(""), &new, &target("r1", "v1.33.0", false), &config, now()));
+    of("a new Cluster asks for another version before it is there", &spec(""), &of_new, &held("r2", true), first);
+    of("the Go operator's, in its first stages", &spec(""), &status("", "", of_new.stages), &held("r2", true), first);
 }
 
 #[test]
