@@ -31,7 +31,7 @@ use sha2::{Digest, Sha256};
 use crate::audit::Counts;
 use crate::operator::Operator;
 use crate::plane::Plane;
-use crate::{Cli, Form, REPORTS};
+use crate::{Cli, REPORTS, each};
 
 /// Where all of it is.
 const NAMESPACE: &str = "bench";
@@ -65,18 +65,10 @@ struct Found {
 /// Measures each number that is asked for.
 pub(crate) async fn measure(cli: &Cli) -> Result<()> {
     let (server, checksum) = serve().await?;
-    let mut all = Vec::new();
-    for &builds in &cli.builds {
-        let found = measured(cli, builds, server, &checksum).await.with_context(|| format!("{builds} builds"))?;
-        if cli.output == Form::Json {
-            println!("{}", serde_json::to_string(&found)?);
-        }
-        all.push(found);
-    }
-    if cli.output == Form::Table {
-        print!("{}", table(&all));
-    }
-    Ok(())
+    let of = async |builds: &usize| {
+        measured(cli, *builds, server, &checksum).await.with_context(|| format!("{builds} builds"))
+    };
+    each(cli.output, &cli.builds, of, table).await
 }
 
 async fn measured(cli: &Cli, builds: usize, server: SocketAddr, checksum: &str) -> Result<Found> {

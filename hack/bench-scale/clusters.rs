@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::audit::Counts;
 use crate::operator::Operator;
 use crate::plane::{Plane, run};
-use crate::{Cli, Form, REPORTS};
+use crate::{Cli, REPORTS, each};
 
 /// Where the ClusterStack and its Clusters are.
 const NAMESPACE: &str = "bench";
@@ -109,18 +109,8 @@ struct Found {
 
 /// Measures each number that is asked for.
 pub(crate) async fn measure(cli: &Cli) -> Result<()> {
-    let mut all = Vec::new();
-    for &clusters in &cli.clusters {
-        let found = measured(cli, clusters).await.with_context(|| format!("{clusters} Clusters"))?;
-        if cli.output == Form::Json {
-            println!("{}", serde_json::to_string(&found)?);
-        }
-        all.push(found);
-    }
-    if cli.output == Form::Table {
-        print!("{}", table(&all));
-    }
-    Ok(())
+    let of = async |clusters: &usize| measured(cli, *clusters).await.with_context(|| format!("{clusters} Clusters"));
+    each(cli.output, &cli.clusters, of, table).await
 }
 
 async fn measured(cli: &Cli, clusters: usize) -> Result<Found> {

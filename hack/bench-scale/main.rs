@@ -140,16 +140,27 @@ async fn main() -> Result<()> {
     if !cli.builds.is_empty() {
         return builds::measure(&cli).await;
     }
+    let of_stacks = async |size: &Size| measured(&cli, *size).await.with_context(|| format!("{} stacks", size.stacks));
+    each(cli.output, &cli.sizes, of_stacks, table::table).await
+}
+
+/// Measures one size after the other, and writes what was found.
+pub(crate) async fn each<S, T: Serialize>(
+    output: Form,
+    sizes: &[S],
+    measured: impl AsyncFn(&S) -> Result<T>,
+    table: fn(&[T]) -> String,
+) -> Result<()> {
     let mut all = Vec::new();
-    for &size in &cli.sizes {
-        let found = measured(&cli, size).await.with_context(|| format!("{} stacks", size.stacks))?;
-        if matches!(cli.output, Form::Json) {
+    for size in sizes {
+        let found = measured(size).await?;
+        if output == Form::Json {
             println!("{}", serde_json::to_string(&found)?);
         }
         all.push(found);
     }
-    if matches!(cli.output, Form::Table) {
-        print!("{}", table::table(&all));
+    if output == Form::Table {
+        print!("{}", table(&all));
     }
     Ok(())
 }

@@ -35,7 +35,7 @@ use crate::api::cluster_addon::TestsPhase;
 use crate::api::cluster_stack_release::ResourceStatus;
 use crate::api::condition::{self, Reason};
 use crate::api::{CLUSTER_ADDON_FINALIZER, ClusterAddon, ClusterAddonStatus, ClusterStackRelease, FIELD_MANAGER};
-use crate::core::addon::cluster::{self, Cluster, Reference, addon_name};
+use crate::core::addon::cluster::{self, Cluster, addon_name};
 use crate::core::addon::stages::{self, Target};
 use crate::core::addon_config::{AddonConfig, Hook};
 use crate::core::in_use;
@@ -49,7 +49,7 @@ use crate::io::release::FetchedRelease;
 use crate::io::usage::CLUSTER_API;
 use crate::io::watch::Notice;
 use crate::io::workload::Workload;
-use crate::io::{apply, observe, report, seed};
+use crate::io::{observe, report, seed};
 
 /// How often a stage that waits is looked at.
 const STAGE: Duration = Duration::from_secs(3);
@@ -413,27 +413,6 @@ impl Pass<'_> {
             rolled_out: self.cluster.rolled_out,
             is_held: may_have_been_lost && self.is_held().await?,
         })
-    }
-
-    /// Whether the Cluster's control plane waits for the version that is asked for.
-    async fn is_held(&self) -> Result<bool, Trouble> {
-        let reference = self.cluster.control_plane.as_ref().filter(|reference| !reference.group.is_empty());
-        let Some(Reference { group, kind, name }) = reference else { return Ok(false) };
-        let (client, namespace) = (self.ctx.clients.own(), &self.cluster.namespace);
-        let found = async {
-            let Some(served) = self.ctx.kinds.preferred(&client, group, kind).await? else { return Ok(None) };
-            observe::api(&client, &served, namespace).get_opt(name).await
-        };
-        let found = found.await.map_err(|error: kube::Error| {
-            let message = format!("{kind} {name} can't be read: {}", apply::refusal(&error).message);
-            Trouble::new(ErrorClass::Transient, Reason::ValuesInvalid, message)
-        })?;
-        let Some(found) = found else {
-            // A restore may bring it later than its Cluster: which stages are due is not known.
-            let message = format!("waiting for {kind} {name}, which tells whether the Cluster is being upgraded");
-            return Err(Trouble::new(ErrorClass::Waiting, Reason::ValuesInvalid, message));
-        };
-        Ok(cluster::is_held(&found.data, &self.cluster.kubernetes_version))
     }
 
     /// The workload cluster; it is not asked for where there is nothing to bring.

@@ -12,7 +12,7 @@ use super::Pass;
 use crate::api::cluster_addon::{ValuesKind, ValuesReference};
 use crate::api::condition::Reason;
 use crate::api::{CLUSTER_NAME_LABEL, ClusterAddonSpec};
-use crate::core::addon::cluster::{Cluster, Reference, content};
+use crate::core::addon::cluster::{Cluster, Reference, content, is_held};
 use crate::core::addon::values::{self, ValuesError};
 use crate::core::manifest::ObjectKey;
 use crate::core::retry::ErrorClass;
@@ -36,11 +36,22 @@ pub(in crate::controllers) struct Given {
 impl Pass<'_> {
     /// Reads it, from the Cluster's namespace alone.
     pub(super) async fn given(&self) -> Result<Given, Trouble> {
-        let (client, spec) = (self.ctx.clients.own(), &self.addon.spec);
-        let (kinds, inputs) = (self.ctx.kinds.as_ref(), Some(&self.ctx.inputs));
-        let asked = Asked { client, kinds, inputs, cluster: self.cluster, object: self.object, spec };
+        let asked = self.asks();
         self.ctx.inputs.settle(&self.place(), &asked.used());
         asked.given().await
+    }
+
+    /// Whether the Cluster's control plane waits for the version that is asked for. Until the one that it names is there, as in a restore,
+    /// that is not known.
+    pub(super) async fn is_held(&self) -> Result<bool, Trouble> {
+        let control_plane = self.asks().referred(self.cluster.control_plane.as_ref()).await?;
+        Ok(control_plane.is_some_and(|object| is_held(&object, &self.cluster.kubernetes_version)))
+    }
+
+    fn asks(&self) -> Asked<'_> {
+        let (client, spec) = (self.ctx.clients.own(), &self.addon.spec);
+        let (kinds, inputs) = (self.ctx.kinds.as_ref(), Some(&self.ctx.inputs));
+        Asked { client, kinds, inputs, cluster: self.cluster, object: self.object, spec }
     }
 
     /// Namespace and name of the Cluster.
