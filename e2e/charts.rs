@@ -1,12 +1,13 @@
 //! How addon charts are brought: their definitions, fields that can't be changed, what is served, and what was there before.
 
-use clusterstack::api::{API_VERSION, CLUSTER_ADDON_FINALIZER, ConditionType, REPLACE};
+use clusterstack::api::condition::Reason;
+use clusterstack::api::{API_VERSION, CLUSTER_ADDON_FINALIZER, ClusterAddon, ConditionType, REPLACE};
 use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 
-use crate::addon::{Workload, addons, look_again, ready, says};
+use crate::addon::{Workload, addon, addons, look_again, ready, says};
 use crate::harness::{CLASS, Repo, World, check, cluster, wait_for};
 
 const V1: &str = "docker-x-1-34-v1";
@@ -131,6 +132,42 @@ async fn charts_are_told_what_the_cluster_serves_and_rendered_again_when_that_ch
     let name = format!("{}-thing", w.prefix);
     let things = api(&w, &format!("{group}/v1"), "Thing", Some("kube-system"));
     assert!(things.get_opt(&name).await.unwrap().is_some());
+    remove_definition(&w, &group, "Thing").await;
+}
+
+#[tokio::test]
+async fn a_definition_that_somebody_deletes_takes_its_objects_and_is_told() {
+    let Some(w) = Workload::new().await else { return };
+    let t = World::new("undefined").await;
+    let group = format!("{}.example.com", w.prefix);
+    let definitions = api(&w, "apiextensions.k8s.io/v1", "CustomResourceDefinition", None);
+    let text = definition(&group, "Thing", "one");
+    let define = async || {
+        let wanted: Value = serde_yaml::from_str(&text).unwrap();
+        let name = wanted["metadata"]["name"].as_str().unwrap().to_owned();
+        let sent = definitions.patch(&name, &PatchParams::apply("user").force(), &Patch::Apply(&wanted)).await;
+        sent.unwrap();
+    };
+    define().await;
+    let repo = t.repo();
+    repo.write("stacks/docker/x/clusteraddon.yaml", &stages(""));
+    w.chart(&repo, "cni", &["cni"], "{version: one}");
+    let thing = format!("apiVersion: {group}/v1\nkind: Thing\nmetadata: {{name: {}-thing}}\n", w.prefix);
+    write(&repo, "templates/thing.yaml", &thing);
+    let _operator = t.operator(&[]);
+    start(&t, &repo, &w).await;
+    ready(&t, "c", V1).await;
+    remove_definition(&w, &group, "Thing").await;
+    let is_told = |addon: &ClusterAddon| {
+        let status = addon.status.clone().unwrap_or_default();
+        let row = status.resources.iter().find(|row| row.kind == "Thing");
+        check(!status.ready && row.is_some_and(|row| row.reason == Some(Reason::NoKindMatch)), &status.resources)
+    };
+    addon(&t, "c", "to miss the definition", is_told).await;
+    define().await;
+    ready(&t, "c", V1).await;
+    let things = api(&w, &format!("{group}/v1"), "Thing", Some("kube-system"));
+    assert!(things.get_opt(&format!("{}-thing", w.prefix)).await.unwrap().is_some());
     remove_definition(&w, &group, "Thing").await;
 }
 

@@ -521,11 +521,11 @@ async fn a_cluster_addon_that_is_lost_while_cluster_api_waits_keeps_the_gates_of
     let api_version = "controlplane.cluster.x-k8s.io/v1beta1";
     let machine =
         json!({"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta1", "kind": "DockerMachineTemplate", "name": "m"});
-    s.t.apply(&json!({
+    let control_plane = json!({
         "apiVersion": api_version, "kind": "KubeadmControlPlane", "metadata": {"name": "plane"},
         "spec": {"version": "v1.34.7", "kubeadmConfigSpec": {}, "machineTemplate": {"infrastructureRef": machine}},
-    }))
-    .await;
+    });
+    s.t.apply(&control_plane).await;
     s.cluster().await;
     let plane = json!({"apiVersion": api_version, "kind": "KubeadmControlPlane", "name": "plane"});
     s.change(json!({"spec": {"controlPlaneRef": plane}})).await;
@@ -535,9 +535,18 @@ async fn a_cluster_addon_that_is_lost_while_cluster_api_waits_keeps_the_gates_of
     s.change(json!({"spec": {"topology": {"version": "v1.34.8"}}})).await;
     s.move_to(V2).await;
     s.in_phase("a", StagePhase::WaitingForPreCondition).await;
-    for _ in 0..2 {
+    for restored in [false, true] {
         let uid = addons(&s.t).get("cluster-addon-c").await.unwrap().uid();
+        if restored {
+            s.t.delete(api_version, "KubeadmControlPlane", "plane").await;
+        }
         s.t.delete(API_VERSION, "ClusterAddon", "cluster-addon-c").await;
+        if restored {
+            // It comes later than its Cluster.
+            let message = says(&s.t, "c", ConditionType::Ready, "ValuesInvalid").await;
+            assert!(message.contains("KubeadmControlPlane plane"), "{message}");
+            s.t.apply(&control_plane).await;
+        }
         addon(&s.t, "c", "to be made anew, and to wait as before", |addon| {
             let status = addon.status.clone().unwrap_or_default();
             let waits = |stage: &StageStatus| {

@@ -8,13 +8,16 @@ use clap::{Args, ValueEnum};
 use thiserror::Error;
 
 use crate::core::duration::go_duration;
-use crate::core::identity;
 use crate::io::client::Rate;
 
 mod arguments;
 pub mod environment;
 pub mod overlay;
 pub mod shared;
+mod values;
+
+pub(crate) use values::duration;
+use values::{absolute, label, name, named_namespace, namespace, poll_interval, rate};
 
 pub use environment::{DefaultSource, EnvironmentError, SourceKind};
 
@@ -23,7 +26,7 @@ pub use environment::{DefaultSource, EnvironmentError, SourceKind};
 pub struct Flags {
     /// ConfigMap of `--leader-elect-namespace` whose settings count before flags, for all replicas: a key is the name of a
     /// flag without dashes. It is watched, and need not be there.
-    #[arg(long, value_name = "NAME", env = "CLUSTERSTACK_SETTINGS")]
+    #[arg(long, value_name = "NAME", env = "CLUSTERSTACK_SETTINGS", value_parser = name)]
     pub settings: Option<String>,
 
     /// How often a source is polled by ClusterStacks and ClusterStackSources that don't say; at least 10s.
@@ -91,7 +94,7 @@ pub struct Flags {
 
     /// Work only on objects with the label `clusterstack.x-k8s.io/shard-class` of this value; without, on those that have no
     /// such label. May be given several times.
-    #[arg(long, value_name = "NAME", env = "CLUSTERSTACK_SHARD_CLASS", value_delimiter = ',', value_parser = shard_class)]
+    #[arg(long, value_name = "NAME", env = "CLUSTERSTACK_SHARD_CLASS", value_delimiter = ',', value_parser = label)]
     pub shard_class: Vec<String>,
 
     /// Only objects of this namespace are worked on; all without it.
@@ -99,7 +102,7 @@ pub struct Flags {
     pub namespace: Option<String>,
 
     /// Only objects with the label `cluster.x-k8s.io/watch-filter` of this value are worked on.
-    #[arg(long, value_name = "VALUE")]
+    #[arg(long, value_name = "VALUE", value_parser = label)]
     pub watch_filter: Option<String>,
 
     /// Where fetched releases are kept. It is a cache: it may be lost at any time.
@@ -158,12 +161,12 @@ pub struct Flags {
     pub image_dir: PathBuf,
 
     /// A directory below which templates of node images may name one as destination. May be given several times.
-    #[arg(long, value_name = "ROOT", env = "CLUSTERSTACK_ALLOW_IMAGE_DIRECTORY", value_delimiter = ',')]
+    #[arg(long, value_name = "ROOT", env = "CLUSTERSTACK_ALLOW_IMAGE_DIRECTORY", value_delimiter = ',', value_parser = absolute)]
     pub allow_image_directory: Vec<PathBuf>,
 
     /// A program, or a directory of programs, that templates of node images may list as tools for builds beside the operator:
     /// they run as its user. `/usr/bin/qemu-img` always may. May be given several times.
-    #[arg(long, value_name = "PATH", env = "CLUSTERSTACK_ALLOW_IMAGE_TOOL", value_delimiter = ',')]
+    #[arg(long, value_name = "PATH", env = "CLUSTERSTACK_ALLOW_IMAGE_TOOL", value_delimiter = ',', value_parser = absolute)]
     pub allow_image_tool: Vec<PathBuf>,
 
     /// Node images built at once by tasks of this replica; 0 is no limit. Each template has a limit of its own beside it, and Jobs
@@ -187,7 +190,7 @@ pub struct Flags {
     pub clusterstacksource_concurrency: u16,
 
     /// ServiceAccount by which ClusterStacks without `serviceAccountName` apply; of the ClusterStack's own namespace.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name)]
     pub default_service_account: Option<String>,
 
     /// ClusterStacks without `serviceAccountName` may apply cluster-scoped objects and objects of other namespaces, with
@@ -386,14 +389,14 @@ impl Flags {
             release_dir: self.release_dir,
             release_dir_size: self.release_dir_size.saturating_mul(1024 * 1024),
             allow_any_kubeconfig: self.allow_any_kubeconfig,
-            allow_source: self.allow_source,
+            allow_source: self.allow_source.into_iter().filter(|place| !place.is_empty()).collect(),
             // Builds run elsewhere.
             image_dir: std::path::absolute(&self.image_dir).unwrap_or(self.image_dir),
-            allow_image_directory: self.allow_image_directory,
-            allow_image_tool: self.allow_image_tool,
+            allow_image_directory: named(self.allow_image_directory),
+            allow_image_tool: named(self.allow_image_tool),
             image_job_image: self.image_job_image,
             default_source: DefaultSource::read(self.source, |name| std::env::var(name).ok())?,
-            default_service_account: self.default_service_account,
+            default_service_account: self.default_service_account.filter(|name| !name.is_empty()),
             allow_cluster_scope: self.allow_cluster_scope,
         })
     }
@@ -424,42 +427,9 @@ impl Flags {
     }
 }
 
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    go_duration(text).ok_or_else(|| "no duration: write 10m or 1h30m".to_owned())
-}
-
-fn poll_interval(text: &str) -> Result<Duration, String> {
-    let given = duration(text)?;
-    if given < SHORTEST_INTERVAL {
-        return Err("a source is asked every 10s at most: write 10s or more".to_owned());
-    }
-    Ok(given)
-}
-
-/// An empty one is all of them.
-fn namespace(text: &str) -> Result<String, String> {
-    identity::namespace(text).map(|()| text.to_owned()).map_err(|problem| format!("it {problem}"))
-}
-
-fn named_namespace(text: &str) -> Result<String, String> {
-    if text.is_empty() { Err("it is empty: write the name of a namespace".to_owned()) } else { namespace(text) }
-}
-
-fn rate(text: &str) -> Result<f32, String> {
-    let rate: f32 = text.parse().map_err(|error: std::num::ParseFloatError| error.to_string())?;
-    let is_rate = rate.is_finite() && rate >= 0.0;
-    is_rate.then_some(rate).ok_or_else(|| "write a number of requests in a second, 0 for no limit".to_owned())
-}
-
-/// As values of labels are.
-fn shard_class(text: &str) -> Result<String, String> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let is_bounded =
-        text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.ends_with(|c: char| c.is_ascii_alphanumeric());
-    if text.len() <= 63 && is_bounded && text.chars().all(is_plain) {
-        return Ok(text.to_owned());
-    }
-    Err("no value of a label: letters, digits, -, _ and ., at most 63".to_owned())
+/// A variable without a value gives an empty path.
+fn named(paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    paths.into_iter().filter(|path| !path.as_os_str().is_empty()).collect()
 }
 
 fn hook_url(flag: &'static str, url: &url::Url) -> Result<HookPlace, SettingsError> {
@@ -470,7 +440,8 @@ fn hook_url(flag: &'static str, url: &url::Url) -> Result<HookPlace, SettingsErr
     }
     let form = "https://host:port or https://host:port/path, with no user, query or fragment";
     // It may hold a password.
-    Err(SettingsError::HookPlace { flag, value: url.host_str().unwrap_or_default().to_owned(), form })
+    let value = format!("{}://{}", url.scheme(), url.host_str().unwrap_or_default());
+    Err(SettingsError::HookPlace { flag, value, form })
 }
 
 fn hook_service(flag: &'static str, text: &str) -> Result<HookPlace, SettingsError> {
@@ -533,18 +504,6 @@ mod tests {
             let place = hook_url("hook-url", &text.parse().unwrap());
             assert_eq!(place.is_ok(), is_taken, "{text}");
             assert!(!format!("{place:?}").contains("swordfish"));
-        }
-    }
-
-    #[test]
-    fn namespaces_and_rates_that_are_none_are_refused() {
-        for (text, all, named) in [("", true, false), ("a-1", true, true), ("NotValid_x", false, false)] {
-            assert_eq!((namespace(text).is_ok(), named_namespace(text).is_ok()), (all, named), "{text}");
-        }
-        for (text, expected) in
-            [("0", Some(0.0)), ("0.5", Some(0.5)), ("-1", None), ("NaN", None), ("inf", None), ("x", None)]
-        {
-            assert_eq!(rate(text).ok(), expected, "{text}");
         }
     }
 

@@ -105,7 +105,8 @@ async fn read(args: &DiffArgs) -> Result<Plan> {
     let connection = args.connection.connect().await?;
     let namespace = args.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
     let goal = goal(args.to.as_deref())?;
-    let mut allow: Vec<String> = args.allow_source.clone();
+    // A variable without a value names none.
+    let mut allow: Vec<String> = args.allow_source.iter().filter(|place| !place.is_empty()).cloned().collect();
     if let Goal::Directory(path) = &goal {
         allow.extend(path.parent().map(|parent| parent.display().to_string()));
     }

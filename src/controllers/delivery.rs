@@ -18,7 +18,7 @@ use crate::core::manifest::{Manifest, ObjectKey, join_api_version};
 use crate::core::ownership::Owner;
 use crate::core::plan::{self, Action as Act, Desired, Plan, Step, key_of};
 use crate::io::apply::{self, Outcome, Over, Refusal, Send};
-use crate::io::kinds::{Kind, Kinds};
+use crate::io::kinds::{Kind, Kinds, is_unserved};
 use crate::io::observe::{self, Lists, Live, Target};
 use crate::io::replace::replace;
 use crate::io::workload::Workload;
@@ -137,6 +137,9 @@ impl<'a> Delivery<'a> {
         let without_inventory = is_unproved(recorded);
         let lists = if without_inventory { Lists::All } else { Lists::OfSeveral };
         let mut live = observe::live(&self.client, &self.owner, &targets, lists).await;
+        for (key, _) in live.unreadable.iter().filter(|(_, error)| is_unserved(error)) {
+            self.kinds.forget(&key.group);
+        }
         live.unreadable.extend(unasked);
         if let (Some(memory), true) = (memory, without_inventory) {
             self.find_lost(&mut live, memory).await?;

@@ -265,6 +265,12 @@ fn shared(all: BTreeSet<String>) -> Arc<BTreeSet<String>> {
     all
 }
 
+/// Whether the API server has no such path, rather than no such object there: the definition of the kind is gone since it was
+/// asked for.
+pub fn is_unserved(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404 && !status.is_not_found())
+}
+
 /// Whether a CustomResourceDefinition is one whose kind is served, now or in a moment.
 fn is_in_force(definition: &DynamicObject) -> bool {
     let list = |path: &str| definition.data.pointer(path).and_then(Value::as_array).into_iter().flatten();
@@ -412,6 +418,20 @@ mod tests {
             async move { Ok::<_, tower::BoxError>(Response::new(Body::from(answer.to_string().into_bytes()))) }
         });
         (Client::new(service, "default"), asked)
+    }
+
+    #[test]
+    fn a_path_that_is_not_there_is_told_from_an_object_that_is_not() {
+        let answer = |reason: &str, code: u16| kube::Error::Api(Status::failure("x", reason).with_code(code).boxed());
+        for (error, expected) in [
+            (answer("Failed to parse error data", 404), true),
+            (answer("NotFound", 404), false),
+            (answer("Failed to parse error data", 503), false),
+            (answer("Forbidden", 403), false),
+            (kube::Error::Service("down".into()), false),
+        ] {
+            assert_eq!(is_unserved(&error), expected, "{error}");
+        }
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl Flags {
             addon_concurrency: self.clusteraddon_concurrency,
             source_concurrency: self.clusterstacksource_concurrency,
             image_build_concurrency: self.image_build_concurrency,
-            shard_classes: self.shard_class.clone(),
+            shard_classes: self.shard_class.iter().filter(|class| !class.is_empty()).cloned().collect(),
         }
     }
 

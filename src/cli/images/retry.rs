@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use futures::{StreamExt, stream};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
@@ -32,9 +32,9 @@ const TOGETHER: usize = 16;
 
 /// Flags of `clusterstack images retry`.
 #[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("which").required(true).args(["name", "failed"]))]
 pub struct RetryArgs {
     /// Name of a ProviderNodeImageRelease, or of the image as its release lists it
-    #[arg(required_unless_present = "failed", conflicts_with = "failed")]
     name: Option<String>,
 
     /// All builds that were given up
