@@ -2,19 +2,22 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIResourceList};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
-use kube::core::discovery::v2::APIGroupDiscovery;
 use kube::core::response::Status;
 use kube::{Api, Client};
 use serde_json::Value;
 
 use crate::core::identity;
 use crate::core::manifest::{join_api_version, split_api_version};
+
+mod served;
+
+use served::Served;
 
 /// How long a kind that was not there is taken as not there; a CustomResourceDefinition ends it earlier.
 const ABSENT: Duration = Duration::from_mins(1);
@@ -51,7 +54,7 @@ pub struct Kinds {
     groups: Mutex<HashMap<String, Group>>,
     versions: Mutex<Option<Versions>>,
     /// What charts are told is served, since when.
-    served: Mutex<Option<(Arc<BTreeSet<String>>, Instant)>>,
+    served: Mutex<Option<(Served, Instant)>>,
     /// The groups whose definitions changed, and when.
     changed: Mutex<HashMap<String, Instant>>,
     /// Who may not list which kinds where, since when.
@@ -201,31 +204,27 @@ impl Kinds {
     }
 
     /// Each group and version that is served, and each kind in it, as Helm tells charts: `apps/v1`, `apps/v1/Deployment`.
-    /// Asked for once a minute at most, in two requests, and two more for a group whose definitions have just changed.
+    /// Asked for once a minute at most, in two requests that have no answer where nothing has changed, and two more for a group whose
+    /// definitions have just changed.
     ///
     /// # Errors
     /// What the API server said.
     pub async fn api_versions(&self, client: &Client) -> Result<Arc<BTreeSet<String>>, kube::Error> {
         let known = self.lock_served().clone();
-        if let Some((served, read)) = known
+        if let Some((served, read)) = &known
             && read.elapsed() < ABSENT
         {
-            return Ok(served);
+            return Ok(Arc::clone(&served.all));
         }
+        let known = known.map(|(served, _)| served);
         let generation = self.generation();
         let changed: Vec<String> =
             self.lock_changed().iter().filter(|(_, at)| at.elapsed() < LAGS).map(|(group, _)| group.clone()).collect();
-        let mut all = served(client).await?;
-        for group in changed {
-            all.retain(|entry| entry.split('/').next() != Some(&group));
-            for version in versions_of(client, &group).await? {
-                with_kinds_of(client, version, &mut all).await?;
-            }
-        }
-        let all = shared(all);
+        let served = served::ask(client, known.as_ref(), &changed).await?;
+        let all = Arc::clone(&served.all);
         let mut known = self.lock_served();
         if generation == self.generation() {
-            *known = Some((Arc::clone(&all), Instant::now()));
+            *known = Some((served, Instant::now()));
         }
         Ok(all)
     }
@@ -238,7 +237,7 @@ impl Kinds {
         self.changed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_served(&self) -> std::sync::MutexGuard<'_, Option<(Arc<BTreeSet<String>>, Instant)>> {
+    fn lock_served(&self) -> std::sync::MutexGuard<'_, Option<(Served, Instant)>> {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -249,20 +248,6 @@ impl Kinds {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Group>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What API servers serve, each that differs once: a fleet of clusters has few, of hundreds of texts.
-static SERVED: Mutex<Vec<Weak<BTreeSet<String>>>> = Mutex::new(Vec::new());
-
-fn shared(all: BTreeSet<String>) -> Arc<BTreeSet<String>> {
-    let mut known = SERVED.lock().unwrap_or_else(PoisonError::into_inner);
-    known.retain(|one| one.strong_count() > 0);
-    if let Some(same) = known.iter().filter_map(Weak::upgrade).find(|one| **one == all) {
-        return same;
-    }
-    let all = Arc::new(all);
-    known.push(Arc::downgrade(&all));
-    all
 }
 
 /// Whether the API server has no such path, rather than no such object there: the definition of the kind is gone since it was
@@ -278,48 +263,6 @@ fn is_in_force(definition: &DynamicObject) -> bool {
     definition.metadata.deletion_timestamp.is_none()
         && list("/status/conditions").any(established)
         && list("/spec/versions").any(|version| version["served"] == true)
-}
-
-async fn served(client: &Client) -> Result<BTreeSet<String>, kube::Error> {
-    let mut all = BTreeSet::new();
-    let lists = [client.list_core_api_versions_aggregated().await, client.list_api_groups_aggregated().await];
-    for list in lists {
-        match list {
-            Ok(list) => list.items.iter().for_each(|group| with_kinds(group, &mut all)),
-            // Older API servers answer otherwise.
-            Err(kube::Error::SerdeError(_)) => {}
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 406) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    // One that does not know that form gave nothing: asked version by version.
-    if !all.contains("v1") {
-        let groups = client.list_api_groups().await?.groups;
-        let versions = groups.into_iter().flat_map(|group| group.versions).map(|version| version.group_version);
-        for version in std::iter::once("v1".to_owned()).chain(versions) {
-            with_kinds_of(client, version, &mut all).await?;
-        }
-    }
-    Ok(all)
-}
-
-/// The versions of a group as its own document says, none if it is not served.
-async fn versions_of(client: &Client, group: &str) -> Result<Vec<String>, kube::Error> {
-    let request = http::Request::get(format!("/apis/{group}")).body(Vec::new()).map_err(kube::Error::HttpError)?;
-    match client.request::<APIGroup>(request).await {
-        Ok(group) => Ok(group.versions.into_iter().map(|version| version.group_version).collect()),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
-}
-
-/// With the kinds of subresources, as Helm has it (`action.GetVersionSet`).
-async fn with_kinds_of(client: &Client, version: String, all: &mut BTreeSet<String>) -> Result<(), kube::Error> {
-    if let Some(list) = resources(client, &version).await? {
-        all.extend(list.resources.into_iter().map(|resource| format!("{version}/{}", resource.kind)));
-        all.insert(version);
-    }
-    Ok(())
 }
 
 /// What a group and version has, `None` if it is not served.
@@ -339,18 +282,6 @@ async fn resources(client: &Client, api_version: &str) -> Result<Option<APIResou
         Ok(list) => Ok(Some(list)),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-fn with_kinds(group: &APIGroupDiscovery, all: &mut BTreeSet<String>) {
-    let name = group.metadata.as_ref().and_then(|metadata| metadata.name.clone()).unwrap_or_default();
-    for version in &group.versions {
-        let api_version = join_api_version(&name, version.version.as_deref().unwrap_or_default());
-        let subresources = version.resources.iter().flat_map(|resource| &resource.subresources);
-        let kinds = version.resources.iter().filter_map(|resource| resource.response_kind.as_ref());
-        let kinds = kinds.chain(subresources.filter_map(|subresource| subresource.response_kind.as_ref()));
-        all.extend(kinds.filter_map(|kind| Some(format!("{api_version}/{}", kind.kind.as_ref()?))));
-        all.insert(api_version);
     }
 }
 
@@ -432,16 +363,6 @@ mod tests {
         ] {
             assert_eq!(is_unserved(&error), expected, "{error}");
         }
-    }
-
-    #[test]
-    fn what_several_serve_is_kept_once() {
-        let set = |name: &str| BTreeSet::from([format!("test.example.org/{name}")]);
-        let (one, same, other) = (shared(set("v1")), shared(set("v1")), shared(set("v2")));
-        assert!(Arc::ptr_eq(&one, &same) && !Arc::ptr_eq(&one, &other));
-        let gone = Arc::downgrade(&other);
-        drop(other);
-        assert!(gone.upgrade().is_none());
     }
 
     #[tokio::test]
