@@ -255,7 +255,13 @@ pub fn uninstall(args: &UninstallArgs) -> Result<()> {
             removed += 1;
             say(object, change, args.dry_run);
         };
-        installer.remove(&mut tell).await.map_err(|error| hinted(&error, args.dry_run))?;
+        installer.remove(&mut tell).await.map_err(|error| {
+            if is_forbidden(&error) {
+                let hint = "removing takes the rights of a cluster administrator; what is gone is gone, and the same command goes on";
+                return Hinted::new(error.to_string(), hint).into();
+            }
+            hinted(&error, args.dry_run)
+        })?;
         if removed == 0 {
             output::print(&format!("`clusterstack install` made nothing in {}\n", args.namespace))?;
         }
@@ -294,12 +300,17 @@ fn names_namespace_that_goes(error: &kube::Error) -> bool {
     status.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == "NamespaceTerminating")
 }
 
+fn is_forbidden(error: &InstallError) -> bool {
+    let InstallError::Refused { error, .. } = error else { return false };
+    matches!(&**error, kube::Error::Api(status) if status.code == 403)
+}
+
 fn hinted(error: &InstallError, is_dry: bool) -> anyhow::Error {
     let hint = match error {
         InstallError::Refused { error: cause, .. } if names_namespace_that_goes(cause) => {
             "wait until that namespace is gone, `kubectl wait --for=delete namespace/…`, make it anew, and give the same command again"
         }
-        InstallError::Refused { error: cause, .. } if matches!(&**cause, kube::Error::Api(status) if status.code == 403) => {
+        error if is_forbidden(error) => {
             "installing takes the rights of a cluster administrator; --dry-run prints what one has to apply"
         }
         InstallError::Refused { error: cause, .. } if names_no_namespace(cause) && is_dry => {

@@ -11,7 +11,7 @@ pub use values::ValuesArgs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{ArgAction, Args};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -54,7 +54,7 @@ pub struct TemplateArgs {
     values: ValuesArgs,
 
     /// Print the chart's crds/ too
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     include_crds: bool,
 
     /// Kubernetes version that the chart sees
@@ -74,19 +74,19 @@ pub struct TemplateArgs {
     show_only: Vec<String>,
 
     /// Leave hooks out
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     no_hooks: bool,
 
     /// Leave tests out
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     skip_tests: bool,
 
     /// Do not check the values against the chart's values.schema.json
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     skip_schema_validation: bool,
 
     /// Render as for an upgrade: .Release.IsUpgrade instead of .Release.IsInstall
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     is_upgrade: bool,
 
     /// What random functions draw from: the same text gives the same passwords and keys. Certificates are valid from the
@@ -113,9 +113,9 @@ pub struct TemplateArgs {
 /// Flags of `helm template` that ask for what is done here anyway: scripts may give them.
 #[derive(Args, Clone, Debug)]
 struct HelmFlags {
-    #[arg(long, hide = true)]
+    #[arg(long, hide = true, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     debug: bool,
-    #[arg(long, hide = true, conflicts_with = "include_crds")]
+    #[arg(long, hide = true, conflicts_with = "include_crds", value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     skip_crds: bool,
     /// No cluster is asked.
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "client",
@@ -160,6 +160,9 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
         ..RenderInput::new(release, &capabilities, Timestamp::now())
     };
     let rendered = render(&chart, &input).with_context(|| format!("{} does not render", args.chart.display()))?;
+    for left_out in &rendered.left_out {
+        anstream::eprintln!("warning: {}: {left_out}", left_out.source);
+    }
     let documents: Vec<Document> =
         rendered.documents.into_iter().filter(|document| is_wanted(document, args)).collect();
     let documents = shown(documents, &args.show_only)?;
@@ -226,6 +229,7 @@ fn shown(documents: Vec<Document>, patterns: &[String]) -> Result<Vec<Document>>
         shown.extend(found.cloned());
         if shown.len() == before {
             let mut there: Vec<&str> = documents.iter().map(path_in_chart).collect();
+            there.sort_unstable();
             there.dedup();
             let hint = format!("there are: {}", there.join(", "));
             return Err(Hinted::new(format!("could not find template {pattern} in chart"), hint).into());

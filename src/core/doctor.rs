@@ -108,11 +108,22 @@ pub struct Certificate {
     pub is_usable: bool,
 }
 
+/// What a Service leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// It is not there.
+    Missing,
+    /// No pod is ready behind it.
+    Nobody,
+    /// A pod that is ready.
+    Ready,
+}
+
 /// What stands behind the webhook.
 #[derive(Clone, Debug, Default)]
 pub struct Served {
-    /// Whether a Service is there, by namespace and name.
-    pub services: BTreeMap<String, Read<bool>>,
+    /// Services, by namespace and name.
+    pub services: BTreeMap<String, Read<Backing>>,
     /// Certificates by the names of their Secrets; `None` where there is no such Secret.
     pub certificates: BTreeMap<String, Read<Option<Certificate>>>,
 }

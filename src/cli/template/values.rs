@@ -1,6 +1,7 @@
 //! The user's values: files and assignments, merged in Helm's order.
 
-use std::io::Read;
+use std::cell::RefCell;
+use std::io::{ErrorKind, Read};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -74,7 +75,15 @@ impl ValuesArgs {
         if numbers == Numbers::Floats {
             all.values_mut().for_each(floats);
         }
-        let from_file = |name: &str| read(name).map_err(|error| format!("{error:#}"));
+        // What is no file has nothing to do with how it is written.
+        let unread = RefCell::new(None);
+        let from_file = |name: &str| {
+            read(name).map_err(|error| {
+                let text = format!("{error:#}");
+                *unread.borrow_mut() = Some(error);
+                text
+            })
+        };
         for (flag, texts, values) in [
             ("--set", &self.set, Values::Typed),
             ("--set-string", &self.set_string, Values::Text),
@@ -82,7 +91,11 @@ impl ValuesArgs {
             ("--set-literal", &self.set_literal, Values::Literal),
         ] {
             for text in texts {
-                assign(flag, text, &values, &mut all)?;
+                let assigned = assign(flag, text, &values, &mut all);
+                match unread.take() {
+                    Some(error) => return Err(error.context(format!("{flag} {text:?}"))),
+                    None => assigned?,
+                }
             }
         }
         Ok(all)
@@ -148,7 +161,14 @@ fn text_of(name: &str) -> Result<String> {
         "-" => std::io::stdin().read_to_string(&mut text).map(|_| text),
         path => std::fs::read_to_string(path),
     };
-    read.with_context(|| format!("cannot read {}", if name == "-" { "standard input" } else { name }))
+    let shown = if name == "-" { "standard input" } else { name };
+    read.map_err(|error| match error.kind() {
+        ErrorKind::InvalidData => {
+            let hint = "values are text: give what is none in base64, and let the chart put it into `data` as it is, or use b64dec";
+            Hinted::new(format!("{shown} is not in UTF-8"), hint).into()
+        }
+        _ => anyhow::Error::from(error).context(format!("cannot read {shown}")),
+    })
 }
 
 #[cfg(test)]

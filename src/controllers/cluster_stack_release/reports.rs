@@ -97,7 +97,11 @@ pub(super) async fn write_status(
     let written = report::status(&ctx.clients.own(), release, release.status.as_ref(), &status)
         .await
         .doing(|| format!("writing the status of ClusterStackRelease {}", release.name_any()))?;
-    if let (true, Some(unready)) = (written, status::unready_for(&previous.conditions, &status.conditions)) {
+    let unready = match (&release.status, release.creation_timestamp()) {
+        (None, Some(made)) => status::ready_after(made.0, &status.conditions),
+        _ => status::unready_for(&previous.conditions, &status.conditions),
+    };
+    if let (true, Some(unready)) = (written, unready) {
         ctx.metrics.release_unready_seconds.observe(unready);
     }
     let turned = condition::readiness_turned(&previous.conditions, &status.conditions);

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
-use super::Needs;
 use super::error::RenderError;
 use super::metadata::{json_type, string, string_map};
+use super::{LeftOut, Needs};
 use crate::core::yaml;
 
 /// A rendered object.
@@ -92,7 +92,7 @@ enum Role {
     Part,
     Hook(Hook),
     /// A hook that Helm doesn't know: the document is dropped.
-    Unknown,
+    Unknown(String),
 }
 
 /// What Helm looks at in a document.
@@ -147,7 +147,7 @@ impl Head {
                 "test".clone_into(event);
             }
             if !EVENTS.contains(&event.as_str()) {
-                return Role::Unknown;
+                return Role::Unknown(std::mem::take(event));
             }
         }
         let weight = self.annotation("helm.sh/hook-weight").and_then(|weight| weight.parse().ok()).unwrap_or(0);
@@ -195,9 +195,12 @@ fn not_yaml(part: &str, error: &yaml::Error) -> String {
     format!("error converting YAML to JSON: {error}{shown}")
 }
 
-/// The documents of rendered files, in Helm's order: by kind, hooks last.
-pub(super) fn sorted(files: &BTreeMap<String, String>, comments: bool) -> Result<Vec<Document>, RenderError> {
-    let mut documents: Vec<(bool, usize, String, Document)> = Vec::new();
+/// The documents of rendered files, in Helm's order: by kind, hooks last; and those that are hooks of nothing.
+pub(super) fn sorted(
+    files: &BTreeMap<String, String>,
+    comments: bool,
+) -> Result<(Vec<Document>, Vec<LeftOut>), RenderError> {
+    let (mut documents, mut left_out): (Vec<(bool, usize, String, Document)>, _) = (Vec::new(), Vec::new());
     for (path, text) in files {
         for part in split(text) {
             let bad = |message: String| RenderError::Manifest { path: path.clone(), message, lacks: Needs::default() };
@@ -206,7 +209,11 @@ pub(super) fn sorted(files: &BTreeMap<String, String>, comments: bool) -> Result
             let hook = match head.role() {
                 Role::Part => None,
                 Role::Hook(hook) => Some(hook),
-                Role::Unknown => continue,
+                Role::Unknown(hook) => {
+                    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                    left_out.push(LeftOut { source: path.clone(), kind: head.kind, name, hook });
+                    continue;
+                }
             };
             if object.is_null() && !comments {
                 continue;
@@ -223,7 +230,7 @@ pub(super) fn sorted(files: &BTreeMap<String, String>, comments: bool) -> Result
             if b.1 == ORDER.len() { &b.2 } else { "" },
         ))
     });
-    Ok(documents.into_iter().map(|(_, _, _, document)| document).collect())
+    Ok((documents.into_iter().map(|(_, _, _, document)| document).collect(), left_out))
 }
 
 /// A file in `crds/` as one document, whatever it holds.
@@ -288,8 +295,10 @@ mod tests {
             ]
             .join("\n---\n"),
         )]);
-        let documents = sorted(&files, false).unwrap();
+        let (documents, left_out) = sorted(&files, false).unwrap();
         let kinds: Vec<_> = documents.iter().map(|document| document.object["kind"].as_str().unwrap()).collect();
+        let left_out: Vec<_> = left_out.iter().map(ToString::to_string).collect();
+        assert_eq!(left_out, ["Pod  is left out: its helm.sh/hook \"crd-install\" is none that Helm knows"]);
         assert_eq!(kinds, ["Namespace", "Deployment", "Apple", "Zebra", "Job"]);
         let hook = documents[4].hook.as_ref().unwrap();
         assert_eq!(

@@ -232,11 +232,33 @@ impl<'a> RenderInput<'a> {
     }
 }
 
+/// An object that is a hook (`helm.sh/hook`) of an event that Helm does not know: it is part of nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// The file, as `chart/templates/x.yaml`.
+    pub source: String,
+    /// Its kind.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// The event.
+    pub hook: String,
+}
+
+impl std::fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { kind, name, hook, .. } = self;
+        write!(f, "{kind} {name} is left out: its helm.sh/hook {hook:?} is none that Helm knows")
+    }
+}
+
 /// What a chart rendered to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rendered {
     /// The objects in Helm's order: CRDs, then by kind, then hooks.
     pub documents: Vec<Document>,
+    /// What is left out, as Helm does.
+    pub left_out: Vec<LeftOut>,
     /// What `NOTES.txt` says.
     pub notes: Option<String>,
     /// Lookups that had no answer: with answers the chart may render otherwise.

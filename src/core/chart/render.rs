@@ -64,11 +64,12 @@ pub fn render_with(chart: &Chart, input: &RenderInput<'_>, engines: &[&dyn Engin
         RenderError::Manifest { path, message, .. } => refused(path, message),
         other => other,
     });
-    documents.append(&mut sorted?);
+    let (mut sorted, left_out) = sorted?;
+    documents.append(&mut sorted);
     for document in &documents {
         secrets.add_object(&document.object);
     }
-    Ok(Rendered { documents, notes, missing_lookups, answered_lookups, drawn, asked_time, secrets })
+    Ok(Rendered { documents, left_out, notes, missing_lookups, answered_lookups, drawn, asked_time, secrets })
 }
 
 /// What the templates of a chart render to, before any of it is read as YAML: what Helm's engine gives.

@@ -56,8 +56,8 @@ fn holds(there: &Value, wanted: &Value) -> bool {
 pub(super) fn definitions(found: &Read<Vec<Value>>) -> Vec<Finding> {
     const CHECK: &str = "definitions";
     const REMEDY: &str = "clusterstack install, or clusterstack crds | kubectl apply --server-side -f -";
-    const GOES: &str =
-        "nothing keeps them any more: clusterstack install waits until they are gone, and makes them anew";
+    const GOES: &str = "that can't be stopped any more: see what its objects wait for (kubectl get KIND -A, finalizers; a release that \
+                        is in use waits until it is not); clusterstack install waits until they are gone, and makes them anew";
     let found = match found {
         Ok(found) => found,
         Err(why) => return vec![Finding::unknown(CHECK, why)],

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::{Facts, Finding, Grade, Served, condition, named, objects_of};
+use super::{Backing, Facts, Finding, Grade, Served, condition, named, objects_of};
 use crate::core::install::WEBHOOK_CERTIFICATE;
 
 pub(super) fn hooks(facts: &Facts) -> Vec<Finding> {
@@ -106,12 +106,17 @@ fn at_fault(configuration: &Value, secret: &str, served: &Served) -> Fault {
     for (namespace, name) in webhooks.iter().filter_map(service_of) {
         let service = format!("{namespace}/{name}");
         match served.services.get(&service) {
-            Some(Ok(false)) => {
+            Some(Ok(Backing::Missing)) => {
                 let remedy = "clusterstack install, or correct --webhook-service";
                 return Fault::Is(format!("names Service {service}, which is not there"), remedy);
             }
+            Some(Ok(Backing::Nobody)) => {
+                let remedy = "the API server takes all objects unasked meanwhile: look at the pods of the operator, and at the \
+                              Service's selector";
+                return Fault::Is(format!("names Service {service}, behind which no pod is ready"), remedy);
+            }
             Some(Err(why)) => unknown = Some(why.clone()),
-            Some(Ok(true)) | None => {}
+            Some(Ok(Backing::Ready)) | None => {}
         }
     }
     match served.certificates.get(secret) {
@@ -134,7 +139,9 @@ fn at_fault(configuration: &Value, secret: &str, served: &Served) -> Fault {
         Some(Err(why)) => unknown = unknown.or(Some(why.clone())),
         None => {}
     }
-    unknown.map_or(Fault::None, Fault::Unknown)
+    let by_url = webhooks.iter().find_map(|webhook| webhook["clientConfig"]["url"].as_str());
+    let by_url = by_url.map(|url| format!("whether the API server reaches {url} is seen from there alone"));
+    unknown.or(by_url).map_or(Fault::None, Fault::Unknown)
 }
 
 /// The workload that is told by this flag to serve something.

@@ -91,7 +91,7 @@ pub(super) fn healthy() -> Facts {
             "caBundle": "UEVN", "service": {"namespace": "cs", "name": "s"},
         }}]})]),
         served: Served {
-            services: BTreeMap::from([("cs/s".into(), Ok(true))]),
+            services: BTreeMap::from([("cs/s".into(), Ok(Backing::Ready))]),
             certificates: BTreeMap::from([("w-webhook-certificate".into(), Ok(Some(certificate("PEM\n", true))))]),
         },
         objects: vec![("ClusterStack", Ok(vec![stack]))],
@@ -322,10 +322,25 @@ fn rights_hooks_and_webhooks_that_do_not_work_are_found() {
             "serves an admission webhook, and none of ours is registered",
         ),
         (
-            |f| drop(f.served.services.insert("cs/s".into(), Ok(false))),
+            |f| drop(f.served.services.insert("cs/s".into(), Ok(Backing::Missing))),
             "webhook",
             Grade::Bad,
             "names Service cs/s, which is not there",
+        ),
+        (
+            |f| drop(f.served.services.insert("cs/s".into(), Ok(Backing::Nobody))),
+            "webhook",
+            Grade::Bad,
+            "names Service cs/s, behind which no pod is ready",
+        ),
+        (
+            |f| {
+                f.webhooks.as_mut().unwrap()[0]["webhooks"][0]["clientConfig"] =
+                    json!({"caBundle": "UEVN", "url": "https://x:1/y"});
+            },
+            "webhook",
+            Grade::Unknown,
+            "whether the API server reaches https://x:1/y",
         ),
         (
             |f| drop(f.served.certificates.insert(SECRET.into(), Ok(Some(certificate("OTHER", true))))),

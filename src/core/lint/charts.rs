@@ -125,7 +125,13 @@ pub(super) fn rendered(desk: &mut Desk<'_>, wanted: Wanted<'_>) -> Option<Render
         ..RenderInput::new(wanted.release, &capabilities, desk.options.now)
     };
     let documents = match render(&chart, &input) {
-        Ok(rendered) => rendered.documents,
+        Ok(rendered) => {
+            for left_out in rendered.left_out {
+                let file = in_stack(directory, chart.name(), &left_out.source);
+                desk.find("hook-unknown", Some(&file), None, left_out.to_string());
+            }
+            rendered.documents
+        }
         Err(error) => {
             refused(desk, directory, chart.name(), &error);
             return None;

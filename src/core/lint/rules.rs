@@ -42,6 +42,7 @@ pub const RULES: &[Rule] = &[
     error("dependency", "dependencies of charts lie in their charts/"),
     error("values-schema", "the default values meet values.schema.json"),
     error("render", "charts render with their default values"),
+    warning("hook-unknown", "hooks of charts are of events that Helm knows: an object with another is left out"),
     error("class", "the class chart renders a ClusterClass"),
     warning("class-name", "the ClusterClass is called like the release, so that Clusters find it by its name"),
     error("class-reference", "the ClusterClass refers to templates that the chart renders"),

@@ -117,6 +117,8 @@ fn one_broken_thing_is_one_finding() {
     let second = format!("{CLASS}---\napiVersion: x.io/v1\nkind: Thing\nmetadata: {{name: thing}}\n");
     let elsewhere = format!("{CLASS}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a, namespace: other}}\n");
     let nameless = format!("{CLASS}---\napiVersion: v1\nkind: ConfigMap\n");
+    let hook = "metadata: {name: a, annotations: {helm.sh/hook: pre-instal}}";
+    let misspelt = format!("{CLASS}---\napiVersion: v1\nkind: ConfigMap\n{hook}\n");
     let newer = format!("{CLASS}---\napiVersion: x.io/v2\nkind: Thing\nmetadata: {{name: other}}\n");
     let unknown = format!("{CLASS}---\napiVersion: x.io/v1\nkind: Thong\nmetadata: {{name: other}}\n");
     let undeclared = format!("{CLASS}  sizes: 2\n");
@@ -220,6 +222,13 @@ fn one_broken_thing_is_one_finding() {
             Some("cluster-addon/cni/templates/a.yaml"),
             Some(2),
             "end",
+        ),
+        (
+            &[(class, Some(&misspelt))],
+            "hook-unknown",
+            Some(class),
+            None,
+            "ConfigMap a is left out: its helm.sh/hook \"pre-instal\"",
         ),
         (
             &[("cluster-addon/cni/templates/a.yaml", Some("a: [\n"))],

@@ -46,13 +46,18 @@ pub fn has_gate(spec: &ClusterStackSpec) -> bool {
 pub struct Approvals(BTreeMap<ReleaseVersion, Option<String>>);
 
 impl Approvals {
-    /// What an annotation approves: `v1@REVISION,v2`. What is no version approves nothing.
+    /// What an annotation approves: `v1@REVISION,v2`. What is no version approves nothing, nor does one whose revision is missing: a
+    /// script that lacks it means no other.
     pub fn read(annotation: &str) -> Self {
         let mut all = Self::default();
         for entry in annotation.split(',') {
-            let (version, revision) = entry.split_once('@').unwrap_or((entry, ""));
+            let (version, revision) = match entry.split_once('@') {
+                Some((_, revision)) if revision.trim().is_empty() => continue,
+                Some((version, revision)) => (version, revision.trim()),
+                None => (entry, ""),
+            };
             if let Ok(version) = version.trim().parse() {
-                all.approve(version, revision.trim());
+                all.approve(version, revision);
             }
         }
         all
@@ -450,6 +455,8 @@ mod tests {
             // Any revision is approved already.
             ("v1", "v1", "abc", "v1"),
             ("v1@abc", "v1", "", "v1"),
+            // A revision is missing: nobody looked at one.
+            ("v1@,v3@ ", "v2", "abc", "v2@abc"),
         ] {
             let mut all = Approvals::read(annotation);
             all.approve(version.parse().unwrap(), revision);

@@ -191,6 +191,12 @@ pub fn unready_for(before: &[Condition], now: &[Condition]) -> Option<f64> {
     Some(now.0.duration_since(before.0).as_secs_f64().max(0.0))
 }
 
+/// The same of one that never said anything before: since it was made.
+pub fn ready_after(made: Timestamp, now: &[Condition]) -> Option<f64> {
+    let ready = condition::find(now, ConditionType::Ready).filter(|now| now.is_true())?;
+    Some(ready.last_transition_time.as_ref()?.0.duration_since(made).as_secs_f64().max(0.0))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -219,6 +225,11 @@ mod tests {
             (ready("False", 9), ready("True", 8), Some(0.0)),
         ] {
             assert_eq!(unready_for(&before, &now), expected, "{before:?} {now:?}");
+        }
+        for (now, expected) in
+            [(ready("True", 8), Some(6.0)), (ready("True", 1), Some(0.0)), (ready("False", 8), None), (vec![], None)]
+        {
+            assert_eq!(ready_after(at(2).parse().unwrap(), &now), expected, "{now:?}");
         }
     }
 }

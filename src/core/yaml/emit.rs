@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::number::yaml_number;
-use super::order::sort_by_key;
+use super::order::{Sorter, sort_by_key};
 use super::scalar::{Scalar, is_base_60, resolve};
 
 /// Lines are broken at the first single space behind this column.
@@ -16,7 +16,7 @@ pub fn to_string(value: &Value) -> String {
     within(WIDTH, value)
 }
 
-/// As [`to_string`], with no line broken: what the encoder of `yaml.v3` does.
+/// As [`to_string`], with no line broken, and tabs in blocks: what the encoder of `yaml.v3` does with a scalar.
 pub fn to_string_unfolded(value: &Value) -> String {
     within(usize::MAX, value)
 }
@@ -102,7 +102,7 @@ impl Emitter {
         let outer = self.indent;
         self.indent = Some(outer.map_or(0, |indent| indent + 2));
         let mut entries: Vec<_> = entries.iter().collect();
-        sort_by_key(&mut entries, |(key, _)| key.as_str());
+        sort_by_key(&mut entries, Sorter::V2, |(key, _)| key.as_str());
         for (key, value) in entries {
             self.write_indent();
             if key.len() <= 128 && !key.contains(is_break) {
@@ -128,10 +128,15 @@ impl Emitter {
         } else {
             Style::DoubleQuoted
         };
+        let may_be_block = match allowed.block {
+            Block::Yes => true,
+            Block::WithTabs => self.width == usize::MAX,
+            Block::No => false,
+        };
         let style = match style {
             Style::Plain if allowed.plain => Style::Plain,
             Style::Plain if allowed.single_quoted => Style::SingleQuoted,
-            Style::Literal if allowed.block && place != Place::SimpleKey => Style::Literal,
+            Style::Literal if may_be_block && place != Place::SimpleKey => Style::Literal,
             _ => Style::DoubleQuoted,
         };
         let outer = self.indent;
@@ -347,17 +352,26 @@ impl Emitter {
 struct Allowed {
     plain: bool,
     single_quoted: bool,
-    block: bool,
+    block: Block,
+}
+
+/// Whether a string may be a literal block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Block {
+    Yes,
+    /// Where tabs are as good as what is printed: to `yaml.v3`.
+    WithTabs,
+    No,
 }
 
 impl Allowed {
     fn of(text: &str) -> Self {
         if is_word(text) {
-            return Self { plain: true, single_quoted: true, block: true };
+            return Self { plain: true, single_quoted: true, block: Block::Yes };
         }
         let mut indicators = text.starts_with("---") || text.starts_with("...");
         let (mut line_breaks, mut special, mut break_space, mut space_break) = (false, false, false, false);
-        let mut previous = None;
+        let (mut previous, mut tabs) = (None, false);
         let mut rest = text.chars();
         while let Some(c) = rest.next() {
             let before_blank = || rest.clone().next().is_none_or(|next| next == ' ' || next == '\t');
@@ -370,7 +384,8 @@ impl Allowed {
                 ('#', Some(previous)) => is_blank_or_break(previous),
                 _ => false,
             };
-            special |= !is_printable(c);
+            tabs |= c == '\t';
+            special |= c != '\t' && !is_printable(c);
             line_breaks |= is_break(c);
             break_space |= c == ' ' && previous.is_some_and(is_break);
             space_break |= is_break(c) && previous == Some(' ');
@@ -378,11 +393,15 @@ impl Allowed {
         }
         let at_an_end = |test: fn(char) -> bool| text.starts_with(test) || text.ends_with(test);
         let edge = at_an_end(|c| c == ' ' || is_break(c));
-        let unquotable = break_space || space_break || special;
+        let unquotable = break_space || space_break || special || tabs;
         Self {
             plain: !(indicators || line_breaks || edge || unquotable),
             single_quoted: !unquotable,
-            block: !(text.is_empty() || text.ends_with(' ') || space_break || special),
+            block: match tabs {
+                _ if text.is_empty() || text.ends_with(' ') || space_break || special => Block::No,
+                true => Block::WithTabs,
+                false => Block::Yes,
+            },
         }
     }
 }

@@ -36,6 +36,7 @@ pub use emit::{to_string, to_string_unfolded};
 pub use error::Error;
 #[allow(unused_imports, reason = "the template engine prints floats with it")]
 pub(crate) use number::format_g;
+pub use order::{Sorter, sort_by_key};
 
 /// One document of a stream.
 #[derive(Debug, Clone, PartialEq)]

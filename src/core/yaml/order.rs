@@ -4,11 +4,21 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// Sorts entries by their keys as `sorter.go` of `go.yaml.in/yaml/v2` does.
+/// Whose order it is: they differ where a letter follows digits that two keys have in common.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Sorter {
+    /// `go.yaml.in/yaml/v2`, of `toYaml`.
+    V2,
+    /// `go.yaml.in/yaml/v3`, of `toYamlPretty`.
+    V3,
+}
+
+/// Sorts entries by their keys as `sorter.go` of `go.yaml.in/yaml` does.
 ///
 /// That order isn't transitive (`a2` < `a10` < `a1b` < `a2`). Go's result is then a matter of luck; ours depends on
 /// the set of the keys alone. The standard library's sort may panic on such an order, so this merges by itself.
-pub(super) fn sort_by_key<T: Copy>(entries: &mut [T], key: impl Fn(&T) -> &str) {
+pub fn sort_by_key<T: Copy>(entries: &mut [T], sorter: Sorter, key: impl Fn(&T) -> &str) {
+    let less = |a: &str, b: &str| less(a, b, sorter);
     entries.sort_unstable_by(|a, b| key(a).cmp(key(b)));
     let mut width = 1;
     let mut scratch = Vec::with_capacity(entries.len());
@@ -37,14 +47,14 @@ pub(super) fn sort_by_key<T: Copy>(entries: &mut [T], key: impl Fn(&T) -> &str) 
 }
 
 /// Whether `a` comes before `b`.
-fn less(a: &str, b: &str) -> bool {
+fn less(a: &str, b: &str, sorter: Sorter) -> bool {
     if a.is_ascii() && b.is_ascii() {
-        return less_in(a.as_bytes(), b.as_bytes());
+        return less_in(a.as_bytes(), b.as_bytes(), sorter);
     }
-    less_in(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>())
+    less_in(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>(), sorter)
 }
 
-fn less_in<C: Copy + Into<char>>(a: &[C], b: &[C]) -> bool {
+fn less_in<C: Copy + Into<char>>(a: &[C], b: &[C], sorter: Sorter) -> bool {
     let at = |text: &[C], index: usize| -> char { text[index].into() };
     let Some(i) = (0..a.len().min(b.len())).find(|i| at(a, *i) != at(b, *i)) else {
         return a.len() < b.len();
@@ -53,7 +63,10 @@ fn less_in<C: Copy + Into<char>>(a: &[C], b: &[C]) -> bool {
     match (is_letter(left), is_letter(right)) {
         (true, true) => return left < right,
         (false, false) => {}
-        (_, right_is_letter) => return right_is_letter,
+        (left_is_letter, right_is_letter) => {
+            let is_behind_digits = sorter == Sorter::V3 && i > 0 && is_digit(at(a, i - 1));
+            return if is_behind_digits { left_is_letter } else { right_is_letter };
+        }
     }
     // Zeros after a digit that isn't zero count: 100 and 10 differ, 001 and 01 don't.
     let mut start = 0;

@@ -5,14 +5,18 @@ use std::collections::btree_map::Entry;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Secret, Service};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use kube::Client;
-use kube::api::Api;
+use kube::api::{Api, ListParams};
 use serde_json::Value;
 
 use super::told;
 use crate::api::OperatorShard;
-use crate::core::doctor::{Certificate, Read, Served, secret_of, service_of};
+use crate::core::doctor::{Backing, Certificate, Read, Served, secret_of, service_of};
 use crate::io::hook_certificate;
+
+/// The Service that an `EndpointSlice` is of (`discovery.k8s.io/v1`, `LabelServiceName`).
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// Looks at what these configurations name. The Secret is beside the Service; without one, where the Leases are.
 pub(super) async fn of_webhooks(
@@ -41,10 +45,19 @@ pub(super) async fn of_webhooks(
     Served { services, certificates }
 }
 
-async fn service(client: &Client, namespace: &str, name: &str) -> Read<bool> {
+async fn service(client: &Client, namespace: &str, name: &str) -> Read<Backing> {
     let api: Api<Service> = Api::namespaced(client.clone(), namespace);
     let found = api.get_metadata_opt(name).await;
-    found.map(|found| found.is_some()).map_err(told(format!("Service {namespace}/{name} can't be read")))
+    if found.map_err(told(format!("Service {namespace}/{name} can't be read")))?.is_none() {
+        return Ok(Backing::Missing);
+    }
+    let api: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
+    let slices = api.list(&ListParams::default().labels(&format!("{SERVICE_NAME}={name}"))).await;
+    let slices = slices.map_err(told(format!("what is behind Service {namespace}/{name} can't be listed")))?;
+    // One whose state is not known is to be taken for ready (`discovery.k8s.io/v1`).
+    let is_ready = |endpoint: &Endpoint| endpoint.conditions.as_ref().is_none_or(|now| now.ready != Some(false));
+    let is_ready = slices.items.iter().flat_map(|slice| slice.endpoints.iter().flatten()).any(is_ready);
+    Ok(if is_ready { Backing::Ready } else { Backing::Nobody })
 }
 
 async fn certificate(client: &Client, (namespace, name): (&str, &str), now: Timestamp) -> Read<Option<Certificate>> {

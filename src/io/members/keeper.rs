@@ -28,6 +28,8 @@ const RENEW: Duration = Duration::from_millis(2500);
 const PAUSE: Duration = Duration::from_millis(100);
 /// Pause before another try where the API server does not answer.
 const RETRY: Duration = Duration::from_millis(500);
+/// Longest pause before who may not come as a member tries again: each try leaves a trace and takes it away.
+const REFUSED: Duration = Duration::from_secs(8);
 /// How long the Lease of a member that is over stays: by then everybody has seen it.
 const KEPT: Duration = Duration::from_mins(1);
 
@@ -58,8 +60,15 @@ pub(super) struct Keeper {
     heard: Heard,
     /// What was told last of a trouble.
     told: String,
+    /// How often in a row no Lease could be made.
+    refused: u32,
     /// The newest version of the API server's state that was seen.
     newest: u64,
+}
+
+/// Pause before another try, after so many in a row that no Lease could be made.
+fn retry(refused: u32) -> Duration {
+    RETRY.saturating_mul(1 << refused.saturating_sub(1).min(16)).min(REFUSED)
 }
 
 /// Somebody has something to tell.
@@ -96,6 +105,7 @@ impl Keeper {
             over: HashMap::new(),
             heard: Heard::default(),
             told: String::new(),
+            refused: 0,
             newest: 0,
         }
     }
@@ -130,7 +140,7 @@ impl Keeper {
     /// Until the next renewal: counted from when the last one was sent, however long its answer took.
     fn pause(&self) -> Duration {
         if !self.told.is_empty() {
-            return RETRY;
+            return retry(self.refused);
         }
         RENEW.saturating_sub(self.members.now().saturating_sub(self.sent)).max(PAUSE)
     }
@@ -171,6 +181,7 @@ impl Keeper {
         self.sent = sent;
         let made = lease::made(&name, &self.identity, &self.reach.borrow());
         let made = self.patience.answer(self.api.create(&PostParams::default(), &made)).await;
+        self.refused = if made.is_ok() { 0 } else { self.refused.saturating_add(1) };
         let made = made.map_err(|failed| failed.text("a Lease can't be created"))?;
         self.view.begin(lease::member(&made), sent, traces);
         self.lease = Some(made);
@@ -388,5 +399,17 @@ async fn watch_leases(api: Api<Lease>, noticed: mpsc::Sender<()>) {
             // One that is waited for tells of all.
             let _ = noticed.try_send(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_not_come_as_a_member_tries_less_and_less() {
+        let pauses: Vec<u128> = (0..8).map(|refused| retry(refused).as_millis()).collect();
+        assert_eq!(pauses, [500, 500, 1000, 2000, 4000, 8000, 8000, 8000]);
+        assert_eq!(retry(u32::MAX), REFUSED);
     }
 }

@@ -12,6 +12,31 @@ fn render(template: &str) -> Result<String, String> {
 }
 
 #[test]
+fn pretty_yaml_is_that_of_yaml_v3() {
+    for (template, text) in [
+        (
+            r#"{{ toYamlPretty (dict "node-10" 1 "node-9" 2 "A" 3 "_b" 4 "a1b" 5 "a1_" 6 "a10" 7) }}"#,
+            "_b: 4\nA: 3\na1b: 5\na1_: 6\na10: 7\nnode-9: 2\nnode-10: 1",
+        ),
+        (
+            r#"{{ toYamlPretty (dict "conf" "server {\n\tlisten 80;\n}\n" "t" "a\tb") }}"#,
+            "conf: |\n  server {\n  \tlisten 80;\n  }\nt: \"a\\tb\"",
+        ),
+        (
+            r#"{{ toYamlPretty (dict "k1\nk2" "v" "b" (dict "x\ny" (dict "c" 1 "d" (list 1 2)))) }}"#,
+            "b:\n  ? |-\n    x\n    y\n  : c: 1\n    d:\n      - 1\n      - 2\n? |-\n  k1\n  k2\n: v",
+        ),
+        (r#"{{ toYamlPretty (dict "a\rb" (list 1 "x\ny")) }}"#, "? \"a\\rb\"\n: - 1\n  - |-\n    x\n    y"),
+        (
+            r#"{{ toYamlPretty (list "\tx\ny" "a\n\tb " "x\u0085\ty\n") }}"#,
+            "- |-\n  \tx\n  y\n- \"a\\n\\tb \"\n- \"x\\N\\ty\\n\"",
+        ),
+    ] {
+        assert_eq!(render(template).as_deref(), Ok(text), "{template}");
+    }
+}
+
+#[test]
 fn templates_render_to_what_helm_renders() {
     for (template, text) in [
         ("{{ chunk -5 (list 1) }}", "[[1]]"),

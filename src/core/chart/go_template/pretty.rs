@@ -36,9 +36,17 @@ fn entries(value: &Value) -> Option<Vec<(Arc<str>, Value)>> {
     if let Value::Object(object) = value
         && let Object::Files(files) = &**object
     {
-        return Some(files.iter().map(|(name, data)| (name.clone(), bytes(data))).collect());
+        let entries: Vec<_> = files.iter().map(|(name, data)| (name.clone(), bytes(data))).collect();
+        return Some(sorted(&entries));
     }
-    value.as_map().map(|map| map.entries())
+    value.as_map().map(|map| sorted(&map.entries()))
+}
+
+/// In the order of `yaml.v3`.
+fn sorted(entries: &[(Arc<str>, Value)]) -> Vec<(Arc<str>, Value)> {
+    let mut places: Vec<&(Arc<str>, Value)> = entries.iter().collect();
+    yaml::sort_by_key(&mut places, yaml::Sorter::V3, |(key, _)| key);
+    places.into_iter().cloned().collect()
 }
 
 /// How many bytes of files a value is: each becomes a line.
@@ -85,9 +93,23 @@ fn write(lines: &mut Vec<String>, value: &Value, depth: usize, budget: &mut Budg
             Some(entries) if !entries.is_empty() => {
                 for (key, value) in entries {
                     budget.text(key.len());
-                    let key = scalar(&Value::Str(key))?.join("");
+                    let is_simple = is_simple(&key);
+                    let key = scalar(&Value::Str(key))?;
                     let mut inner = Vec::new();
                     write(&mut inner, &value, depth + 1, budget)?;
+                    if !is_simple {
+                        // The lines of a text are indented already.
+                        let below = if is_block(&value) { "  " } else { "" };
+                        let lead = |index: usize, first: &'static str, below: &'static str| {
+                            if index == 0 { first } else { below }
+                        };
+                        lines.extend(key.iter().enumerate().map(|(index, line)| indented(lead(index, "? ", ""), line)));
+                        lines.extend(
+                            inner.iter().enumerate().map(|(index, line)| indented(lead(index, ": ", below), line)),
+                        );
+                        continue;
+                    }
+                    let key = key.join("");
                     if is_block(&value) {
                         budget.text(2 * inner.len());
                         lines.push(format!("{key}:"));
@@ -107,6 +129,11 @@ fn write(lines: &mut Vec<String>, value: &Value, depth: usize, budget: &mut Budg
         },
     }
     Some(())
+}
+
+/// Whether a key stands before its colon on one line (`yaml_emitter_check_simple_key`).
+fn is_simple(key: &str) -> bool {
+    key.len() <= 128 && !key.contains(['\r', '\n', '\u{85}', '\u{2028}', '\u{2029}'])
 }
 
 fn indented(by: &str, line: &str) -> String {

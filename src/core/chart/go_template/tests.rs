@@ -99,7 +99,7 @@ fn errors_are_gos() {
         ("{{ .n.x }}", "nil pointer evaluating interface {}.x (.n is nil)"),
         ("{{ .nope.x.y }}", "nil pointer evaluating interface {}.x (.nope is nil)"),
         ("{{ .s.x }}", "can't evaluate field x in type string"),
-        ("{{ eq .zero 0 }}", "error calling eq: incompatible types for comparison"),
+        ("{{ eq .zero 0 }}", "error calling eq: incompatible types for comparison: float64 and int"),
         ("{{ if false }}{{ nofunc }}{{ end }}", "function \"nofunc\" not defined"),
         ("{{ upper .zero }}", "wrong type for value; expected string; got float64"),
         ("{{ .n | upper }}", "invalid value; expected string"),

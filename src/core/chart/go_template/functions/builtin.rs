@@ -77,7 +77,9 @@ fn integer(value: &Value) -> i128 {
     }
 }
 
-const INCOMPATIBLE: &str = "incompatible types for comparison";
+fn incompatible(a: &Value, b: &Value) -> Fault {
+    format!("incompatible types for comparison: {} and {}", a.type_name(), b.type_name()).into()
+}
 
 fn eq(_: &mut Eval<'_>, args: &[Value]) -> Out {
     if args.len() < 2 {
@@ -115,7 +117,7 @@ fn equal(a: &Value, b: &Value) -> Result<bool, Fault> {
             }
         }
         _ if a.is_nil() || b.is_nil() => false,
-        _ => return Err(INCOMPATIBLE.into()),
+        _ => return Err(incompatible(a, b)),
     })
 }
 
@@ -147,7 +149,7 @@ fn order(args: &[Value], test: fn(Ordering) -> bool, or_equal: bool) -> Out {
             }
             return Err("invalid type for comparison".into());
         }
-        _ => return Err(INCOMPATIBLE.into()),
+        _ => return Err(incompatible(a, b)),
     };
     Ok(Value::Bool(test(ordering)))
 }
