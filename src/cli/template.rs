@@ -10,7 +10,7 @@ pub use values::ValuesArgs;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{ArgAction, Args};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -19,7 +19,8 @@ use sha2::{Digest, Sha256};
 use super::output::{self, Format};
 use super::report::Hinted;
 use crate::core::chart::{
-    Capabilities, Document, HelmVersion, KubeVersion, Release, RenderInput, Schemas, Seed, WholeNumbers, render,
+    Capabilities, Document, HelmVersion, KubeVersion, Release, RenderError, RenderInput, Schemas, Seed, WholeNumbers,
+    render,
 };
 
 /// The namespace where none is named.
@@ -159,7 +160,7 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
         include_comments: true,
         ..RenderInput::new(release, &capabilities, Timestamp::now())
     };
-    let rendered = render(&chart, &input).with_context(|| format!("{} does not render", args.chart.display()))?;
+    let rendered = render(&chart, &input).map_err(|error| refused(error, &args.chart))?;
     for left_out in &rendered.left_out {
         anstream::eprintln!("warning: {}: {left_out}", left_out.source);
     }
@@ -177,6 +178,20 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
     // The process ends now: giving back each small piece of memory would only take time.
     std::mem::forget((chart, documents));
     printed
+}
+
+fn refused(error: RenderError, chart: &Path) -> anyhow::Error {
+    let what = format!("{} does not render", chart.display());
+    match error {
+        RenderError::MissingDependencies(_) => {
+            let hint = format!(
+                "`helm dependency build {}` brings them: nothing is downloaded while rendering",
+                chart.display()
+            );
+            Hinted::new(what, hint).because(error).into()
+        }
+        error => anyhow::Error::from(error).context(what),
+    }
 }
 
 fn written(documents: &[Document], args: &TemplateArgs) -> Result<()> {

@@ -20,8 +20,8 @@ const FILE: &str = "values.schema.json";
 /// Rules of a chart that are told.
 const TOLD: usize = 50;
 /// Rules that are told of the alternatives of one, and how deep.
-const OF_ALTERNATIVES: usize = 12;
-const DEPTH: usize = 3;
+const OF_ALTERNATIVES: usize = 8;
+const DEPTH: usize = 2;
 /// Characters of what is told of a rule.
 const LONGEST: usize = 400;
 
