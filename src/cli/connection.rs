@@ -106,14 +106,11 @@ impl Connection {
                 "log in anew: it is wrong, or has ended; --kubeconfig and --context name another one",
             )
             .because(status.message),
-            kube::Error::Api(status) if status.code == 403 => {
-                let hint = if kinds == "OperatorShards" {
-                    "ask for the right to do so: replicas are not of a namespace"
-                } else {
-                    "ask for the right to do so, or name a namespace of yours with -n"
-                };
-                Hinted::new(format!("{kinds} can't be {what}"), hint).because(status.message)
-            }
+            kube::Error::Api(status) if status.code == 403 => Hinted::new(
+                format!("{kinds} can't be {what}"),
+                "ask for the right to do so, or name a namespace of yours with -n",
+            )
+            .because(status.message),
             error => {
                 Hinted::new(format!("{} can't be asked for {kinds}", self.server), "check --kubeconfig and --context")
                     .because(error)

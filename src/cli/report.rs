@@ -26,6 +26,13 @@ impl Hinted {
         Self { message: message.into(), hint: hint.into(), source: None }
     }
 
+    /// With other advice.
+    #[must_use]
+    pub fn advising(mut self, hint: &str) -> Self {
+        hint.clone_into(&mut self.hint);
+        self
+    }
+
     /// What it came from.
     #[must_use]
     pub fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {

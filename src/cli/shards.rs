@@ -119,7 +119,15 @@ async fn read(args: &ShardsArgs) -> Result<Vec<Row>> {
     let connection = args.connection.connect().await?;
     let params = ListParams::default();
     let listed = connection.answer(stored::list_cluster_wide::<OperatorShard>(&connection.client, &params)).await?;
-    let (shards, left_out) = listed.map_err(|error| connection.refused("listed", "OperatorShards", error))?;
+    let (shards, left_out) = listed.map_err(|error| {
+        let is_forbidden = matches!(&error, kube::Error::Api(status) if status.code == 403);
+        let refused = connection.refused("listed", "OperatorShards", error);
+        if is_forbidden {
+            refused.advising("ask for the right to do so: replicas are not of a namespace")
+        } else {
+            refused
+        }
+    })?;
     report::left_out(&left_out);
     let read =
         async { (leases::of_replicas(&connection.client, &shards).await, leases::now(&connection.client).await) };

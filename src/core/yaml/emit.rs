@@ -13,17 +13,17 @@ const WIDTH: usize = 80;
 ///
 /// Assumes that the value isn't nested so deeply that `serde_json` itself couldn't drop it.
 pub fn to_string(value: &Value) -> String {
-    within(WIDTH, value)
+    within(WIDTH, false, value)
 }
 
 /// As [`to_string`], with no line broken, and tabs in blocks: what the encoder of `yaml.v3` does with a scalar.
 pub fn to_string_unfolded(value: &Value) -> String {
-    within(usize::MAX, value)
+    within(usize::MAX, true, value)
 }
 
-fn within(width: usize, value: &Value) -> String {
+fn within(width: usize, tabs_in_blocks: bool, value: &Value) -> String {
     let (out, indent) = (String::new(), None);
-    let mut emitter = Emitter { out, column: 0, width, indent, whitespace: true, indention: true };
+    let mut emitter = Emitter { out, column: 0, width, tabs_in_blocks, indent, whitespace: true, indention: true };
     emitter.node(value, Place::Root);
     emitter.write_indent();
     emitter.out
@@ -56,6 +56,8 @@ struct Emitter {
     column: usize,
     /// Lines are broken behind this column.
     width: usize,
+    /// Tabs are as good as what is printed.
+    tabs_in_blocks: bool,
     /// `None` before the first collection or scalar.
     indent: Option<usize>,
     /// Whether the last character written separates tokens.
@@ -130,7 +132,7 @@ impl Emitter {
         };
         let may_be_block = match allowed.block {
             Block::Yes => true,
-            Block::WithTabs => self.width == usize::MAX,
+            Block::WithTabs => self.tabs_in_blocks,
             Block::No => false,
         };
         let style = match style {
