@@ -280,6 +280,22 @@ fn helm_4_drops_defaults_that_are_null() {
 }
 
 #[test]
+fn values_that_do_not_fit_are_warned_of_beside_the_objects() {
+    let chart = chart();
+    for (file, more) in [("Chart.yaml", "deprecated: true\n"), ("values.yaml", "tls: {ca: {key: x}}\n")] {
+        let path = chart.path().join(file);
+        fs::write(&path, fs::read_to_string(&path).unwrap() + more).unwrap();
+    }
+    let plain = template(chart.path(), &[]).succeeds();
+    let run = template(chart.path(), &["--set", "tls.ca=s3cret"]);
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    assert!(run.err.contains("the chart is deprecated"), "{}", run.err);
+    assert!(run.err.contains("warning: value tls.ca replaces a map of the chart's"), "{}", run.err);
+    assert!(!run.err.contains("s3cret"), "{}", run.err);
+    assert_eq!(run.out, plain);
+}
+
+#[test]
 fn hooks_can_be_left_out_and_objects_had_as_json() {
     let chart = chart();
     let json = template(chart.path(), &["--no-hooks", "-o", "json"]).succeeds();

@@ -19,8 +19,8 @@ use sha2::{Digest, Sha256};
 use super::output::{self, Format};
 use super::report::Hinted;
 use crate::core::chart::{
-    Capabilities, Document, HelmVersion, KubeVersion, Release, RenderError, RenderInput, Schemas, Seed, WholeNumbers,
-    render,
+    Capabilities, Chart, Document, HelmVersion, KubeVersion, Release, RenderError, RenderInput, Rendered, Schemas,
+    Seed, WholeNumbers, render,
 };
 
 /// The namespace where none is named.
@@ -161,9 +161,7 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
         ..RenderInput::new(release, &capabilities, Timestamp::now())
     };
     let rendered = render(&chart, &input).map_err(|error| refused(error, &args.chart))?;
-    for left_out in &rendered.left_out {
-        anstream::eprintln!("warning: {}: {left_out}", left_out.source);
-    }
+    warn(&chart, &rendered);
     let documents: Vec<Document> =
         rendered.documents.into_iter().filter(|document| is_wanted(document, args)).collect();
     let documents = shown(documents, &args.show_only)?;
@@ -178,6 +176,19 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
     // The process ends now: giving back each small piece of memory would only take time.
     std::mem::forget((chart, documents));
     printed
+}
+
+/// Of what Helm warns too.
+fn warn(chart: &Chart, rendered: &Rendered) {
+    if chart.metadata.deprecated {
+        anstream::eprintln!("warning: {}: the chart is deprecated", chart.name());
+    }
+    for misfit in &rendered.misfits {
+        anstream::eprintln!("warning: value {misfit}");
+    }
+    for left_out in &rendered.left_out {
+        anstream::eprintln!("warning: {}: {left_out}", left_out.source);
+    }
 }
 
 fn refused(error: RenderError, chart: &Path) -> anyhow::Error {

@@ -15,7 +15,8 @@ use super::go_template::json::from_json;
 use super::go_template::value::{Map, Value};
 use super::load::Chart;
 use super::metadata::Dependency;
-use super::values::{at_path, coalesce_globals, coalesce_tables, coalesce_values, new_map, path_value, table};
+use super::misfit::{Misfit, Misfits, Place};
+use super::values::{Merging, at_path, coalesce_globals, coalesce_tables, coalesce_values, new_map, path_value, table};
 use super::version::is_compatible;
 
 /// A chart at its place in the tree.
@@ -156,10 +157,21 @@ pub(super) fn missing(chart: &Chart) -> Vec<String> {
 }
 
 /// Merges the values for a chart and its subcharts. `values` is changed.
-pub(super) fn coalesce(node: &Node<'_>, values: &Rc<Map>, merge: bool, helm: HelmVersion) -> Result<(), RenderError> {
+pub(super) fn coalesce(node: &Node<'_>, values: &Rc<Map>, merging: Merging) -> Result<(), RenderError> {
+    coalesce_at(node, values, merging, Place::ROOT, &mut Misfits::new())
+}
+
+/// As [`coalesce`]; `values` are at `place`, and what does not fit is put down.
+pub(super) fn coalesce_at(
+    node: &Node<'_>,
+    values: &Rc<Map>,
+    merging: Merging,
+    place: Place<'_>,
+    misfits: &mut Misfits,
+) -> Result<(), RenderError> {
     let children = node.children();
     let names: Vec<String> = children.iter().map(|child| child.name.clone()).collect();
-    coalesce_values(&node.defaults(), values, &names, merge, helm);
+    coalesce_values(&node.defaults(), values, &names, merging, place, misfits);
     for child in children {
         let own = match values.get(&child.name) {
             None => {
@@ -175,8 +187,8 @@ pub(super) fn coalesce(node: &Node<'_>, values: &Rc<Map>, merge: bool, helm: Hel
                 return Err(RenderError::Values(Told::new(format!("{place}: {found}"), bare)));
             }
         };
-        coalesce_globals(&own, values);
-        coalesce(&child, &own, merge, helm)?;
+        coalesce_globals(&own, values, place, &child.name, misfits);
+        coalesce_at(&child, &own, merging, place.at(&child.name), misfits)?;
     }
     Ok(())
 }
@@ -194,6 +206,7 @@ pub(super) fn process_enabled(
     values: &Rc<Map>,
     path: &str,
     helm: HelmVersion,
+    misfits: &mut Misfits,
 ) -> Result<(), RenderError> {
     let wanted = node.wanted.borrow().clone();
     if wanted.is_empty() {
@@ -215,14 +228,14 @@ pub(super) fn process_enabled(
     }
     node.adopt(children);
     let merged = copied(values);
-    coalesce(node, &merged, false, helm)?;
-    apply_tags(&wanted, &merged);
-    apply_conditions(&wanted, &merged, path);
+    coalesce(node, &merged, Merging { merge: false, helm })?;
+    apply_tags(&wanted, &merged, misfits);
+    apply_conditions(&wanted, &merged, path, misfits);
     let disabled: Vec<String> =
         wanted.iter().filter(|wanted| !*wanted.enabled.borrow()).map(|wanted| wanted.name.borrow().clone()).collect();
     let children: Vec<_> = node.children().into_iter().filter(|child| !disabled.contains(&child.name)).collect();
     for child in &children {
-        process_enabled(child, &merged, &format!("{path}{}.", child.name), helm)?;
+        process_enabled(child, &merged, &format!("{path}{}.", child.name), helm, misfits)?;
     }
     *node.wanted.borrow_mut() =
         wanted.into_iter().filter(|wanted| !disabled.contains(&*wanted.name.borrow())).collect();
@@ -230,47 +243,65 @@ pub(super) fn process_enabled(
     Ok(())
 }
 
-fn apply_tags(wanted: &[Rc<Wanted>], values: &Rc<Map>) {
+fn apply_tags(wanted: &[Rc<Wanted>], values: &Rc<Map>, misfits: &mut Misfits) {
     let Some(tags) = table(values, "tags") else { return };
     for wanted in wanted {
-        let switches = wanted.dependency.tags.iter().filter_map(|tag| match tags.get(tag) {
-            Some(Value::Bool(value)) => Some(value),
-            _ => None,
+        let switches = wanted.dependency.tags.iter().filter_map(|tag| match tags.get(tag)? {
+            Value::Bool(value) => Some(value),
+            Value::Nil | Value::Invalid => None,
+            _ => {
+                misfits.insert(Misfit::Tag { tag: tag.clone(), chart: wanted.name.borrow().clone() });
+                None
+            }
         });
         let switches: Vec<bool> = switches.collect();
         *wanted.enabled.borrow_mut() = switches.is_empty() || switches.contains(&true);
     }
 }
 
-fn apply_conditions(wanted: &[Rc<Wanted>], values: &Rc<Map>, path: &str) {
+fn apply_conditions(wanted: &[Rc<Wanted>], values: &Rc<Map>, path: &str, misfits: &mut Misfits) {
     for wanted in wanted {
         for condition in wanted.dependency.condition.trim().split(',').filter(|condition| !condition.is_empty()) {
-            if let Some(Value::Bool(value)) = path_value(values, &format!("{path}{condition}")) {
-                *wanted.enabled.borrow_mut() = value;
-                break;
+            let path = format!("{path}{condition}");
+            match path_value(values, &path) {
+                Some(Value::Bool(value)) => {
+                    *wanted.enabled.borrow_mut() = value;
+                    break;
+                }
+                None | Some(Value::Nil | Value::Invalid) => {}
+                Some(_) => {
+                    misfits.insert(Misfit::Condition { path, chart: wanted.name.borrow().clone() });
+                }
             }
         }
     }
 }
 
 /// Takes values of subcharts over into their parents' defaults.
-pub(super) fn process_imports(node: &Rc<Node<'_>>, helm: HelmVersion) -> Result<(), RenderError> {
+pub(super) fn process_imports(
+    node: &Rc<Node<'_>>,
+    place: Place<'_>,
+    helm: HelmVersion,
+    misfits: &mut Misfits,
+) -> Result<(), RenderError> {
     for child in node.children() {
-        process_imports(&child, helm)?;
+        process_imports(&child, place.at(&child.name), helm, misfits)?;
     }
     let wanted = node.wanted.borrow().clone();
     if wanted.is_empty() {
         return Ok(());
     }
     let merged = new_map();
-    coalesce(node, &merged, true, helm)?;
+    coalesce(node, &merged, Merging { merge: true, helm })?;
     let imported = new_map();
     for wanted in wanted.iter().filter(|wanted| !wanted.imported.replace(true)) {
         let name = wanted.name.borrow();
         for import in &wanted.dependency.import_values {
             let Some((child, parent)) = import_paths(import) else { continue };
-            if let Some(found) = table(&merged, &format!("{name}.{child}")) {
-                coalesce_tables(&imported, &at_path(&parent, found), true);
+            let from = format!("{name}.{child}");
+            match table(&merged, &from) {
+                Some(found) => coalesce_tables(&imported, &at_path(&parent, found), true),
+                None => _ = misfits.insert(Misfit::Import { path: place.at(&from).path(), chart: name.clone() }),
             }
         }
     }

@@ -31,6 +31,7 @@ mod keyring;
 mod load;
 mod manifests;
 mod metadata;
+mod misfit;
 mod quoted;
 mod render;
 mod schema;
@@ -50,6 +51,7 @@ pub use keyring::{Drawn, Kept, Keyring, Needs, Seed};
 pub use load::Chart;
 pub use manifests::{Document, Hook};
 pub use metadata::{Dependency, Maintainer, Metadata};
+pub use misfit::Misfit;
 pub use render::{merged_values, render, render_text, render_texts, render_with};
 pub use secrets::Secrets;
 pub use tera::{Tera, TeraContext, TeraError, TeraErrorKind, TeraTemplates};
@@ -259,6 +261,8 @@ pub struct Rendered {
     pub documents: Vec<Document>,
     /// What is left out, as Helm does.
     pub left_out: Vec<LeftOut>,
+    /// Values that did not fit, of which Helm warns.
+    pub misfits: BTreeSet<Misfit>,
     /// What `NOTES.txt` says.
     pub notes: Option<String>,
     /// Lookups that had no answer: with answers the chart may render otherwise.

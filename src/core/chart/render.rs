@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value as Json;
 
-use super::dependencies::{Node, coalesce, missing, process_enabled, process_imports};
+use super::dependencies::{Node, coalesce_at, missing, process_enabled, process_imports};
 use super::engine::{Charts, Engine, GoTemplate, Texts};
 use super::error::{RenderError, TemplateError, Told};
 use super::go_template::eval::{Definitions, Eval, define, locate};
@@ -16,10 +16,11 @@ use super::go_template::parse::parse;
 use super::go_template::value::Value;
 use super::load::{Chart, NO_TEXT};
 use super::manifests::{self, Document};
+use super::misfit::{Misfits, Place};
 use super::schema;
 use super::scope::Tree;
 use super::tera::Tera;
-use super::values::new_map;
+use super::values::{Merging, new_map};
 use super::version::is_compatible;
 use super::{Needs, RenderInput, Rendered, Schemas, Secrets, WholeNumbers};
 
@@ -69,7 +70,8 @@ pub fn render_with(chart: &Chart, input: &RenderInput<'_>, engines: &[&dyn Engin
     for document in &documents {
         secrets.add_object(&document.object);
     }
-    Ok(Rendered { documents, left_out, notes, missing_lookups, answered_lookups, drawn, asked_time, secrets })
+    let misfits = tree.misfits.clone();
+    Ok(Rendered { documents, left_out, misfits, notes, missing_lookups, answered_lookups, drawn, asked_time, secrets })
 }
 
 /// What the templates of a chart render to, before any of it is read as YAML: what Helm's engine gives.
@@ -147,11 +149,13 @@ fn resolve<'a>(chart: &'a Chart, input: &RenderInput<'_>) -> Result<Tree<'a>, Re
         }
     };
     let root = Node::new(chart, input.helm)?;
-    process_enabled(&root, &given()?, "", input.helm)?;
-    process_imports(&root, input.helm)?;
+    let mut misfits = Misfits::new();
+    process_enabled(&root, &given()?, "", input.helm, &mut misfits)?;
+    process_imports(&root, Place::ROOT, input.helm, &mut misfits)?;
     let values = given()?;
-    coalesce(&root, &values, false, input.helm)?;
-    let tree = Tree { root, values };
+    // What does not fit is put down here, and not where the same values were merged before to look at them.
+    coalesce_at(&root, &values, Merging { merge: false, helm: input.helm }, Place::ROOT, &mut misfits)?;
+    let tree = Tree { root, values, misfits };
     if input.schemas == Schemas::Checked {
         schema::validate(&tree)?;
     }

@@ -15,6 +15,7 @@ use super::go_template::object::{Field, Object, Struct};
 use super::go_template::value::{ListType, Map, MapType, Value};
 use super::load::{Template, shown};
 use super::metadata::Metadata;
+use super::misfit::Misfits;
 use super::values::new_map;
 use super::{HelmVersion, Needs, RenderInput};
 
@@ -22,6 +23,7 @@ use super::{HelmVersion, Needs, RenderInput};
 pub(crate) struct Tree<'a> {
     pub(crate) root: Rc<Node<'a>>,
     pub(crate) values: Rc<Map>,
+    pub(crate) misfits: Misfits,
 }
 
 /// A template and what it is executed with.

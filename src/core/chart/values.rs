@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::HelmVersion;
 use super::go_template::value::{Map, MapType, Value};
+use super::misfit::{Misfit, Misfits, Place};
 
 pub(super) const GLOBAL: &str = "global";
 
@@ -23,6 +24,10 @@ fn is_table(value: &Value) -> bool {
 
 /// Merges `src` into `dst`, whose values win. Unless merging, a null in `dst` deletes a default of `src`.
 pub(super) fn coalesce_tables(dst: &Map, src: &Map, merge: bool) {
+    coalesce_tables_at(dst, src, merge, Place::ROOT, &mut Misfits::new());
+}
+
+fn coalesce_tables_at(dst: &Map, src: &Map, merge: bool, place: Place<'_>, misfits: &mut Misfits) {
     if std::ptr::eq(dst, src) {
         return;
     }
@@ -39,11 +44,12 @@ pub(super) fn coalesce_tables(dst: &Map, src: &Map, merge: bool) {
         match dst.get(&key) {
             None => dst.insert(key, value),
             Some(Value::Nil | Value::Invalid) if !merge && had_value(&key) => dst.remove(&key),
-            Some(Value::Map(old)) => {
-                if let Value::Map(new) = value {
-                    coalesce_tables(&old, &new, merge);
-                }
-            }
+            Some(Value::Map(old)) => match value {
+                Value::Map(new) => coalesce_tables_at(&old, &new, merge, place.at(&key), misfits),
+                Value::Nil | Value::Invalid => {}
+                _ => _ = misfits.insert(Misfit::Map(place.at(&key).path())),
+            },
+            Some(_) if is_table(&value) => _ = misfits.insert(Misfit::NoMap(place.at(&key).path())),
             Some(_) => {}
         }
     }
@@ -60,9 +66,25 @@ fn drop_nulls(map: &Map) {
     }
 }
 
-/// Merges a chart's defaults into the values given for it. `children` are the names of its subcharts. `defaults` are
-/// the caller's to be changed.
-pub(super) fn coalesce_values(defaults: &Map, values: &Map, children: &[String], merge: bool, helm: HelmVersion) {
+/// How values are merged.
+#[derive(Clone, Copy)]
+pub(super) struct Merging {
+    /// Nulls are kept.
+    pub(super) merge: bool,
+    /// Whose rules they are.
+    pub(super) helm: HelmVersion,
+}
+
+/// Merges a chart's defaults into the values given for it, which are at `place`. `children` are the names of its subcharts.
+/// `defaults` are the caller's to be changed.
+pub(super) fn coalesce_values(
+    defaults: &Map,
+    values: &Map,
+    children: &[String],
+    Merging { merge, helm }: Merging,
+    place: Place<'_>,
+    misfits: &mut Misfits,
+) {
     let drops = |merge: bool| !merge && helm == HelmVersion::V4;
     for (key, default) in defaults.entries() {
         match values.get(&key) {
@@ -82,32 +104,42 @@ pub(super) fn coalesce_values(defaults: &Map, values: &Map, children: &[String],
                     values.remove(&key);
                 }
             }
-            Some(Value::Map(given)) => {
-                if let Value::Map(default) = default {
+            Some(Value::Map(given)) => match default {
+                Value::Map(default) => {
                     // A subchart's nulls are needed when its own defaults are merged.
                     let merge = merge || children.iter().any(|child| **child == *key);
                     if drops(merge) {
                         drop_nulls(&default);
                     }
-                    coalesce_tables(&given, &default, merge);
+                    coalesce_tables_at(&given, &default, merge, place.at(&key), misfits);
                 }
-            }
+                Value::Nil | Value::Invalid => {}
+                _ => _ = misfits.insert(Misfit::Map(place.at(&key).path())),
+            },
             Some(_) => {}
         }
     }
 }
 
-/// Hands `global` of a chart on to a subchart.
-pub(super) fn coalesce_globals(dst: &Map, src: &Map) {
+/// Hands `global` of a chart, which is at `parent`, on to the subchart `child`.
+pub(super) fn coalesce_globals(dst: &Map, src: &Map, parent: Place<'_>, child: &str, misfits: &mut Misfits) {
+    let at_child = parent.at(child);
+    let here = at_child.at(GLOBAL);
     let own = match dst.get(GLOBAL) {
         None => new_map(),
         Some(Value::Map(map)) => map,
-        Some(_) => return,
+        Some(_) => {
+            misfits.insert(Misfit::OwnGlobals(here.path()));
+            return;
+        }
     };
     let given = match src.get(GLOBAL) {
         None => new_map(),
         Some(Value::Map(map)) => map,
-        Some(_) => return,
+        Some(_) => {
+            misfits.insert(Misfit::Globals(parent.at(GLOBAL).path()));
+            return;
+        }
     };
     for (key, value) in given.entries() {
         if let Value::Map(table) = &value {
@@ -115,10 +147,10 @@ pub(super) fn coalesce_globals(dst: &Map, src: &Map) {
             match own.get(&key) {
                 None => own.insert(key, Value::Map(copy)),
                 Some(Value::Map(old)) => {
-                    coalesce_tables(&copy, &old, true);
+                    coalesce_tables_at(&copy, &old, true, here.at(&key), misfits);
                     own.insert(key, Value::Map(copy));
                 }
-                Some(_) => {}
+                Some(_) => _ = misfits.insert(Misfit::OwnGlobals(here.at(&key).path())),
             }
         } else if !own.get(&key).is_some_and(|old| is_table(&old)) {
             own.insert(key, value);
@@ -171,17 +203,29 @@ mod tests {
         to_json(&Value::Map(map.clone())).unwrap()
     }
 
+    fn merged(
+        defaults: &serde_json::Value,
+        values: &Map,
+        children: &[String],
+        merge: bool,
+        helm: HelmVersion,
+    ) -> Misfits {
+        let mut misfits = Misfits::new();
+        coalesce_values(&map(defaults), values, children, Merging { merge, helm }, Place::ROOT, &mut misfits);
+        misfits
+    }
+
     #[test]
     fn null_deletes_a_default_and_stays_without_one() {
         let values = map(&json!({"a": {"x": null, "new": null}, "b": null, "c": null}));
-        coalesce_values(&map(&json!({"a": {"x": 1, "y": 2}, "b": 3})), &values, &[], false, HelmVersion::V3);
+        merged(&json!({"a": {"x": 1, "y": 2}, "b": 3}), &values, &[], false, HelmVersion::V3);
         assert_eq!(json_of(&values), json!({"a": {"y": 2, "new": null}, "c": null}));
     }
 
     #[test]
     fn helm_4_drops_defaults_that_are_null() {
         let defaults = json!({"n": null, "t": {"n": null, "x": 1, "u": {"n": null}}, "given": {"n": null, "y": 2}, "sub": {"n": null}});
-        for (helm, merge, merged) in [
+        for (helm, merge, expected) in [
             (
                 HelmVersion::V3,
                 false,
@@ -199,22 +243,23 @@ mod tests {
             ),
         ] {
             let values = map(&json!({"given": {"own": null}, "sub": {}}));
-            coalesce_values(&map(&defaults), &values, &["sub".to_owned()], merge, helm);
-            assert_eq!(json_of(&values), merged, "{helm:?} {merge}");
+            merged(&defaults, &values, &["sub".to_owned()], merge, helm);
+            assert_eq!(json_of(&values), expected, "{helm:?} {merge}");
         }
     }
 
     #[test]
     fn a_scalar_does_not_replace_a_table() {
         let values = map(&json!({"a": 1, "b": {"x": 1}}));
-        coalesce_values(&map(&json!({"a": {"x": 1}, "b": 2})), &values, &[], false, HelmVersion::V3);
+        merged(&json!({"a": {"x": 1}, "b": 2}), &values, &[], false, HelmVersion::V3);
         assert_eq!(json_of(&values), json!({"a": 1, "b": {"x": 1}}));
     }
 
     #[test]
     fn globals_of_the_parent_win() {
         let child = map(&json!({"global": {"a": 1, "t": {"x": 1, "y": 2}}}));
-        coalesce_globals(&child, &map(&json!({"global": {"a": 2, "t": {"x": 9}}})));
+        let given = map(&json!({"global": {"a": 2, "t": {"x": 9}}}));
+        coalesce_globals(&child, &given, Place::ROOT, "sub", &mut Misfits::new());
         assert_eq!(json_of(&child), json!({"global": {"a": 2, "t": {"x": 9, "y": 2}}}));
     }
 }

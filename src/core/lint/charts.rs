@@ -107,6 +107,7 @@ fn versioned(desk: &Desk<'_>, name: &ReleaseName) -> Result<FileTree, BundleErro
 pub(super) fn rendered(desk: &mut Desk<'_>, wanted: Wanted<'_>) -> Option<Rendered> {
     let directory = wanted.directory;
     let chart = Chart::load_directory(&wanted.files).ok()?;
+    let has_values = wanted.files.contains_key("values.yaml");
     // Their absence was found; Helm would not render either.
     if chart.missing_dependencies().next().is_some() {
         return None;
@@ -126,6 +127,11 @@ pub(super) fn rendered(desk: &mut Desk<'_>, wanted: Wanted<'_>) -> Option<Render
     };
     let documents = match render(&chart, &input) {
         Ok(rendered) => {
+            for misfit in &rendered.misfits {
+                let file = if has_values { "values.yaml" } else { "Chart.yaml" };
+                let file = format!("{directory}/{file}");
+                desk.find("value-misfit", Some(&file), None, misfit.to_string());
+            }
             for left_out in rendered.left_out {
                 let file = in_stack(directory, chart.name(), &left_out.source);
                 desk.find("hook-unknown", Some(&file), None, left_out.to_string());

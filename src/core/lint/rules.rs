@@ -42,6 +42,10 @@ pub const RULES: &[Rule] = &[
     error("dependency", "dependencies of charts lie in their charts/"),
     error("values-schema", "the default values meet values.schema.json"),
     error("render", "charts render with their default values"),
+    warning(
+        "value-misfit",
+        "values have the types of the defaults that they replace, and what enables a chart is true or false",
+    ),
     warning("hook-unknown", "hooks of charts are of events that Helm knows: an object with another is left out"),
     error("class", "the class chart renders a ClusterClass"),
     warning("class-name", "the ClusterClass is called like the release, so that Clusters find it by its name"),

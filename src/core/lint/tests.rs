@@ -224,6 +224,22 @@ fn one_broken_thing_is_one_finding() {
             "end",
         ),
         (
+            &[
+                (
+                    "cluster-addon/cni/Chart.yaml",
+                    Some(
+                        "apiVersion: v2\nname: cni\nversion: v1\ndependencies: [{name: sub, version: v1, condition: wanted}]\n",
+                    ),
+                ),
+                ("cluster-addon/cni/charts/sub/Chart.yaml", Some("apiVersion: v2\nname: sub\nversion: v1\n")),
+                ("cluster-addon/cni/values.yaml", Some("wanted: \"false\"\n")),
+            ],
+            "value-misfit",
+            Some("cluster-addon/cni/values.yaml"),
+            None,
+            "wanted is neither true nor false",
+        ),
+        (
             &[(class, Some(&misspelt))],
             "hook-unknown",
             Some(class),
