@@ -296,6 +296,23 @@ fn values_that_do_not_fit_are_warned_of_beside_the_objects() {
 }
 
 #[test]
+fn a_kubeconfig_with_a_mistake_is_not_quoted() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("config");
+    let path = path.to_str().unwrap();
+    for users in [
+        "users:\n- name: a\n  user:\n    token: s3cret\n     client-key-data: s3cret\n",
+        "users:\n- name: a\n  user: {token: [s3cret]}\n",
+        "users:\n- name: a\n  user: s3cret\n",
+    ] {
+        fs::write(path, format!("apiVersion: v1\nkind: Config\n{users}")).unwrap();
+        let said = clusterstack(&["tree", "--kubeconfig", path]).fails(1);
+        assert!(said.contains("cannot use kubeconfig") && said.contains(" at line "), "{said}");
+        assert!(!said.contains("s3cret"), "{said}");
+    }
+}
+
+#[test]
 fn hooks_can_be_left_out_and_objects_had_as_json() {
     let chart = chart();
     let json = template(chart.path(), &["--no-hooks", "-o", "json"]).succeeds();

@@ -10,7 +10,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
 use super::report::Hinted;
-use crate::io::client::{self, AGENT, heed_no_proxy};
+use crate::io::client::{self, AGENT, heed_no_proxy, unquoted};
 
 /// How long the API server may take.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -55,16 +55,16 @@ impl ConnectionArgs {
         let hint = "name one with --kubeconfig or KUBECONFIG, and its context with --context";
         let config = if let Some(path) = &self.kubeconfig {
             let file = Kubeconfig::read_from(path).map_err(|error| {
-                Hinted::new(format!("cannot use kubeconfig {}", path.display()), hint).because(error)
+                Hinted::new(format!("cannot use kubeconfig {}", path.display()), hint).because(unquoted(error))
             })?;
-            Config::from_custom_kubeconfig(file, &options).await.map_err(anyhow::Error::from)
+            Config::from_custom_kubeconfig(file, &options).await.map_err(unquoted)
         } else if let Some(merged) = named_by_environment() {
-            let file = merged.map_err(|error| Hinted::new("cannot use KUBECONFIG", hint).because(error))?;
-            Config::from_custom_kubeconfig(file, &options).await.map_err(anyhow::Error::from)
+            let file = merged.map_err(|error| Hinted::new("cannot use KUBECONFIG", hint).because(unquoted(error)))?;
+            Config::from_custom_kubeconfig(file, &options).await.map_err(unquoted)
         } else if self.context.is_some() {
-            Config::from_kubeconfig(&options).await.map_err(anyhow::Error::from)
+            Config::from_kubeconfig(&options).await.map_err(unquoted)
         } else {
-            Config::infer().await.map_err(anyhow::Error::from)
+            Config::infer().await.map_err(unquoted)
         };
         let mut config = config.map_err(|error| Hinted::new("no way to the API server", hint).because(error))?;
         heed_no_proxy(&mut config);

@@ -115,18 +115,35 @@ async fn read(args: &TreeArgs) -> Result<Found> {
             return Err(unknown(name, &there, &place).into());
         }
     }
-    let clusters = connection.answer(clusters(&connection.client)).await?;
+    let clusters = connection.answer(clusters(&connection.client, only)).await?;
     Ok(Found { nodes: stacks.iter().map(|stack| tree(stack, &releases, &clusters)).collect(), place })
 }
 
-/// The Clusters of all namespaces with their addons: those that may be listed, for who may not see them sees the rest.
-async fn clusters(client: &Client) -> Vec<ClusterView> {
+/// The Clusters of all namespaces with their addons; of `namespace` alone for who may not list the others'. What can't be listed is
+/// said.
+async fn clusters(client: &Client, namespace: Option<&str>) -> Vec<ClusterView> {
     let kinds = Kinds::default();
     let list = ListParams::default();
-    let addons = stored::list::<ClusterAddon>(client, None, &list);
-    let (clusters, addons) = tokio::join!(usage::clusters(client, &kinds), addons);
-    let (addons, unread) = addons.unwrap_or_default();
-    report::left_out(&unread);
+    let (mut clusters, mut addons) =
+        tokio::join!(usage::clusters(client, &kinds), stored::list::<ClusterAddon>(client, None, &list));
+    if let Some(own) = namespace {
+        if is_forbidden(&clusters) {
+            clusters = usage::clusters_in(client, &kinds, own).await;
+        }
+        if is_forbidden(&addons) {
+            addons = stored::list(client, Some(own), &list).await;
+        }
+    }
+    let mut notes = Vec::new();
+    let clusters = clusters.unwrap_or_else(|error| {
+        notes.push(format!("Clusters can't be listed, and none is shown: {error}"));
+        Vec::new()
+    });
+    let (addons, unread) = addons.unwrap_or_else(|error| {
+        notes.push(format!("ClusterAddons can't be listed, and none is shown: {error}"));
+        (Vec::new(), Vec::new())
+    });
+    report::left_out(notes.iter().chain(&unread));
     let of = |cluster: &ClusterUse| {
         let is_it = |addon: &&ClusterAddon| {
             addon.namespace().as_deref() == Some(&cluster.namespace)
@@ -135,7 +152,11 @@ async fn clusters(client: &Client) -> Vec<ClusterView> {
         addons.iter().find(is_it).cloned()
     };
     let view = |cluster: ClusterUse| ClusterView { addon: of(&cluster), cluster };
-    clusters.unwrap_or_default().into_iter().map(view).collect()
+    clusters.into_iter().map(view).collect()
+}
+
+fn is_forbidden<T>(listed: &Result<T, kube::Error>) -> bool {
+    matches!(listed, Err(kube::Error::Api(status)) if status.code == 403)
 }
 
 fn unknown(name: &str, there: &[String], place: &str) -> Hinted {

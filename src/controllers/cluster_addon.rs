@@ -519,7 +519,7 @@ async fn write_status(addon: &ClusterAddon, ctx: &Context, mut facts: AddonFacts
     let written = put_status(addon, &status, ctx).await?;
     let turned = condition::readiness_turned(&previous.conditions, &status.conditions);
     if let Some(now) = turned.filter(|_| written) {
-        tracing::info!(addon = %addon.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterAddon");
+        tracing::info!(namespace = addon.namespace().unwrap_or_default(), addon = %addon.name_any(), ready = now.status, reason = now.reason, says = now.message, "ClusterAddon");
         let word = Reason::named(&now.reason);
         if let Some(word) = word.filter(|word| *word != Reason::Progressing) {
             ctx.events.say(addon, word, &now.message).await;

@@ -558,7 +558,7 @@ pub(super) async fn write_status(stack: &ClusterStack, ctx: &Context, facts: &St
     let uid = stack.uid().unwrap_or_default();
     let has_more = ctx.memory.has_more_usable(&uid, status::usable(&previous), status::usable(&status));
     if let Some(now) = condition::readiness_turned(&previous.conditions, &status.conditions) {
-        tracing::info!(namespace = stack.namespace().unwrap_or_default(), stack = %stack.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStack");
+        tracing::info!(namespace = stack.namespace().unwrap_or_default(), stack = %stack.name_any(), ready = now.status, reason = now.reason, says = now.message, "ClusterStack");
     }
     for (reason, note) in status::news(&previous, &status, &ctx.memory.takes_created(&uid), has_more) {
         ctx.events.say(stack, reason, &note).await;

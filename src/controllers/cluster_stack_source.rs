@@ -153,7 +153,7 @@ async fn write_status(source: &ClusterStackSource, ctx: &Context, facts: &Source
         .doing(|| format!("writing the status of ClusterStackSource {}", source.name_any()))?;
     let turned = condition::readiness_turned(&previous.conditions, &status.conditions);
     if let Some(now) = turned.filter(|_| written) {
-        tracing::info!(namespace = source.namespace().unwrap_or_default(), source = %source.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStackSource");
+        tracing::info!(namespace = source.namespace().unwrap_or_default(), source = %source.name_any(), ready = now.status, reason = now.reason, says = now.message, "ClusterStackSource");
         let reason = Reason::named(&now.reason);
         if let Some(reason) = reason.filter(|reason| *reason != Reason::Progressing) {
             ctx.events.say(source, reason, &now.message).await;

@@ -352,7 +352,7 @@ async fn write_status(release: &Release, ctx: &Context, facts: &ProviderReleaseF
         .doing(|| format!("writing the status of ProviderClusterStackRelease {}", release.name_any()))?;
     let turned = condition::readiness_turned(&previous.conditions, &status.conditions);
     if let Some(now) = turned.filter(|_| written) {
-        tracing::info!(namespace = release.namespace().unwrap_or_default(), release = %release.name_any(), ready = now.status, reason = now.reason, message = now.message, "ProviderClusterStackRelease");
+        tracing::info!(namespace = release.namespace().unwrap_or_default(), release = %release.name_any(), ready = now.status, reason = now.reason, says = now.message, "ProviderClusterStackRelease");
         if let Some(word) = Reason::named(&now.reason) {
             ctx.events.say(release, word, &now.message).await;
         }

@@ -211,6 +211,11 @@ impl Error {
     }
 
     /// Whether what was decided on is not what is there any more.
+    /// Whether something is wrong: that the object was changed meanwhile, or is another replica's by now, is usual.
+    fn is_failure(&self) -> bool {
+        !self.is_overtaken() && !self.is_not_ours()
+    }
+
     fn is_overtaken(&self) -> bool {
         matches!(self, Self::Api { error: kube::Error::Api(status), .. } if status.code == 409 && status.reason == "Conflict")
     }

@@ -155,7 +155,9 @@ pub(super) fn span_of<K: Rooted>(object: &K) -> Span {
 /// A pass inside of its span, which says whether it failed.
 pub(super) async fn traced(span: Span, pass: impl Future<Output = Result<Action, Error>>) -> Result<Action, Error> {
     let ended = pass.instrument(span.clone()).await;
-    if let Err(error) = &ended {
+    if let Err(error) = &ended
+        && error.is_failure()
+    {
         span.record("otel.status_code", "ERROR").record("otel.status_description", error.to_string());
     }
     ended
@@ -185,7 +187,10 @@ async fn timed(
 ) -> Result<Action, Error> {
     let start = Instant::now();
     let result = pass.await;
-    let labels = ByController { controller, result: if result.is_ok() { "success" } else { "error" } };
+    let labels = ByController {
+        controller,
+        result: if result.as_ref().is_err_and(Error::is_failure) { "error" } else { "success" },
+    };
     metrics.reconcile_seconds.get_or_create(&labels).observe(start.elapsed().as_secs_f64());
     metrics.reconciles.get_or_create(&labels).inc();
     result

@@ -194,7 +194,7 @@ impl Hooks {
         let read = async || match secret_data(&self.ctx.clients.own(), namespace, &receiver.secret_ref, field).await {
             Ok(mut data) => data.remove(TOKEN),
             Err(trouble) => {
-                tracing::warn!(reason = %trouble.reason, message = trouble.message, "a hook can't be checked");
+                tracing::warn!(reason = %trouble.reason, says = trouble.message, "a hook can't be checked");
                 None
             }
         };

@@ -14,6 +14,7 @@ use futures::future::BoxFuture;
 use http::{HeaderName, HeaderValue, Request, header::USER_AGENT};
 use hyper_util::client::proxy::matcher::Matcher;
 use kube::client::{Body, ClientBuilder};
+use kube::config::KubeconfigError;
 use kube::{Client, Config};
 use thiserror::Error;
 use tower::buffer::BufferLayer;
@@ -54,6 +55,20 @@ pub enum ClientError {
     Name(String),
 }
 
+/// What is wrong with a kubeconfig, without its lines: what its reader shows of them may be a token or a key.
+pub fn unquoted<E: std::error::Error + Send + Sync + 'static>(error: E) -> Box<dyn std::error::Error + Send + Sync> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+    while let Some(one) = cause {
+        if let Some(KubeconfigError::Parse(parse)) = one.downcast_ref() {
+            let place = parse.location().map(|at| format!(" at line {}, column {}", at.line(), at.column()));
+            return format!("the kubeconfig can't be read: it is no YAML of its form{}", place.unwrap_or_default())
+                .into();
+        }
+        cause = one.source();
+    }
+    Box::new(error)
+}
+
 /// Takes the environment's proxy back where `NO_PROXY` names the API server: kube compares it with the proxy's own name.
 pub fn heed_no_proxy(config: &mut Config) {
     let of_environment =
@@ -88,7 +103,7 @@ impl Clients {
     /// From `KUBECONFIG`, `~/.kube/config` or the pod's ServiceAccount, as `kubectl` would; `instance` tells this process
     /// from others in the API server's audit log.
     pub async fn infer(rate: Rate, instance: &str) -> Result<Self, ClientError> {
-        let mut config = Config::infer().await.map_err(|error| ClientError::Config(Box::new(error)))?;
+        let mut config = Config::infer().await.map_err(|error| ClientError::Config(unquoted(error)))?;
         heed_no_proxy(&mut config);
         Self::new(config, rate, instance)
     }

@@ -106,7 +106,16 @@ async fn there(
 
 /// All Clusters of all namespaces, in the version that the API server prefers.
 pub async fn clusters(client: &Client, kinds: &Kinds) -> Result<Vec<ClusterUse>, kube::Error> {
-    Ok(cluster_objects(client, kinds).await?.iter().filter_map(in_use::cluster).collect())
+    clusters_in(client, kinds, "").await
+}
+
+/// Those of one namespace; of all, if it is empty.
+///
+/// # Errors
+/// What the API server said.
+pub async fn clusters_in(client: &Client, kinds: &Kinds, namespace: &str) -> Result<Vec<ClusterUse>, kube::Error> {
+    let Some(kind) = kinds.certain(client, CLUSTER_API, "Cluster").await? else { return Ok(Vec::new()) };
+    Ok(list_in(client, &kind, namespace).await?.iter().filter_map(in_use::cluster).collect())
 }
 
 /// The same, whole.
@@ -130,7 +139,11 @@ async fn addons(client: &Client, kinds: &Kinds) -> Result<Vec<AddonUse>, kube::E
 }
 
 async fn list(client: &Client, kind: &Kind) -> Result<Vec<Value>, kube::Error> {
-    let api = api(client, kind, "");
+    list_in(client, kind, "").await
+}
+
+async fn list_in(client: &Client, kind: &Kind, namespace: &str) -> Result<Vec<Value>, kube::Error> {
+    let api = api(client, kind, namespace);
     let mut all = Vec::new();
     let mut params = ListParams::default().limit(PAGE);
     loop {

@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use tower::buffer::BufferLayer;
 use tower::retry::RetryLayer;
 
-use self::bounded::BoundedAnswers;
+use self::bounded::{BoundedAnswers, Logins};
 use self::breaker::Breaker;
 use crate::api::condition::Reason;
 use crate::core::addon::circuit::{Circuit, Gate};
@@ -276,6 +276,7 @@ impl Workloads {
         if let Some(missing) = missing_part(&parsed, &named) {
             return Err(refused(format!("its current-context names a {missing} that is not there")));
         }
+        let answers = BoundedAnswers { logins: Logins::of(&parsed) };
         let config = Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await;
         let unread = || refused("its certificates, key or proxy can't be read".to_owned());
         let mut config = config.map_err(|_| unread())?;
@@ -287,11 +288,11 @@ impl Workloads {
         config.default_retry = false;
         let breaker = Breaker::default();
         // Two: watches that take all that an API server offers of a connection leave the questions theirs.
-        let watching = connection::client(config.clone()).map_err(|_| unread())?.with_layer(&BoundedAnswers).build();
+        let watching = connection::client(config.clone()).map_err(|_| unread())?.with_layer(&answers).build();
         let builder = connection::client(config).map_err(|_| unread())?;
         Ok(Workload {
             client: builder
-                .with_layer(&BoundedAnswers)
+                .with_layer(&answers)
                 .with_layer(&breaker)
                 .with_layer(&BufferLayer::new(QUEUE))
                 .with_layer(&StillOurs)

@@ -97,8 +97,9 @@ pub(super) async fn write_status(
     let written = report::status(&ctx.clients.own(), release, release.status.as_ref(), &status)
         .await
         .doing(|| format!("writing the status of ClusterStackRelease {}", release.name_any()))?;
-    let unready = match (&release.status, release.creation_timestamp()) {
-        (None, Some(made)) => status::ready_after(made.0, &status.conditions),
+    // The definition gives a new one a status without conditions.
+    let unready = match (previous.conditions.is_empty(), release.creation_timestamp()) {
+        (true, Some(made)) => status::ready_after(made.0, &status.conditions),
         _ => status::unready_for(&previous.conditions, &status.conditions),
     };
     if let (true, Some(unready)) = (written, unready) {
@@ -106,7 +107,7 @@ pub(super) async fn write_status(
     }
     let turned = condition::readiness_turned(&previous.conditions, &status.conditions);
     if let Some(now) = turned.filter(|_| written) {
-        tracing::info!(namespace = release.namespace().unwrap_or_default(), release = %release.name_any(), ready = now.status, reason = now.reason, message = now.message, "ClusterStackRelease");
+        tracing::info!(namespace = release.namespace().unwrap_or_default(), release = %release.name_any(), ready = now.status, reason = now.reason, says = now.message, "ClusterStackRelease");
         let word = Reason::named(&now.reason);
         // The first word, if it is a good one, is said by the ClusterStack.
         let is_told = previous.conditions.is_empty() && now.is_true();

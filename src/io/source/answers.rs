@@ -79,12 +79,17 @@ pub fn no_answer(silence: Duration) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Redirected {
     /// What was asked.
-    pub(super) from: Url,
-    /// Who answered.
-    pub(super) to: Url,
+    from: Url,
+    /// Who answered, as it may be shown: a path may repeat a login.
+    to: String,
 }
 
 impl Redirected {
+    /// From `from` to `to`; `without_secrets` takes the logins out of what is shown.
+    pub(super) fn new(from: &Url, to: &Url, without_secrets: impl Fn(&str) -> String) -> Self {
+        Self { from: from.clone(), to: without_secrets(&redacted(to)) }
+    }
+
     /// An error on the way there, said of what was asked.
     pub(super) fn explain(&self, error: SourceError) -> SourceError {
         let url = redacted(&self.from);
@@ -103,8 +108,8 @@ impl Redirected {
     }
 }
 
-fn led_to(place: &Url, problem: &str) -> String {
-    format!("a redirect led to {}: {problem}", redacted(place))
+fn led_to(place: &str, problem: &str) -> String {
+    format!("a redirect led to {place}: {problem}")
 }
 
 /// What an answer says, with where a redirect led if one did.
@@ -185,10 +190,8 @@ mod tests {
 
     #[test]
     fn what_failed_behind_a_redirect_is_said_of_what_was_asked() {
-        let redirected = Redirected {
-            from: "https://git.example.com/r?token=hunter2".parse().unwrap(),
-            to: "https://login.example.com/x?next=hunter2".parse().unwrap(),
-        };
+        let [from, to] = ["https://git.example.com/r?token=hunter2", "https://login.example.com/x?next=hunter2"];
+        let redirected = Redirected::new(&from.parse().unwrap(), &to.parse().unwrap(), ToOwned::to_owned);
         let (action, url) = ("listing the tags of", "https://login.example.com/x".to_owned());
         let problem = "connection refused".to_owned();
         for error in [
@@ -201,6 +204,9 @@ mod tests {
             assert!(said.contains("a redirect led to https://login.example.com/x: connection refused"), "{said}");
             assert!(!said.contains("hunter2"), "{said}");
         }
+        let to = "https://login.example.com/hunter2/x".parse().unwrap();
+        let repeats = Redirected::new(&from.parse().unwrap(), &to, |text| text.replace("hunter2", "***"));
+        assert_eq!(repeats.to, "https://login.example.com/***/x");
         let mut extensions = Extensions::new();
         assert_eq!(said_there(&extensions, "it answers 404"), "it answers 404");
         extensions.insert(redirected);

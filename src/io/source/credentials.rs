@@ -328,7 +328,7 @@ impl Credentials {
 const NAMELESS: [&str; 3] = ["git", "token", ""];
 
 /// A password as it is, as Basic authentication shows it, and as it stands in URLs; the longest first, for one is a part of another.
-pub(super) fn spellings(user: Option<&str>, password: &str) -> Vec<String> {
+pub(crate) fn spellings(user: Option<&str>, password: &str) -> Vec<String> {
     if password.is_empty() {
         return Vec::new();
     }

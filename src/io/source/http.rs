@@ -133,7 +133,7 @@ impl Http {
                 checked => checked?,
             }
             let again = request.try_clone();
-            let redirected = (url != first).then(|| Redirected { from: first.clone(), to: url.clone() });
+            let redirected = (url != first).then(|| Redirected::new(&first, &url, |text| self.without_secrets(text)));
             let response = self.execute(request, &url).await;
             let mut response =
                 response.map_err(|error| explained(redirected.as_ref(), self.failed(action, &url, &error)))?;
@@ -151,11 +151,12 @@ impl Http {
             };
             let Some(mut following) = again else { return Ok(response) };
             if url.scheme() == "https" && next.scheme() != "https" {
-                let problem = format!("it sends on from https to {}", redacted(&next));
+                let problem = format!("it sends on from https to {}", self.shown(&next));
                 return Err(SourceError::Untrusted { url: redacted(&first), problem });
             }
             if redirects == Redirects::SameHost && next.host_str() != first.host_str() {
-                let problem = format!("it sends on to {}: set the source's URL to where it lies now", redacted(&next));
+                let problem =
+                    format!("it sends on to {}: set the source's URL to where it lies now", self.shown(&next));
                 return Err(SourceError::Untrusted { url: redacted(&first), problem });
             }
             let safe = matches!(*following.method(), http::Method::GET | http::Method::HEAD);
@@ -168,7 +169,7 @@ impl Http {
                 if *following.method() == http::Method::POST && following.body().is_some() {
                     // What is posted may be a login.
                     let problem =
-                        format!("it sends on what was posted to {}, which is not the same server", redacted(&next));
+                        format!("it sends on what was posted to {}, which is not the same server", self.shown(&next));
                     return Err(SourceError::Untrusted { url: redacted(&first), problem });
                 }
                 for header in [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION] {
@@ -281,6 +282,11 @@ impl Http {
     /// `text` without the secrets of this source.
     pub fn without_secrets(&self, text: &str) -> String {
         self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
+    }
+
+    /// A URL that a server said, for messages: it may repeat a login.
+    pub(super) fn shown(&self, url: &Url) -> String {
+        self.without_secrets(&redacted(url))
     }
 
     fn client_for(&self, url: &Url) -> &Client {

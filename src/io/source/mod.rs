@@ -35,6 +35,7 @@ use crate::core::name::ReleaseName;
 use crate::core::verification::{Signer, Trust};
 
 pub use access::Access;
+pub(crate) use credentials::spellings;
 pub use credentials::{CredentialError, Credentials, GithubApp, Login, SshIdentity};
 pub(in crate::io) use error::NO_REGISTRY_LOGIN;
 pub use error::{NO_LOGIN, SourceError, trouble};

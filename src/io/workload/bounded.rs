@@ -1,7 +1,9 @@
 //! Answers of workload clusters, whose API servers are others': each comes whole within a time and a size, or not at all. One
-//! that sends a byte in a second, or no end, would keep a pass or take all memory.
+//! that sends a byte in a second, or no end, would keep a pass or take all memory. What it says of a refusal is shown in conditions: the
+//! login that it was asked with is taken out of it.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -10,14 +12,18 @@ use axum::body::HttpBody;
 use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt};
-use http::{Method, Request, Response};
+use http::header::CONTENT_LENGTH;
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use kube::client::Body;
+use kube::config::{AuthInfo, Kubeconfig};
+use serde_json::{Value, json};
 use thiserror::Error;
 use tower::{BoxError, Layer, Service};
 
 use crate::io::client::is_stream;
+use crate::io::source::spellings;
 
 /// How long an answer to a question may take, to its end.
 const READ: Duration = Duration::from_secs(30);
@@ -122,20 +128,73 @@ where
     })
 }
 
+/// The logins of a kubeconfig in all forms in which a message may repeat them. Debug shows nothing of them.
+#[derive(Clone, Default)]
+pub(super) struct Logins(Arc<[String]>);
+
+impl Logins {
+    /// Those of all users.
+    pub(super) fn of(kubeconfig: &Kubeconfig) -> Self {
+        let users = kubeconfig.auth_infos.iter().filter_map(|user| user.auth_info.as_ref());
+        let mut all: Vec<String> = users.flat_map(of_user).collect();
+        all.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        all.dedup();
+        Self(all.into())
+    }
+
+    fn hidden(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
+    }
+
+    fn hide(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => *text = self.hidden(text),
+            Value::Array(items) => items.iter_mut().for_each(|item| self.hide(item)),
+            Value::Object(fields) => fields.values_mut().for_each(|field| self.hide(field)),
+            _ => {}
+        }
+    }
+
+    /// The body of a refusal without them. Its own code is that of the answer: by it is decided what went wrong.
+    fn taken_out(&self, status: StatusCode, body: &[u8]) -> Bytes {
+        let Ok(mut said @ Value::Object(_)) = serde_json::from_slice(body) else {
+            return self.hidden(&String::from_utf8_lossy(body)).into();
+        };
+        self.hide(&mut said);
+        said["code"] = json!(status.as_u16());
+        said.to_string().into()
+    }
+}
+
+fn of_user(user: &AuthInfo) -> Vec<String> {
+    // What is secret in it is written where it is serialised alone.
+    let fields = serde_json::to_value(user).unwrap_or_default();
+    let text = |name: &str| fields[name].as_str();
+    let password = text("password").map(|password| spellings(text("username"), password));
+    let token = text("token").map(|token| spellings(None, token));
+    password.into_iter().chain(token).flatten().collect()
+}
+
 /// Lets answers through that have an end.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct BoundedAnswers;
+#[derive(Clone, Default)]
+pub(super) struct BoundedAnswers {
+    /// What no refusal may repeat.
+    pub(super) logins: Logins,
+}
 
 impl<S> Layer<S> for BoundedAnswers {
     type Service = Bounded<S>;
 
     fn layer(&self, inner: S) -> Bounded<S> {
-        Bounded(inner)
+        Bounded { inner, logins: self.logins.clone() }
     }
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Bounded<S>(S);
+#[derive(Clone)]
+pub(super) struct Bounded<S> {
+    inner: S,
+    logins: Logins,
+}
 
 impl<S, B> Service<Request<Body>> for Bounded<S>
 where
@@ -149,17 +208,23 @@ where
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.0.poll_ready(context)
+        self.inner.poll_ready(context)
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let is_watch = is_stream(request.uri().query());
         let limit = if *request.method() == Method::GET { READ } else { WRITE };
-        let answer = self.0.call(request);
+        let answer = self.inner.call(request);
+        let logins = self.logins.clone();
         Box::pin(async move {
             let bounded = async {
-                let (head, body) = answer.await?.into_parts();
-                let body = if is_watch {
+                let (mut head, body) = answer.await?.into_parts();
+                let is_refusal = head.status.is_client_error() || head.status.is_server_error();
+                let body = if is_refusal {
+                    let said = logins.taken_out(head.status, &whole(body).await?);
+                    head.headers.remove(CONTENT_LENGTH);
+                    Full::new(said).map_err(|never| match never {}).boxed_unsync()
+                } else if is_watch {
                     axum::body::Body::from_stream(events(body)).map_err(Into::into).boxed_unsync()
                 } else {
                     Full::new(whole(body).await?).map_err(|never| match never {}).boxed_unsync()
@@ -189,7 +254,8 @@ mod tests {
         });
         let uri = format!("/api/v1/nodes{query}");
         let request = Request::builder().method(method).uri(uri).body(Body::empty()).map_err(|e| e.to_string())?;
-        let answer = BoundedAnswers.layer(inner).oneshot(request).await.map_err(|error| error.to_string())?;
+        let answer =
+            BoundedAnswers::default().layer(inner).oneshot(request).await.map_err(|error| error.to_string())?;
         let body = answer.into_body().collect().await.map_err(|error| error.to_string())?;
         Ok(body.to_bytes().len())
     }
@@ -217,6 +283,31 @@ mod tests {
         assert!(told.contains(&Unbounded::Silent.to_string()), "{told}");
         let told = asked(Method::GET, "?watch=true", 2, 7, second).await.unwrap_err();
         assert!(told.contains(&Unbounded::Short.to_string()), "{told}");
+    }
+
+    #[tokio::test]
+    async fn no_refusal_repeats_the_login_that_it_was_asked_with() {
+        let kubeconfig =
+            "users: [{name: a, user: {token: t0k/en+x}}, {name: b, user: {username: ann, password: fish}}]";
+        let logins = Logins::of(&Kubeconfig::from_yaml(kubeconfig).unwrap());
+        for (status, said, shown, code) in [
+            (401, r#"{"message": "no Bearer t0k\/en\u002bx", "x": ["YW5uOmZpc2g="]}"#, "no Bearer ***", Some(401)),
+            (500, r#"{"message": "t0k%2Fen%2Bx is bad", "code": 200}"#, "*** is bad", Some(500)),
+            (403, "<p>fish</p>", "<p>***</p>", None),
+            (200, r#"{"message": "fish"}"#, "fish", None),
+        ] {
+            let inner = tower::service_fn(move |_: Request<Body>| async move {
+                let body = axum::body::Body::from(said);
+                Ok::<_, BoxError>(Response::builder().status(status).body(body)?)
+            });
+            let request = Request::builder().uri("/version").body(Body::empty()).unwrap();
+            let answer = BoundedAnswers { logins: logins.clone() }.layer(inner).oneshot(request).await.unwrap();
+            let body = answer.into_body().collect().await.unwrap().to_bytes();
+            let text = String::from_utf8(body.to_vec()).unwrap();
+            assert!(text.contains(shown) && !text.contains("YW5uOmZpc2g="), "{text}");
+            let told = serde_json::from_str::<Value>(&text).ok().and_then(|value| value["code"].as_u64());
+            assert_eq!(told, code, "{text}");
+        }
     }
 
     #[test]

@@ -272,7 +272,7 @@ impl Conversation {
         }
         Err(match status {
             StatusCode::UNAUTHORIZED if response.url().origin() != self.home.origin() => {
-                let to = super::super::http::redacted(response.url());
+                let to = self.http.shown(response.url());
                 let problem = format!(
                     "it sends on to another host or port, {to}, which gets no credentials and asks for some: set the source's URL to where the repository lies now"
                 );
@@ -302,7 +302,7 @@ impl Conversation {
     /// Goes on where a redirect led: a server may send on to the repository's new place, but not to a page.
     fn follow(&self, asked: &Url, answered: &Url) -> Result<(), SourceError> {
         let Some(path) = answered.path().strip_suffix(REFERENCES) else {
-            let problem = format!("it sends on to {}, which is none", super::super::http::redacted(answered));
+            let problem = format!("it sends on to {}, which is none", self.http.shown(answered));
             return Err(SourceError::NoRepository { url: super::super::http::redacted(asked), problem });
         };
         let mut place = answered.clone();
