@@ -325,6 +325,63 @@ async fn a_tag_that_moved_is_not_followed_where_the_status_is_lost_either() {
     assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
 }
 
+/// The chart of a release's ConfigMap in another directory of the same commit, with another size.
+fn write_other(repo: &Repo) {
+    let place = "other/cluster-class";
+    repo.write("other/csctl.yaml", "config:\n  kubernetesVersion: v1.34.7\n");
+    repo.write(&format!("{place}/Chart.yaml"), "apiVersion: v2\nname: docker-x-1-34-cluster-class\nversion: v0\n");
+    repo.write(&format!("{place}/values.yaml"), "color: blue\n");
+    repo.write(&format!("{place}/templates/objects.yaml"), &SETTINGS.replace("large", "huge"));
+}
+
+#[tokio::test]
+async fn other_files_of_the_same_commit_are_told_and_not_taken_for_what_is_applied() {
+    let t = World::new("otherfiles").await;
+    let repo = t.repo();
+    write_other(&repo);
+    repo.release(V1, SETTINGS);
+    let operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    let before = t.release_ready(V1).await.status.unwrap().artifact.unwrap();
+    t.change_stack("x", json!({"spec": {"source": {"git": {"path": "other"}}}})).await;
+    t.looked_again("x").await;
+    t.ready("x", "v1").await;
+
+    // Without the store the new path is all that there is.
+    operator.kill();
+    std::fs::remove_dir_all(t.store()).unwrap();
+    let _operator = t.operator(&[]);
+    let message = t.release_says(V1, ConditionType::Stalled, "True", "ArtifactChanged").await;
+    assert!(message.contains("still, with other files") && message.contains(&before.digest), "{message}");
+    t.stack_says("x", ConditionType::Stalled, "True", "ArtifactChanged").await;
+    assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
+    assert_eq!(t.releases().get(V1).await.unwrap().status.unwrap().artifact.unwrap(), before);
+
+    // Put back, it is what was applied.
+    t.change_stack("x", json!({"spec": {"source": {"git": {"path": null}}}})).await;
+    t.ready("x", "v1").await;
+    assert_eq!(t.release_ready(V1).await.status.unwrap().artifact.unwrap(), before);
+    assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
+}
+
+#[tokio::test]
+async fn other_files_are_taken_where_nothing_was_applied() {
+    let t = World::new("otherunapplied").await;
+    let repo = t.repo();
+    write_other(&repo);
+    repo.release(V1, &SETTINGS.replace("data:", "data: {{ fail \"not yet\" }}"));
+    let operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.release_says(V1, ConditionType::Ready, "False", "RenderFailed").await;
+    operator.kill();
+    std::fs::remove_dir_all(t.store()).unwrap();
+    t.change_stack("x", json!({"spec": {"source": {"git": {"path": "other"}}}})).await;
+    let _operator = t.operator(&[]);
+    t.ready("x", "v1").await;
+    assert_eq!(t.in_config_map(V1, "/data/size").await, "huge");
+}
+
 #[tokio::test]
 async fn a_tag_that_is_deleted_upstream_leaves_what_is_applied() {
     let t = World::new("deltag").await;

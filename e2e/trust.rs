@@ -10,7 +10,7 @@ use clusterstack::core::digest::hex;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::harness::{GitHub, Repo, SETTINGS, World, assets, skipped};
+use crate::harness::{GitHub, Repo, SETTINGS, World, assets, check, skipped, wait_for};
 
 const V1: &str = "docker-x-1-34-v1";
 const V2: &str = "docker-x-1-34-v2";
@@ -105,6 +105,42 @@ async fn only_releases_whose_tag_a_trusted_key_signed_are_applied() {
     let after = t.release_ready(V2).await.status.unwrap().artifact;
     assert!(after == before && after.is_some_and(|artifact| artifact.verified_by.contains("theirs@example.com")));
     assert_eq!(t.in_config_map(V2, "/data/size").await, "large");
+}
+
+#[tokio::test]
+async fn what_was_verified_is_had_again_by_its_digest_after_its_key_was_taken_out() {
+    let t = World::new("keygone").await;
+    let (Some(ours), Some(theirs)) = (key(&t, "ours"), key(&t, "theirs")) else { return };
+    let repo = t.repo();
+    signed(&repo, V1, "large", &ours);
+    trust(&t, &[&ours]).await;
+    let operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), verify()).await;
+    t.ready("x", "v1").await;
+    let before = t.release_ready(V1).await.status.unwrap().artifact.unwrap();
+
+    operator.kill();
+    std::fs::remove_dir_all(t.store()).unwrap();
+    t.delete("v1", "Secret", "keys").await;
+    trust(&t, &[&theirs]).await;
+    let operator = t.operator(&[]);
+    t.change("vandal", ("v1", "ConfigMap", V1), json!({"data": {"size": "spoilt"}})).await;
+    wait_for("the field to be put back", || async {
+        let size = t.in_config_map(V1, "/data/size").await;
+        check(size == "large", size)
+    })
+    .await;
+    t.release_says(V1, ConditionType::SourceVerified, "True", "Verified").await;
+    assert_eq!(t.release_ready(V1).await.status.unwrap().artifact.unwrap(), before);
+
+    // With another verify it has to be signed by them, whatever its tag names meanwhile.
+    operator.kill();
+    repo.release(V1, &SETTINGS.replace("large", "huge"));
+    t.change_stack("x", json!({"spec": {"verify": {"git": {"mode": "Commit"}}}})).await;
+    let _operator = t.operator(&[]);
+    let message = t.release_says(V1, ConditionType::Ready, "False", "NotVerified").await;
+    assert!(message.contains(&before.revision) && !message.contains("delete this release"), "{message}");
+    assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
 }
 
 #[tokio::test]

@@ -338,6 +338,16 @@ fn subcharts_in_archives_are_rendered() {
 }
 
 #[test]
+fn what_keeps_the_operator_from_working_is_a_line_of_its_log() {
+    let refused = ["operator", "--metrics-bind-address=nonsense", "--log-format"];
+    let said = clusterstack(&[&refused[..], &["json"]].concat()).fails(1);
+    let line: serde_json::Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+    assert_eq!(line["level"], "ERROR", "{line}");
+    assert!(line["fields"]["message"].as_str().unwrap().contains("--metrics-bind-address"), "{line}");
+    assert!(clusterstack(&[&refused[..], &["text"]].concat()).fails(1).starts_with("error: "));
+}
+
+#[test]
 fn bad_input_is_refused_with_what_to_do() {
     let chart = chart();
     let path = chart.path().to_str().unwrap();

@@ -44,7 +44,7 @@ pub struct DoctorArgs {
 pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     let facts = connection::block_on(async {
         let connection = args.connection.connect().await?;
-        connection.answer(io::facts(&connection.client)).await
+        connection.answer(Box::pin(io::facts(&connection.client))).await
     })?;
     let mut findings = match &facts {
         Ok(facts) => doctor::findings(facts),

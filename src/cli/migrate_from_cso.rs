@@ -24,6 +24,8 @@ use crate::settings::duration;
 
 /// The file with the values that the operator was installed with.
 const VALUES: &str = "clusterstack-values.yaml";
+/// The same where an earlier one is there.
+const NEW_VALUES: &str = "clusterstack-values.new.yaml";
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -104,35 +106,51 @@ fn migrate(args: &MigrateArgs, facts: &Facts) -> Result<()> {
             hinted(error).context(headline)
         })?;
         install::rehearse(client, &args.namespace, &waves, &takes).await?;
+        if facts.deployments.iter().any(cso::is_stopped) && !args.backup.exists() {
+            anstream::println!(
+                "CSO was stopped before: {} holds what is left of it, the way back is what was written then",
+                args.backup.display()
+            );
+        }
         write(&args.backup, &backup)?;
+        // Should anything fail from here on, they are there for who goes on by hand.
+        let kept = keep_values(args, &values)?;
         old.stop(facts, args.timeout, &mut |step| anstream::println!("{step}")).await.map_err(hinted)?;
         let from = facts.deployments.first().and_then(|object| object["metadata"]["namespace"].as_str());
         install::make_namespace(client, &args.namespace).await?;
-        for secret in cso::secrets(facts) {
-            let to = &args.namespace;
-            match old.copy_secret(&secret, from.unwrap_or_default(), to).await? {
+        for origin in cso::origins(facts) {
+            let (to, (kind, name)) = (&args.namespace, &origin);
+            match old.copy(&origin, from.unwrap_or_default(), to).await? {
                 Copied::Nothing => {}
-                Copied::Written => anstream::println!("Secret {to}/{secret} copied"),
-                Copied::Kept => anstream::println!("Secret {to}/{secret} is there with other content, and stays"),
+                Copied::Written => anstream::println!("{kind} {to}/{name} copied"),
+                Copied::Kept => anstream::println!("{kind} {to}/{name} is there with other content, and stays"),
             }
         }
         install::all(client, &args.namespace, &waves, &takes, args.timeout).await?;
-        keep_values(args, &values)
+        let shown = kept.display();
+        anstream::println!(
+            "values are not remembered: upgrade by `clusterstack install -f {shown}`, which holds what was taken over"
+        );
+        Ok(())
     })
 }
 
-/// Writes the values that were installed with, beside the backup: later upgrades need them. A file that is there may have been
-/// edited, and stays.
-fn keep_values(args: &MigrateArgs, values: &Map<String, Value>) -> Result<()> {
-    let path = args.backup.with_file_name(VALUES);
-    if !path.exists() {
-        write(&path, &output::format(values, Format::Yaml)?)?;
+/// Writes the values that are installed with, beside the backup: later upgrades need them. A file that is there may have been
+/// edited, and stays; what was taken over this time is written beside it then. Gives the file with what was taken over.
+fn keep_values(args: &MigrateArgs, values: &Map<String, Value>) -> Result<PathBuf> {
+    let (path, text) = (args.backup.with_file_name(VALUES), output::format(values, Format::Yaml)?);
+    let is_other = match fs::read_to_string(&path) {
+        Ok(there) => there != text,
+        Err(error) if error.kind() == ErrorKind::NotFound => false,
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    };
+    let kept = if is_other { args.backup.with_file_name(NEW_VALUES) } else { path.clone() };
+    write(&kept, &text)?;
+    if is_other {
+        let (there, new) = (path.display(), kept.display());
+        anstream::println!("{there} is there with other content, and stays: what is installed is in {new}");
     }
-    let shown = path.display();
-    anstream::println!(
-        "values are not remembered: upgrade by `clusterstack install -f {shown}`, which holds what was taken over"
-    );
-    Ok(())
+    Ok(kept)
 }
 
 fn hinted(error: CsoError) -> anyhow::Error {
@@ -195,9 +213,12 @@ fn text(facts: &Facts, notes: &[Note], args: &MigrateArgs) -> String {
         // Writing to a String can't fail.
         let _ = writeln!(text, "{style}{word}{style:#} {object}: {message}\n       → {remedy}");
     }
+    for waits in facts.unfinished.iter().filter(|_| !facts.operators.is_empty()) {
+        let _ = writeln!(text, "not finished: {waits}");
+    }
     if cso::is_finished(facts) {
         let ours = facts.operators.join(", ");
-        let _ = writeln!(text, "the migration is finished: nothing of CSO is in the way, and {ours} is installed");
+        let _ = writeln!(text, "the migration is finished: nothing of CSO is in the way, and {ours} runs");
     } else if !args.yes && notes.iter().all(|note| !note.blocks) {
         text.push_str("--yes does it:\n");
         text.extend(steps(facts, args).iter().map(|step| format!("  {step}\n")));
@@ -213,7 +234,8 @@ fn steps(facts: &Facts, args: &MigrateArgs) -> Vec<String> {
     let already = |object: &Value| if cso::is_stopped(object) { " already" } else { "" };
     let stopped = |object: &Value| format!("{} is stopped{}", cso::named(object), already(object));
     steps.extend(facts.deployments.iter().map(stopped));
-    steps.extend(cso::secrets(facts).iter().map(|name| format!("Secret {name} is copied to {}", args.namespace)));
+    let copied = |(kind, name): &cso::Origin| format!("{kind} {name} is copied to {}", args.namespace);
+    steps.extend(cso::origins(facts).iter().map(copied));
     steps.extend(
         cso::taken(facts).iter().map(|name| format!("CustomResourceDefinition {name} is taken over from Helm")),
     );

@@ -10,10 +10,11 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use super::report;
 use crate::io::members;
 use crate::io::telemetry;
 use crate::io::traces::{Collector, Traces};
-use crate::settings::Flags;
+use crate::settings::{Flags, LogFormat};
 
 /// Exit code of a process that was told twice to end, as after SIGINT.
 const ABORTED: u8 = 130;
@@ -31,15 +32,21 @@ pub fn run(flags: Flags) -> Result<ExitCode> {
     let traces = traces_of(&flags, runtime.handle())?;
     telemetry::log(flags.log_level, flags.log_format, traces.as_ref());
     telemetry::log_panics();
+    let format = flags.log_format;
     // What can't be used is said before anything begins.
-    flags.clone().settings()?;
-    let result = runtime.block_on(until_stopped(flags));
+    let result = match flags.clone().settings() {
+        Ok(_) => runtime.block_on(until_stopped(flags)),
+        Err(error) => Err(error.into()),
+    };
     if let Some(traces) = traces {
         traces.end();
     }
     // What still runs is no longer waited for: a build of ours goes on from its checkpoint.
     runtime.shutdown_timeout(Duration::from_millis(100));
-    result
+    match result {
+        Err(error) if format == LogFormat::Json => Ok(report::logged(&error)),
+        result => result,
+    }
 }
 
 /// Takes as many open files as it may have, as every program in Go does: a connection is one, and containers begin with 1024 of them

@@ -97,6 +97,22 @@ fn words(cause: &(dyn std::error::Error + 'static)) -> String {
 pub fn text(error: &anyhow::Error) -> String {
     let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     let cyan = Style::new().bold().fg_color(Some(AnsiColor::Cyan.into()));
+    let mut text = format!("{red}error{red:#}: ");
+    text.push_str(&causes(error).join("\n  caused by: "));
+    text.push('\n');
+    if let Some(hint) = hint(error) {
+        text = format!("{text}{cyan}hint{cyan:#}: {hint}\n");
+    }
+    text
+}
+
+/// Logs the failure, for who reads the log alone.
+pub fn logged(error: &anyhow::Error) -> ExitCode {
+    tracing::error!(hint = hint(error), "{}", causes(error).join(": "));
+    ExitCode::FAILURE
+}
+
+fn causes(error: &anyhow::Error) -> Vec<String> {
     let mut causes: Vec<String> = Vec::new();
     for cause in error.chain() {
         let cause = visible(&words(cause));
@@ -105,13 +121,12 @@ pub fn text(error: &anyhow::Error) -> String {
             causes.push(cause);
         }
     }
-    let mut text = format!("{red}error{red:#}: ");
-    text.push_str(&causes.join("\n  caused by: "));
-    text.push('\n');
-    if let Some(hinted) = error.chain().find_map(|cause| cause.downcast_ref::<Hinted>()) {
-        text = format!("{text}{cyan}hint{cyan:#}: {}\n", visible(&hinted.hint));
-    }
-    text
+    causes
+}
+
+fn hint(error: &anyhow::Error) -> Option<String> {
+    let hinted = error.chain().find_map(|cause| cause.downcast_ref::<Hinted>())?;
+    Some(visible(&hinted.hint))
 }
 
 #[cfg(test)]

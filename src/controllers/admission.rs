@@ -14,8 +14,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Router, middleware};
 use jiff::Timestamp;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
-use kube::api::{DynamicObject, PostParams};
+use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, META_API_VERSION_V1, META_KIND};
 use kube::{Api, Client};
 use serde_json::json;
@@ -33,6 +34,7 @@ use crate::core::install::WEBHOOK_CERTIFICATE;
 use crate::core::source::AllowList;
 use crate::io::apply::refusal;
 use crate::io::client::Clients;
+use crate::io::displaced::Displaced;
 use crate::io::extension_config::Registered;
 use crate::io::fence::{self, Fence};
 use crate::io::hook_certificate::{self, Kept};
@@ -40,7 +42,7 @@ use crate::io::kinds::Kinds;
 use crate::io::members::Members;
 use crate::io::tls_server::{TlsServer, in_time};
 use crate::io::usage::CLUSTER_API;
-use crate::io::webhook_configuration::{self, Webhook};
+use crate::io::webhook_configuration::{self, ConfigurationError, Webhook};
 use crate::settings::{HookPlace, Settings, WebhookSettings};
 
 mod reading;
@@ -121,6 +123,9 @@ async fn serve(
     let kept = Kept { namespace: &webhook.namespace, name: &secret, names: &names, what: WHAT };
     let mut told = String::new();
     let duty = served_as(WEBHOOK, &registration.name);
+    let resource = ApiResource::erase::<ValidatingWebhookConfiguration>(&());
+    let (name, place) = (registration.name.clone(), registration.place.clone());
+    let mut displaced = Displaced::by("ValidatingWebhookConfiguration", &name, &place);
     tokio::select! {
         () = end.cancelled() => return,
         _ = tokio::time::timeout(FIRST_READ, server.releases.read()) => {}
@@ -140,7 +145,11 @@ async fn serve(
                 // Who is told of a new authority first trusts what it signs.
                 let registered = if registers {
                     let register = async {
-                        webhook_configuration::register(&fence::guarded(&own), &registration, &identity.bundle).await
+                        let client = fence::guarded(&own);
+                        let done = webhook_configuration::register(&client, &registration, &identity.bundle).await?;
+                        let is_unserved = |name: &str| members.is_unserved(&served_as(WEBHOOK, name));
+                        displaced.remove(&client, &resource, is_unserved).await;
+                        Ok::<_, ConfigurationError>(done)
                     };
                     fence::within(Fence::of_registrar(&members, &duty), register).await
                 } else {

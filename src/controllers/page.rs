@@ -177,6 +177,7 @@ impl Pages {
         });
         ListSeen {
             clusters: clusters.collect(),
+            clusters_unread: self.ctx.watches.clusters_are_unread(),
             stacks: self.ctx.stacks.state(),
             releases: self.ctx.stack_releases.state(),
         }
@@ -209,6 +210,7 @@ impl Pages {
         };
         Some(StackSeen {
             clusters: clusters.map(view).collect(),
+            clusters_unread: ctx.watches.clusters_are_unread(),
             stack,
             releases,
             provided: objects(&ctx.caches.provided),

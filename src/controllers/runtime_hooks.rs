@@ -29,7 +29,9 @@ use super::served::{
     turn_of,
 };
 use crate::api::condition::Reason;
-use crate::api::runtime_hooks::{API_VERSION, DISCOVERY, EXTENSION_GROUP, HookRequest, HookResponse, RuntimeHook};
+use crate::api::runtime_hooks::{
+    API_VERSION, DISCOVERY, EXTENSION_GROUP, EXTENSION_KIND, HookRequest, HookResponse, RuntimeHook,
+};
 use crate::api::{ClusterAddon, FIELD_MANAGER, WATCH_LABEL};
 use crate::core::addon::cluster::{self, Cluster, addon_name};
 use crate::core::addon::hooks::{self, Answer, Seen};
@@ -38,6 +40,7 @@ use crate::core::install::HOOK_CERTIFICATE;
 use crate::core::manifest::label;
 use crate::io::apply::refusal;
 use crate::io::client::Clients;
+use crate::io::displaced::Displaced;
 use crate::io::events::{Events, reference};
 use crate::io::extension_config::{self, Extension, Registered};
 use crate::io::fence::{self, Fence};
@@ -118,6 +121,7 @@ async fn serve(
     let kept = Kept { namespace: &hooks.namespace, name: &secret, names: &names, what: "runtime hooks" };
     let mut told = String::new();
     let duty = served_as(HOOKS, &extension.name);
+    let mut displaced = Displaced::by(EXTENSION_KIND, &extension.name, &extension.place);
     loop {
         // Cluster API may come, or serve another version, while we run.
         for group in [CLUSTER_API, EXTENSION_GROUP] {
@@ -134,7 +138,14 @@ async fn serve(
                 let registered = if registers {
                     let register = async {
                         let client = fence::guarded(&server.own);
-                        extension_config::register(&client, &server.kinds, &extension, &identity.bundle).await
+                        let done =
+                            extension_config::register(&client, &server.kinds, &extension, &identity.bundle).await?;
+                        let kind = server.kinds.preferred(&client, EXTENSION_GROUP, EXTENSION_KIND).await?;
+                        if let Some(kind) = kind {
+                            let is_unserved = |name: &str| members.is_unserved(&served_as(HOOKS, name));
+                            displaced.remove(&client, &kind.resource, is_unserved).await;
+                        }
+                        Ok(done)
                     };
                     fence::within(Fence::of_registrar(&members, &duty), register).await
                 } else {

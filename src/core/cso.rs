@@ -9,7 +9,7 @@ mod step;
 pub use backup::{BackupError, backup};
 pub use keeper::{HELM, applied_by, release, taken};
 pub use registered::is_theirs;
-pub use step::{is_finished, is_stopped, runs};
+pub use step::{is_finished, is_stopped, runs, unready};
 
 use std::collections::BTreeSet;
 
@@ -25,6 +25,9 @@ pub const LABEL: (&str, &str) = ("cluster.x-k8s.io/provider", "cluster-stack-ope
 
 /// Variables of CSO's container that name its one source, and that our operator reads, too.
 const SOURCE: &[&str] = &["GIT_PROVIDER", "OCI_REGISTRY"];
+
+/// Variables that our chart gives the container itself.
+const OWN_VARIABLES: &[&str] = &["POD_NAME", "POD_NAMESPACE"];
 
 /// The template of the built-in provider.
 const OWN_TEMPLATE: &str = "ProviderClusterStackReleaseTemplate";
@@ -44,6 +47,8 @@ pub struct Facts {
     pub definitions: Vec<Value>,
     /// Our own operators, by kind, namespace and name.
     pub operators: Vec<String>,
+    /// What is not as far as it has to be: pods of ours that are not ready, and pods of CSO that are left.
+    pub unfinished: Vec<String>,
     /// ClusterStacks.
     pub stacks: Vec<Value>,
     /// ClusterStackReleases.
@@ -96,7 +101,9 @@ pub fn notes(facts: &Facts) -> Vec<Note> {
         let message = format!("{} Deployments have CSO's label", facts.deployments.len());
         notes.push(Note::new("Deployment".into(), true, message, "remove the one that does nothing"));
     }
-    let has_default = environment(facts).iter().any(|variable| SOURCE.iter().any(|name| variable["name"] == *name));
+    // What an object brings is not looked into.
+    let has_default = environment(facts).iter().any(|variable| SOURCE.iter().any(|name| variable["name"] == *name))
+        || !list_of(facts, "envFrom").is_empty();
     let mut kinds = BTreeSet::new();
     for stack in &facts.stacks {
         let name = named(stack);
@@ -113,7 +120,7 @@ pub fn notes(facts: &Facts) -> Vec<Note> {
         let (group, _) = split_api_version(provider["apiVersion"].as_str().unwrap_or_default());
         let kind = provider["kind"].as_str().unwrap_or_default();
         // Providers of CSO have the group of ours.
-        if !provider.is_null() && (group, kind) != (INFRASTRUCTURE_GROUP, OWN_TEMPLATE) {
+        if !kind.is_empty() && (group, kind) != (INFRASTRUCTURE_GROUP, OWN_TEMPLATE) {
             kinds.insert(format!("{kind}.{group}"));
         }
     }
@@ -150,31 +157,56 @@ fn container(facts: &Facts) -> Option<&Value> {
     containers.iter().find(|container| container["name"] == "manager").or_else(|| containers.first())
 }
 
-/// The variables that CSO's container has.
+/// The variables that CSO's container has, but for those that our chart gives itself, and for its own resources.
 fn environment(facts: &Facts) -> Vec<Value> {
-    container(facts).and_then(|container| container["env"].as_array()).cloned().unwrap_or_default()
+    let mut all = list_of(facts, "env");
+    all.retain(|variable| {
+        let is_ours = OWN_VARIABLES.iter().any(|name| variable["name"] == *name);
+        !is_ours && variable.pointer("/valueFrom/resourceFieldRef").is_none()
+    });
+    all
 }
 
-/// The Secrets that its variables are read from.
-pub fn secrets(facts: &Facts) -> BTreeSet<String> {
-    let names = environment(facts);
-    let names = names.iter().filter_map(|variable| variable.pointer("/valueFrom/secretKeyRef/name")?.as_str());
-    names.map(ToOwned::to_owned).collect()
+fn list_of(facts: &Facts, field: &str) -> Vec<Value> {
+    container(facts).and_then(|container| container[field].as_array()).cloned().unwrap_or_default()
+}
+
+/// An object that variables are read from: its kind, `Secret` or `ConfigMap`, and its name.
+pub type Origin = (&'static str, String);
+
+/// The Secrets and ConfigMaps that its variables are read from.
+pub fn origins(facts: &Facts) -> BTreeSet<Origin> {
+    const FIELDS: [(&str, &str); 4] = [
+        ("Secret", "/valueFrom/secretKeyRef/name"),
+        ("ConfigMap", "/valueFrom/configMapKeyRef/name"),
+        ("Secret", "/secretRef/name"),
+        ("ConfigMap", "/configMapRef/name"),
+    ];
+    let all = environment(facts).into_iter().chain(list_of(facts, "envFrom"));
+    let named = |variable: Value| {
+        FIELDS.into_iter().filter_map(move |(kind, field)| Some((kind, variable.pointer(field)?.as_str()?.to_owned())))
+    };
+    all.flat_map(named).collect()
+}
+
+/// CSO's manifest fills what was not given with nothing, and runs without.
+fn optional(mut variable: Value) -> Value {
+    for field in ["/valueFrom/secretKeyRef", "/valueFrom/configMapKeyRef", "/secretRef", "/configMapRef"] {
+        if let Some(reference) = variable.pointer_mut(field) {
+            reference["optional"] = true.into();
+        }
+    }
+    variable
 }
 
 /// Values of our chart that make our operator work as CSO did: its source, and the flags that mean the same.
 pub fn values(facts: &Facts) -> Map<String, Value> {
-    let mut env = environment(facts);
-    for variable in &mut env {
-        // CSO's manifest fills what was not given with nothing.
-        if let Some(key) = variable.pointer_mut("/valueFrom/secretKeyRef") {
-            key["optional"] = true.into();
-        }
-    }
     let mut flags = container(facts).map(arguments::flags).unwrap_or_default();
     let mut values = Map::new();
-    if !env.is_empty() {
-        values.insert("env".to_owned(), env.into());
+    for (name, variables) in [("env", environment(facts)), ("envFrom", list_of(facts, "envFrom"))] {
+        if !variables.is_empty() {
+            values.insert(name.to_owned(), variables.into_iter().map(optional).collect());
+        }
     }
     // Settings of all replicas go to their ConfigMap.
     if let Some(level) = flags.remove("log-level") {
@@ -217,7 +249,10 @@ mod tests {
     fn a_usual_installation_is_taken_over_with_its_source_and_flags() {
         let facts = facts();
         assert_eq!(notes(&facts), []);
-        assert_eq!(secrets(&facts), BTreeSet::from(["cso-cluster-stack-variables".to_owned()]));
+        let mut empty = facts.clone();
+        empty.stacks[0]["spec"]["providerRef"] = json!({});
+        assert_eq!(notes(&empty), [], "no provider is none of others");
+        assert_eq!(origins(&facts), BTreeSet::from([("Secret", "cso-cluster-stack-variables".to_owned())]));
         let key =
             |key: &str| json!({"secretKeyRef": {"name": "cso-cluster-stack-variables", "key": key, "optional": true}});
         let expected = json!({
@@ -229,6 +264,40 @@ mod tests {
             "flags": {"watch-filter": "blue", "source": "github"},
         });
         assert_eq!(Value::Object(values(&facts)), expected);
+    }
+
+    #[test]
+    fn variables_of_every_kind_are_taken_over_but_those_that_the_chart_gives() {
+        let mut facts = facts();
+        let container = &mut facts.deployments[0]["spec"]["template"]["spec"]["containers"][0];
+        container["env"] = json!([
+            {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+            {"name": "GOMEMLIMIT", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}},
+            {"name": "HTTPS_PROXY", "value": "http://proxy.example.com"},
+            {"name": "GIT_PROVIDER", "valueFrom": {"configMapKeyRef": {"name": "plain", "key": "git-provider"}}},
+        ]);
+        container["envFrom"] = json!([
+            {"secretRef": {"name": "more"}}, {"prefix": "GIT_", "configMapRef": {"name": "plain", "optional": false}},
+        ]);
+        let named = |kind: &'static str, name: &str| (kind, name.to_owned());
+        assert_eq!(origins(&facts), BTreeSet::from([named("ConfigMap", "plain"), named("Secret", "more")]));
+        let values = values(&facts);
+        assert_eq!(
+            values["env"],
+            json!([
+                {"name": "HTTPS_PROXY", "value": "http://proxy.example.com"},
+                {"name": "GIT_PROVIDER",
+                    "valueFrom": {"configMapKeyRef": {"name": "plain", "key": "git-provider", "optional": true}}},
+            ])
+        );
+        assert_eq!(
+            values["envFrom"],
+            json!([
+                {"secretRef": {"name": "more", "optional": true}},
+                {"prefix": "GIT_", "configMapRef": {"name": "plain", "optional": true}},
+            ])
+        );
+        assert_eq!(notes(&facts), []);
     }
 
     #[test]

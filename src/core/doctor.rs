@@ -70,6 +70,9 @@ pub fn saw_nothing(findings: &[Finding]) -> bool {
     ours.peek().is_some() && ours.all(|finding| finding.grade == Grade::Unknown)
 }
 
+/// What is said of a question that was not answered in time.
+pub const UNANSWERED: &str = "the API server gives no answer";
+
 /// What was read, or why it could not be.
 pub type Read<T> = Result<T, String>;
 

@@ -8,7 +8,7 @@ mod rollout;
 
 pub use kustomize::{Overlay, files as kustomize_files};
 pub use order::{INSTALLED_IN, MANAGED_BY, Owner, Waves, elsewhere, key, left_by, make_way, owner, waves};
-pub use registered::{HOOK_CERTIFICATE, WEBHOOK_CERTIFICATE, answered_by, is_left, is_spent};
+pub use registered::{HOOK_CERTIFICATE, WEBHOOK_CERTIFICATE, answered_by, is_displaced, is_left, is_spent};
 pub use rollout::{leaving, told, waits_for};
 
 use bytes::Bytes;

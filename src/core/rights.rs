@@ -296,15 +296,15 @@ pub const RIGHTS: &[Right] = &[
         Role::Operator,
         "runtime.cluster.x-k8s.io",
         &["extensionconfigs"],
-        &["get", "create", "patch"],
-        "registers its runtime hooks",
+        &["get", "list", "create", "patch", "delete"],
+        "registers its runtime hooks, and removes what it registered by an earlier name",
     ),
     right(
         Role::Operator,
         "admissionregistration.k8s.io",
         &["validatingwebhookconfigurations"],
-        &["get", "create", "patch", "delete"],
-        "registers its admission webhook",
+        &["get", "list", "create", "patch", "delete"],
+        "registers its admission webhook, and removes what it registered by an earlier name",
     ),
     // Kubernetes' own.
     right(

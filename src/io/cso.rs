@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::Client;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::Selector;
-use kube::{Client, ResourceExt};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use super::helm;
 use super::kinds::Kinds;
 use crate::api::GROUP;
-use crate::core::cso::{Facts, LABEL, is_theirs, named, release, runs};
+use crate::core::cso::{Facts, LABEL, Origin, is_stopped, is_theirs, named, release, runs, unready};
 use crate::core::install::NAME;
 use crate::core::manifest::split_api_version;
 use crate::io::apply::refusal;
@@ -69,7 +69,10 @@ const WEBHOOKS: [(&str, &str); 2] = [
 const EXTENSIONS: (&str, &str) = ("runtime.cluster.x-k8s.io", "ExtensionConfig");
 const DEPLOYMENTS: (&str, &str) = ("apps", "Deployment");
 
-/// What became of a Secret that was to be copied.
+/// Where a Secret or ConfigMap holds what it is for.
+const CONTENT: [&str; 2] = ["data", "binaryData"];
+
+/// What became of a Secret or ConfigMap that was to be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copied {
     /// There is none.
@@ -108,12 +111,19 @@ impl<'a> Cso<'a> {
             webhooks.extend(theirs(self.all(kind, "").await?));
         }
         let extensions = theirs(self.all(EXTENSIONS, "").await?);
+        let operators = self.operators().await?;
+        let mut unfinished: Vec<String> = operators.iter().filter_map(unready).collect();
+        for deployment in deployments.iter().filter(|deployment| is_stopped(deployment)) {
+            let left = self.left(deployment).await?;
+            unfinished.extend(left.map(|left| format!("{}: {left}", named(deployment))));
+        }
         Ok(Facts {
             webhooks,
             extensions,
             records: self.records(&deployments).await?,
             definitions: self.definitions().await?,
-            operators: self.operators().await?,
+            operators: operators.iter().map(named).collect(),
+            unfinished,
             stacks: self.all((GROUP, "ClusterStack"), "").await?,
             releases: self.all((GROUP, "ClusterStackRelease"), "").await?,
             addons: self.all((GROUP, "ClusterAddon"), "").await?,
@@ -140,12 +150,13 @@ impl<'a> Cso<'a> {
         helm::records(self.client, namespace, name).await.map_err(refused(what))
     }
 
-    /// What runs our operator, by whatever it was installed.
-    async fn operators(&self) -> Result<Vec<String>, CsoError> {
+    /// What runs our operator, by whatever it was installed. What is being deleted runs it no more.
+    async fn operators(&self) -> Result<Vec<Value>, CsoError> {
         let mut all = Vec::new();
         for kind in [DEPLOYMENTS, ("apps", "StatefulSet")] {
-            all.extend(self.all(kind, &format!("app.kubernetes.io/name={NAME}")).await?.iter().map(named));
+            all.extend(self.all(kind, &format!("app.kubernetes.io/name={NAME}")).await?);
         }
+        all.retain(|object| object["metadata"]["deletionTimestamp"].is_null());
         Ok(all)
     }
 
@@ -234,54 +245,61 @@ impl<'a> Cso<'a> {
     }
 
     async fn stopped(&self, deployment: &Value, limit: Duration) -> Result<(), CsoError> {
-        let Some(api) = self.api(deployment).await? else { return Ok(()) };
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let (name, namespace) = (text(&deployment["metadata"]["name"]), text(&deployment["metadata"]["namespace"]));
-        let failed = || refused(format!("Deployment {name} can't be read"));
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
-        let selector = LabelSelector::deserialize(&deployment["spec"]["selector"]).unwrap_or_default();
-        // One that kube can't read is none that the API server took.
-        let selector = Selector::try_from(selector).unwrap_or_default();
         let began = Instant::now();
-        loop {
-            let live = serde_json::to_value(api.get(&name).await.map_err(failed())?).unwrap_or_default();
-            let list = pods.list(&ListParams::default().labels_from(&selector)).await;
-            let list = list.map_err(refused(format!("pods of Deployment {name} can't be listed")))?;
-            let list: Vec<Value> = list.items.iter().filter_map(|pod| serde_json::to_value(pod).ok()).collect();
-            let Some(left) = runs(&live, &list) else { return Ok(()) };
+        while let Some(left) = self.left(deployment).await? {
             if began.elapsed() > limit {
                 return Err(CsoError::Runs { what: named(deployment), left, waited: began.elapsed() });
             }
             sleep(LOOK).await;
         }
+        Ok(())
     }
 
-    /// Copies the Secret with its variables into the namespace of our operator. One that is there with other content stays: it may
-    /// have been changed since an earlier run.
+    /// What of a Deployment that was scaled to nothing still runs.
+    async fn left(&self, deployment: &Value) -> Result<Option<String>, CsoError> {
+        let Some(api) = self.api(deployment).await? else { return Ok(None) };
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (name, namespace) = (text(&deployment["metadata"]["name"]), text(&deployment["metadata"]["namespace"]));
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
+        let selector = LabelSelector::deserialize(&deployment["spec"]["selector"]).unwrap_or_default();
+        // One that kube can't read is none that the API server took.
+        let selector = Selector::try_from(selector).unwrap_or_default();
+        let live = api.get(&name).await.map_err(refused(format!("Deployment {name} can't be read")))?;
+        let live = serde_json::to_value(live).unwrap_or_default();
+        let list = pods.list(&ListParams::default().labels_from(&selector)).await;
+        let list = list.map_err(refused(format!("pods of Deployment {name} can't be listed")))?;
+        let list: Vec<Value> = list.items.iter().filter_map(|pod| serde_json::to_value(pod).ok()).collect();
+        Ok(runs(&live, &list))
+    }
+
+    /// Copies a Secret or ConfigMap with its variables into the namespace of our operator. One that is there with other content stays:
+    /// it may have been changed since an earlier run.
     ///
     /// # Errors
     /// A refusal.
-    pub async fn copy_secret(&self, name: &str, from: &str, to: &str) -> Result<Copied, CsoError> {
-        let source: Api<Secret> = Api::namespaced(self.client.clone(), from);
-        let found = source.get_opt(name).await.map_err(refused(format!("Secret {from}/{name} can't be read")))?;
+    pub async fn copy(&self, (kind, name): &Origin, from: &str, to: &str) -> Result<Copied, CsoError> {
+        let resource = match *kind {
+            "Secret" => ApiResource::erase::<Secret>(&()),
+            _ => ApiResource::erase::<ConfigMap>(&()),
+        };
+        let at = |namespace: &str| Api::<DynamicObject>::namespaced_with(self.client.clone(), namespace, &resource);
+        let found = at(from).get_opt(name).await.map_err(refused(format!("{kind} {from}/{name} can't be read")))?;
         let Some(found) = found else { return Ok(Copied::Nothing) };
-        let target: Api<Secret> = Api::namespaced(self.client.clone(), to);
-        let there = target.get_opt(name).await.map_err(refused(format!("Secret {to}/{name} can't be read")))?;
-        if there.is_some_and(|there| there.data != found.data) {
+        let there = at(to).get_opt(name).await.map_err(refused(format!("{kind} {to}/{name} can't be read")))?;
+        let content = |object: &DynamicObject| CONTENT.map(|field| object.data.get(field).cloned());
+        if there.is_some_and(|there| content(&there) != content(&found)) {
             return Ok(Copied::Kept);
         }
-        let copy: Secret = Secret {
-            metadata: kube::api::ObjectMeta {
-                name: Some(found.name_any()),
-                namespace: Some(to.to_owned()),
-                ..kube::api::ObjectMeta::default()
-            },
-            data: found.data,
-            type_: found.type_,
-            ..Secret::default()
-        };
+        let mut copy = json!({
+            "apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name, "namespace": to},
+        });
+        for field in CONTENT.into_iter().chain(["type"]) {
+            if let Some(value) = found.data.get(field) {
+                copy[field] = value.clone();
+            }
+        }
         let params = PatchParams::apply(MANAGER).force();
-        let written = target.patch(name, &params, &Patch::Apply(&copy)).await;
-        written.map(|_| Copied::Written).map_err(refused(format!("Secret {to}/{name} can't be written")))
+        let written = at(to).patch(name, &params, &Patch::Apply(&copy)).await;
+        written.map(|_| Copied::Written).map_err(refused(format!("{kind} {to}/{name} can't be written")))
     }
 }

@@ -4,6 +4,7 @@ mod rights;
 mod serving;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -15,11 +16,13 @@ use super::apply::refusal;
 use super::kinds::{Kind, Kinds};
 use super::{leases, stored};
 use crate::api::{GROUP, INFRASTRUCTURE_GROUP, MANAGED_BY as OPERATOR, MANAGED_BY_LABEL, OperatorShard};
-use crate::core::doctor::{Facts, Read, Workload};
+use crate::core::doctor::{Facts, Read, UNANSWERED, Workload};
 use crate::core::install::INSTALLED_IN;
 
 /// How many definitions are asked for at once.
 const AT_ONCE: usize = 16;
+/// How long the API server may take for one list.
+const QUESTION: Duration = Duration::from_secs(10);
 /// What the chart labels the operator with, whoever applied it.
 const NAME_LABEL: &str = "app.kubernetes.io/name=clusterstack";
 
@@ -61,6 +64,8 @@ pub async fn facts(client: &Client) -> Read<Facts> {
     let now = leases::now(client).await;
     let webhooks = reader.all("admissionregistration.k8s.io", "ValidatingWebhookConfiguration", &ours).await;
     let served = serving::of_webhooks(client, webhooks.as_deref().unwrap_or_default(), known, now).await;
+    let of_cluster_api = (reader.all(CLUSTER_API, "Cluster", ""), reader.all(CLUSTER_API, "ClusterClass", ""));
+    let (clusters, classes) = tokio::join!(of_cluster_api.0, of_cluster_api.1);
     Ok(Facts {
         kubernetes: version,
         definitions: reader.definitions().await,
@@ -69,8 +74,8 @@ pub async fn facts(client: &Client) -> Read<Facts> {
         leases,
         now,
         cluster_api: reader.versions(CLUSTER_API, "Cluster").await,
-        clusters: reader.all(CLUSTER_API, "Cluster", "").await,
-        classes: reader.all(CLUSTER_API, "ClusterClass", "").await,
+        clusters,
+        classes,
         hooks: reader.all("runtime.cluster.x-k8s.io", "ExtensionConfig", &ours).await,
         webhooks,
         served,
@@ -95,7 +100,11 @@ impl Reader<'_> {
         let Some(found) = self.kinds.preferred(self.client, group, kind).await.map_err(failed())? else {
             return Ok(Vec::new());
         };
-        self.listed(&found, kind, labels).await.map_err(failed())
+        // One that is never answered is to leave time for the others.
+        match tokio::time::timeout(QUESTION, self.listed(&found, kind, labels)).await {
+            Ok(listed) => listed.map_err(failed()),
+            Err(_) => Err(format!("{kind}s can't be listed: {UNANSWERED} within {} s", QUESTION.as_secs())),
+        }
     }
 
     async fn listed(&self, found: &Kind, kind: &str, labels: &str) -> Result<Vec<Value>, kube::Error> {

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::line::Said;
 use crate::api::condition::{Reason, cut};
+use crate::io::apply::refusal;
 use crate::io::fence;
 
 /// Longest note of an event (`events.k8s.io/v1`), in bytes.
@@ -31,6 +32,22 @@ pub fn reference(object: &Value) -> ObjectReference {
         uid: text("/metadata/uid"),
         ..ObjectReference::default()
     }
+}
+
+/// The namespace of an object, where an event of something that outlives it was refused because the namespace is being deleted.
+fn namespace_that_ends(
+    object: &ObjectReference,
+    reason: Reason,
+    written: &Result<(), kube::Error>,
+) -> Option<ObjectReference> {
+    let Err(error) = written else { return None };
+    let ends = refusal(error).reason == Reason::NamespaceTerminating;
+    (ends && reason == Reason::ImageRetained).then(|| ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Namespace".to_owned()),
+        name: object.namespace.clone(),
+        ..ObjectReference::default()
+    })
 }
 
 /// Notes of which it is remembered that they were said.
@@ -99,7 +116,17 @@ impl Events {
     }
 
     async fn write(&self, object: &ObjectReference, reason: Reason, note: &str) {
-        if let Err(error) = self.publish(object, reason, note).await {
+        let mut written = self.publish(object, reason, note).await;
+        if let Some(namespace) = namespace_that_ends(object, reason, &written) {
+            // An event lies where its object does (Kubernetes' validation of events): it is one of the Namespace, in `default`.
+            let note = format!(
+                "{} {}: {note}",
+                object.kind.as_deref().unwrap_or_default(),
+                object.name.as_deref().unwrap_or_default()
+            );
+            written = Box::pin(self.publish(&namespace, reason, &note)).await;
+        }
+        if let Err(error) = written {
             tracing::debug!(%error, %reason, "event not written");
         }
     }

@@ -4,6 +4,7 @@ pub mod apply;
 pub mod client;
 pub mod condition;
 pub mod cso;
+pub mod displaced;
 pub mod doctor;
 pub mod drift;
 pub mod dry_run;

@@ -315,14 +315,12 @@ impl Releases {
         }
         let source = source?;
         let told = tag?;
-        let now = told.tag.as_ref();
-        let moved = |had: &&Artifact| !had.revision.is_empty() && now.is_none_or(|tag| tag.revision != had.revision);
-        if let Some(had) = had.filter(moved) {
+        if let Some(had) = had.filter(|had| !had.revision.is_empty()) {
             // That it was verified is known of what has its digest.
             let asks = if is_proved(had, &asked) { &[] } else { verify };
             let trust = trust(client, asks, Timestamp::now()).await?;
-            let fetch = self.fetch_moved(&source, had, &told, trust.as_ref(), wanted, cancel);
-            return Box::pin(fetch).await.map_err(|trouble| lost(had, now, wanted, &asked, trouble));
+            let found = Box::pin(self.fetch_again(&source, had, &told, trust.as_ref(), wanted, cancel)).await;
+            return found.map_err(|trouble| lost(had, told.tag.as_ref(), wanted, &asked, trouble));
         }
         let Told { tag: Some(tag), polled } = told else { return Err(not_found(name)) };
         let trust = trust(client, verify, Timestamp::now()).await?;
@@ -330,8 +328,8 @@ impl Releases {
         Box::pin(self.fetch_unless_refused(&source, &fetch, wanted, polled, cancel)).await
     }
 
-    /// What was applied, from a source that has something else under its name now.
-    async fn fetch_moved(
+    /// What was fetched before, and nothing else: by its tag, or by its revision where the tag names something else now.
+    async fn fetch_again(
         &self,
         source: &Arc<dyn Source>,
         had: &Artifact,
@@ -340,14 +338,15 @@ impl Releases {
         wanted: &Wanted<'_>,
         cancel: &CancellationToken,
     ) -> Result<FetchedRelease, Trouble> {
-        if !source.keeps_revisions() {
+        let now = told.tag.as_ref();
+        let is_moved = now.is_none_or(|tag| tag.revision != had.revision);
+        if is_moved && !source.keeps_revisions() {
             let message = "the source gives what its tag names alone";
             return Err(Trouble::new(ErrorClass::Invalid, Reason::ArtifactChanged, message));
         }
-        let now = told.tag.as_ref();
         let name = now.map_or_else(|| wanted.name.to_string(), |tag| tag.name.clone());
         let tag = Tag { name, revision: had.revision.clone() };
-        let fetch = source::Wanted { tag: &tag, release: wanted.name, trust, by_revision: true };
+        let fetch = source::Wanted { tag: &tag, release: wanted.name, trust, by_revision: is_moved };
         let found = self.fetch_unless_refused(source, &fetch, wanted, told.polled, cancel).await?;
         if !had.digest.is_empty() && found.artifact.digest != had.digest {
             let message = format!("what it gives has the digest {}, not {}", found.artifact.digest, had.digest);
@@ -500,12 +499,22 @@ fn is_proved(artifact: &Artifact, asked: &str) -> bool {
     asked.is_empty() || artifact.verify_digest == asked
 }
 
-/// What to say where what was applied can't be had any more, as its tag names something else `now`. What may go away by
-/// itself is said as it is.
+/// What to say where what was fetched before can't be had any more, as the source has something else `now`. What is no
+/// word of that is said as it is.
 fn lost(had: &Artifact, now: Option<&Tag>, wanted: &Wanted<'_>, asked: &str, trouble: Trouble) -> Trouble {
+    let is_moved = now.is_none_or(|tag| tag.revision != had.revision);
     let is_mended_there = [Reason::SourceUnauthorized, Reason::SourceUnreachable].contains(&trouble.reason);
-    if trouble.class == ErrorClass::Transient || is_mended_there {
+    let is_changed = trouble.reason == Reason::ArtifactChanged;
+    if trouble.class == ErrorClass::Transient || is_mended_there || !(is_moved || is_changed) {
         return trouble;
+    }
+    if trouble.reason == Reason::NotVerified {
+        let now = now.map_or_else(
+            || format!("the source has no tag of release {} any more", wanted.name),
+            |tag| format!("tag {} names {} now", tag.name, tag.revision),
+        );
+        let message = format!("{}; {now}, {} is applied and stays", trouble.message, had.revision);
+        return Trouble { message, ..trouble };
     }
     let (why, rest) = if had.digest.is_empty() {
         ("was chosen and can't be had", "nothing else is taken for it")
@@ -514,17 +523,23 @@ fn lost(had: &Artifact, now: Option<&Tag>, wanted: &Wanted<'_>, asked: &str, tro
     } else {
         ("was applied and was not verified as verify asks", "what is applied stays")
     };
-    let (class, reason, now) = if let Some(tag) = now {
-        let now = format!("tag {} names {} now", tag.name, tag.revision);
-        (ErrorClass::Invalid, Reason::ArtifactChanged, now)
-    } else {
-        let now = format!("the source has no tag of release {} any more", wanted.name);
-        (ErrorClass::Waiting, Reason::ReleaseNotFound, now)
+    let (class, reason, now, back) = match now {
+        Some(tag) if is_moved => {
+            let now = format!("tag {} names {} now, but {}", tag.name, tag.revision, had.revision);
+            (ErrorClass::Invalid, Reason::ArtifactChanged, now, "Put the tag back")
+        }
+        Some(tag) => {
+            let now = format!("tag {} names {} still, with other files: what", tag.name, tag.revision);
+            (ErrorClass::Invalid, Reason::ArtifactChanged, now, "Put spec.source back as it was (its path, too)")
+        }
+        None => {
+            let now = format!("the source has no tag of release {} any more, but {}", wanted.name, had.revision);
+            (ErrorClass::Waiting, Reason::ReleaseNotFound, now, "Put the tag back")
+        }
     };
     let message = format!(
-        "{now}, but {} {why} ({}); {rest}. \
-         Put the tag back, or delete this release to take what the source has",
-        had.revision, trouble.message
+        "{now} {why} ({}); {rest}. {back}, or delete this release to take what the source has",
+        trouble.message
     );
     Trouble::new(class, reason, message)
 }

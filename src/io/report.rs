@@ -117,6 +117,25 @@ where
     }
 }
 
+/// Conditions of the Go operator (CSO) that ours does not know: nobody says them any more (its `conditions_const.go`).
+const OF_CSO: &[&str] = &[
+    "ClusterAddonConfigValidated",
+    "ClusterReady",
+    "ClusterStackReleaseAvailable",
+    "EvaluatedCEL",
+    "GitAPIAvailable",
+    "GitReleasesSynced",
+    "HelmChartDeleted",
+    "HelmChartFound",
+    "HookServerReady",
+    "ProviderClusterStackReleasesSynced",
+];
+
+/// Whether a condition is the operator's to say, or that of who was there before it.
+fn is_own(type_: &str) -> bool {
+    ConditionType::named(type_).is_some() || OF_CSO.contains(&type_)
+}
+
 /// Where in a status there are conditions of the operator's types that it does not say.
 fn left(found: &Value, wanted: &Value) -> Vec<usize> {
     let types = |status: &Value| -> Vec<String> {
@@ -124,7 +143,7 @@ fn left(found: &Value, wanted: &Value) -> Vec<usize> {
         conditions.map(|condition| condition["type"].as_str().unwrap_or_default().to_owned()).collect()
     };
     let wanted = types(wanted);
-    let is_left = |type_: &String| ConditionType::named(type_).is_some() && !wanted.contains(type_);
+    let is_left = |type_: &String| is_own(type_) && !wanted.contains(type_);
     types(found).iter().enumerate().filter(|(_, type_)| is_left(type_)).map(|(at, _)| at).collect()
 }
 
@@ -198,7 +217,7 @@ pub async fn internal_error<K: Resource<DynamicType = ()>>(
 fn without_foreign(status: &impl Serialize) -> Option<Value> {
     let mut status = serde_json::to_value(status).ok()?;
     if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
-        let is_known = |type_: &Value| type_.as_str().is_some_and(|type_| ConditionType::named(type_).is_some());
+        let is_known = |type_: &Value| type_.as_str().is_some_and(is_own);
         conditions.retain(|condition| condition.get("type").is_none_or(is_known));
     }
     Some(status)
@@ -277,6 +296,7 @@ mod tests {
             (&["Ready", "Stalled", "example.org/Audited", "Reconciling"][..], &["Ready"][..], &[1, 3][..]),
             (&["Ready", "example.org/Audited"], &["Ready"], &[]),
             (&["Ready"], &["Ready", "Stalled"], &[]),
+            (&["Ready", "ClusterStackReleaseAvailable", "HookServerReady"], &["Ready"], &[1, 2]),
             (&[], &["Ready"], &[]),
         ] {
             assert_eq!(left(&status(found), &status(wanted)), expected, "{found:?} {wanted:?}");
@@ -292,8 +312,10 @@ mod tests {
         assert_eq!(without_foreign(&foreign), Some(own.clone()));
         assert_eq!(without_foreign(&own), Some(own.clone()));
         // One of ours that is no longer said has to go.
-        let stale = json!({"conditions": [ready, {"type": "Stalled"}], "observedGeneration": 1});
-        assert_ne!(without_foreign(&stale), Some(own));
+        for type_ in ["Stalled", "ClusterStackReleaseAvailable"] {
+            let stale = json!({"conditions": [ready, {"type": type_}], "observedGeneration": 1});
+            assert_ne!(without_foreign(&stale), Some(own.clone()));
+        }
         assert_eq!(without_foreign(&json!({})), Some(json!({})));
     }
 }

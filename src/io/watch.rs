@@ -3,6 +3,7 @@
 pub(super) mod shown;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -57,6 +58,8 @@ pub struct Watches {
     applied: Mutex<Applied>,
     /// Clusters as last seen.
     clusters: Mutex<HashMap<(String, String), Seen>>,
+    /// Clusters are served, and were never listed whole.
+    clusters_unread: AtomicBool,
 }
 
 /// A Cluster as last seen: what matters of it, and a hash of what templates of values see.
@@ -99,7 +102,8 @@ impl Watches {
         cancel: CancellationToken,
         tasks: TaskTracker,
     ) -> Arc<Self> {
-        Arc::new(Self { client, notices, cancel, tasks, applied: Mutex::default(), clusters: Mutex::default() })
+        let (applied, clusters) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { client, notices, cancel, tasks, applied, clusters, clusters_unread: AtomicBool::new(false) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Applied> {
@@ -354,13 +358,18 @@ impl Watches {
         let mut machines = self.machines(&kinds).await;
         let mut known: HashMap<(String, String), ClusterUse> = HashMap::new();
         self.lock_clusters().clear();
+        self.clusters_unread.store(true, Ordering::Relaxed);
         loop {
             let (object, deleted) = tokio::select! {
                 () = stop.cancelled() => return,
                 event = self.next(&mut events) => match event {
                     Some(Event::Apply(object) | Event::InitApply(object)) => (object, false),
                     Some(Event::Delete(object)) => (object, true),
-                    Some(Event::Init | Event::InitDone) => continue,
+                    Some(Event::InitDone) => {
+                        self.clusters_unread.store(false, Ordering::Relaxed);
+                        continue;
+                    }
+                    Some(Event::Init) => continue,
                     None => return,
                 },
                 event = self.next(&mut machines) => {
@@ -419,6 +428,11 @@ impl Watches {
     /// All Clusters, as last seen.
     pub fn clusters_seen(&self) -> Vec<Cluster> {
         self.lock_clusters().values().map(|(cluster, _)| cluster.clone()).collect()
+    }
+
+    /// Whether Clusters are served and could not be listed yet, as while nobody converts them: none seen is no word of them.
+    pub fn clusters_are_unread(&self) -> bool {
+        self.clusters_unread.load(Ordering::Relaxed)
     }
 
     fn lock_clusters(&self) -> MutexGuard<'_, HashMap<(String, String), Seen>> {

@@ -35,8 +35,9 @@ impl Pass<'_> {
         facts.artifact = facts.artifact.take().or_else(|| self.remembered());
         let origin = Origin::of(self.stack, self.ctx).await;
         facts.verify = asked_of(&self.demands(origin.as_ref().ok()));
-        let fetched = match self.fetch(&name, origin.as_ref(), facts.artifact.as_ref()).await {
-            Ok(fetched) => self.as_it_is_now(fetched, &name, origin.as_ref(), facts).await,
+        let before = self.fetch(&name, origin.as_ref(), facts.artifact.as_ref()).await;
+        let fetched = match self.as_it_is_now(before, &name, origin.as_ref(), facts).await {
+            Ok(fetched) => fetched,
             Err(trouble) => {
                 // What was applied does not get worse because its source is away and the store was lost.
                 facts.holds = self.release.status.as_ref().is_some_and(|status| status.ready);
@@ -109,25 +110,33 @@ impl Pass<'_> {
     /// The files that the source has now where nothing came of those that were fetched before: they need no protection.
     async fn as_it_is_now(
         &self,
-        before: FetchedRelease,
+        before: Result<FetchedRelease, Trouble>,
         name: &ReleaseName,
         origin: Result<&Origin, &Trouble>,
         facts: &ReleaseFacts,
-    ) -> FetchedRelease {
+    ) -> Result<FetchedRelease, Trouble> {
+        let is_changed = match &before {
+            Ok(fetched) => matches!(fetched.upstream, Upstream::Changed(_)),
+            Err(trouble) => trouble.reason == Reason::ArtifactChanged,
+        };
+        // Of a status that is lost nobody knows what came of it.
+        let Some(had) = facts.artifact.as_ref().filter(|had| !had.digest.is_empty() && is_changed) else {
+            return before;
+        };
+        // What was chosen by its revision is that one alone.
+        let is_bound = has_gate(&self.stack.spec) && self.release.annotations().contains_key(REVISION);
         let came_of_it =
             !facts.resources.is_empty() || !facts.retained.is_empty() || self.release.spec.provider_ref.is_some();
-        // Of a status that is lost nobody knows what came of it.
-        let came_of_it = came_of_it || facts.artifact.as_ref().is_some_and(|had| had.digest.is_empty());
-        if came_of_it || !matches!(before.upstream, Upstream::Changed(_)) {
+        if came_of_it || is_bound {
             return before;
         }
         let Ok(now) = self.fetch(name, origin, None).await else { return before };
         let note = format!(
-            "{name} is {} now; nothing of {} was applied, so the new one is taken",
-            now.artifact.revision, before.artifact.revision
+            "nothing of {name} at {} ({}) was applied, so what the source has now is taken: {} ({})",
+            had.revision, had.digest, now.artifact.revision, now.artifact.digest
         );
         self.ctx.events.say(self.release, Reason::ArtifactChanged, &note).await;
-        now
+        Ok(now)
     }
 
     /// Signatures that are asked for; the ClusterStack's own where its source is not known.

@@ -2,19 +2,33 @@
 
 use serde_json::Value;
 
-use super::Facts;
+use super::{Facts, named};
 
 /// Whether a Deployment was stopped already.
 pub fn is_stopped(deployment: &Value) -> bool {
     deployment["spec"]["replicas"] == 0
 }
 
-/// Whether nothing of CSO's is in the way any more, and our operator is there.
+/// Whether nothing of CSO's is in the way any more, and our operator runs.
 pub fn is_finished(facts: &Facts) -> bool {
     facts.webhooks.is_empty()
         && facts.extensions.is_empty()
         && facts.deployments.iter().all(is_stopped)
         && !facts.operators.is_empty()
+        && facts.unfinished.is_empty()
+}
+
+/// What of our operator's Deployment or `StatefulSet` is not ready, or not of its latest form.
+pub fn unready(workload: &Value) -> Option<String> {
+    let number = |value: &Value| value.as_i64().unwrap_or_default();
+    let (seen, made) = (&workload["status"]["observedGeneration"], &workload["metadata"]["generation"]);
+    if number(seen) < number(made) {
+        return Some(format!("{}: its controller has not seen it yet", named(workload)));
+    }
+    let wanted = workload["spec"]["replicas"].as_i64().unwrap_or(1);
+    let status = |field: &str| number(&workload["status"][field]);
+    let there = status("readyReplicas").min(status("updatedReplicas"));
+    (there < wanted).then(|| format!("{}: {there} of {wanted} replicas are ready", named(workload)))
 }
 
 /// What of a Deployment that was scaled to nothing still runs; `pods` are those of its selector. Its status does not count pods
@@ -60,11 +74,27 @@ mod tests {
             ("a webhook", |f| f.webhooks.push(json!({}))),
             ("a hook", |f| f.extensions.push(json!({}))),
             ("ours is not there", |f| f.operators.clear()),
+            ("ours is not ready", |f| f.unfinished.push("Deployment x: 0 of 1 replicas are ready".to_owned())),
         ];
         for (name, break_it) in cases {
             let mut facts = finished.clone();
             break_it(&mut facts);
             assert!(!is_finished(&facts), "{name}");
+        }
+    }
+
+    #[test]
+    fn ours_is_ready_when_all_replicas_of_its_latest_form_are() {
+        let workload = |replicas: Value, status: Value| json!({"kind": "Deployment", "metadata": {"name": "x", "generation": 2}, "spec": {"replicas": replicas}, "status": status});
+        let status = |seen: i64, updated: i64, ready: i64| json!({"observedGeneration": seen, "updatedReplicas": updated, "readyReplicas": ready});
+        for (workload, expected) in [
+            (workload(json!(2), status(2, 2, 2)), None),
+            (workload(json!(0), status(2, 0, 0)), None),
+            (workload(json!(2), status(2, 1, 2)), Some("Deployment x: 1 of 2 replicas are ready")),
+            (workload(Value::Null, json!({"observedGeneration": 2})), Some("Deployment x: 0 of 1 replicas are ready")),
+            (workload(json!(1), status(1, 1, 1)), Some("Deployment x: its controller has not seen it yet")),
+        ] {
+            assert_eq!(unready(&workload).as_deref(), expected, "{workload}");
         }
     }
 

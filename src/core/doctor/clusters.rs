@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Facts, Finding, Grade, Read, named, some};
+use super::{Facts, Finding, Grade, Read, UNANSWERED, named, some};
 use crate::core::in_use;
 use crate::core::name::ReleaseName;
 
@@ -18,6 +18,10 @@ type Place = (String, String);
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let (clusters, classes) = match (&facts.clusters, &facts.classes) {
         (Ok(clusters), Ok(classes)) => (clusters, classes),
+        (Err(why), _) | (_, Err(why)) if is_unconverted(why) => {
+            let remedy = "look at the pods of Cluster API, and at the certificate and Service of its webhooks, by which they are                           converted; the operator takes no release away, and upgrades no addons, before it can read them";
+            return vec![Finding::new(CHECK, Grade::Bad, why.clone(), remedy)];
+        }
         (Err(why), _) | (_, Err(why)) => return vec![Finding::unknown(CHECK, why)],
     };
     let classes: BTreeSet<Place> = classes.iter().map(place).collect();
@@ -29,6 +33,12 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
         }
     }
     lacking.iter().filter_map(|(class, clusters)| missing(class, clusters, facts)).collect()
+}
+
+/// Whether the API server can't read them itself: its cache of a kind is never filled, or read, while nobody converts the objects
+/// (`storage is (re)initializing`, `conversion webhook for … failed`).
+fn is_unconverted(why: &str) -> bool {
+    [UNANSWERED, "(re)initializing", "conversion webhook"].iter().any(|words| why.contains(words))
 }
 
 fn missing((namespace, class): &Place, clusters: &[String], facts: &Facts) -> Option<Finding> {

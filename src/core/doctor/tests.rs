@@ -207,6 +207,13 @@ fn each_fault_is_found_alone_and_told_what_to_do() {
             "no authority",
         ),
         (|f| f.objects[0].1 = Err("forbidden".into()), "ClusterStack", Grade::Unknown, "forbidden"),
+        (|f| f.clusters = Err("Clusters can't be listed: forbidden".into()), "clusters", Grade::Unknown, "forbidden"),
+        (
+            |f| f.clusters = Err("Clusters can't be listed: storage is (re)initializing".into()),
+            "clusters",
+            Grade::Bad,
+            "(re)initializing",
+        ),
     ];
     found_alone(cases);
 }

@@ -42,6 +42,22 @@ pub fn is_left(registration: &Value, namespace: &str, wanted: &Waves) -> bool {
     is_of(registration, namespace) && !answered_by(registration).iter().all(is_there)
 }
 
+/// Whether it is what was registered under another name before `name` was, and is answered at the same `place`, a
+/// `clientConfig`: by that Service, or at that URL.
+pub fn is_displaced(registration: &Value, name: &str, place: &Value) -> bool {
+    let at = |config: &Value| {
+        let service = |field: &str| config["service"][field].as_str().map(str::to_owned);
+        match config["url"].as_str() {
+            Some(url) => Some((url.to_owned(), String::new())),
+            None => service("namespace").zip(service("name")),
+        }
+    };
+    let is_there = |config: &Value| at(config).is_some() && at(config) == at(place);
+    registration["metadata"]["name"] != name
+        && calls(registration).next().is_some()
+        && calls(registration).all(is_there)
+}
+
 /// Whether a Secret of this name keeps the certificate of what is not among the names that are `registered`.
 pub fn is_spent(secret: &str, registered: &[&str]) -> bool {
     let of = [HOOK_CERTIFICATE, WEBHOOK_CERTIFICATE].iter().find_map(|end| secret.strip_suffix(end));
@@ -96,6 +112,31 @@ mod tests {
             (registration("here", "hooks"), &Waves::default(), true),
         ] {
             assert_eq!(is_left(&registration, "here", wanted), expected, "{registration}");
+        }
+    }
+
+    #[test]
+    fn what_is_answered_at_the_same_place_under_another_name_is_displaced() {
+        let service = |namespace: &str, name: &str, port: u16| json!({"service": {"namespace": namespace, "name": name, "port": port}});
+        let url = |url: &str| json!({"url": url});
+        let hook = |name: &str, config: Value| json!({"metadata": {"name": name}, "spec": {"clientConfig": config}});
+        let webhook = |name: &str, configs: [Value; 2]| json!({"metadata": {"name": name}, "webhooks": configs.map(|config| json!({"clientConfig": config}))});
+        let here = || service("here", "x", 1);
+        for (registration, place, expected) in [
+            (hook("old", here()), here(), true),
+            (hook("old", here()), service("here", "x", 2), true),
+            (hook("new", here()), here(), false),
+            (hook("old", here()), service("there", "x", 1), false),
+            (hook("old", here()), service("here", "y", 1), false),
+            (hook("old", url("https://a")), url("https://a"), true),
+            (hook("old", url("https://b")), url("https://a"), false),
+            (hook("old", url("https://a")), here(), false),
+            (hook("old", json!({})), json!({}), false),
+            (webhook("old", [here(), here()]), here(), true),
+            (webhook("old", [here(), service("there", "x", 1)]), here(), false),
+            (json!({"metadata": {"name": "old"}, "webhooks": []}), here(), false),
+        ] {
+            assert_eq!(is_displaced(&registration, "new", &place), expected, "{registration} {place}");
         }
     }
 

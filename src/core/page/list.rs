@@ -35,6 +35,9 @@ impl ClusterSeen {
     }
 }
 
+/// What is said behind the summary while Clusters can't be read.
+const UNREAD: &str = " Clusters can't be read: which releases they use is not known.";
+
 /// What the operator sees.
 #[derive(Clone, Debug, Default)]
 pub struct ListSeen {
@@ -44,6 +47,8 @@ pub struct ListSeen {
     pub releases: Vec<Arc<ClusterStackRelease>>,
     /// Clusters.
     pub clusters: Vec<ClusterSeen>,
+    /// They could not be read yet.
+    pub clusters_unread: bool,
 }
 
 /// A page of the list, for the template.
@@ -114,7 +119,10 @@ pub fn view(asked: &Asked, seen: &ListSeen, now: Timestamp) -> ListView {
     let releases = releases_by_stack(seen);
     let clusters = clusters_by_class(seen);
     let all: Vec<Line<'_>> = stacks.into_iter().map(|stack| line(stack, &releases, &clusters)).collect();
-    let summary = summary(&all);
+    let mut summary = summary(&all);
+    if seen.clusters_unread {
+        summary.push_str(UNREAD);
+    }
     let lines: Vec<&Line<'_>> = all.iter().filter(|line| !asked.not_ready || !line.is_well()).collect();
     let pages = lines.len().div_ceil(PER_PAGE).max(1);
     let page = asked.page.clamp(1, pages);

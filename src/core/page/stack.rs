@@ -22,6 +22,9 @@ const VERSIONS: usize = 100;
 /// Releases on offer that are listed.
 const OFFERS: usize = 50;
 
+/// What is said while Clusters can't be read.
+const UNREAD: &str = "Clusters can't be read: which of them use its releases is not known.";
+
 /// What the operator sees of a ClusterStack.
 #[derive(Clone, Debug)]
 pub struct StackSeen {
@@ -31,6 +34,8 @@ pub struct StackSeen {
     pub releases: Vec<ClusterStackRelease>,
     /// Clusters of its classes, with their addons.
     pub clusters: Vec<ClusterView>,
+    /// They could not be read yet.
+    pub clusters_unread: bool,
     /// Objects of the built-in provider.
     pub provided: Vec<Arc<ProviderClusterStackRelease>>,
     /// Node images of the built-in provider.
@@ -110,6 +115,7 @@ pub fn view(asked: &Asked, seen: &StackSeen, now: Timestamp) -> StackView {
     let approve = waiting(stack)
         .next()
         .map(|newest| format!("clusterstack approve {} {} -n {}", root.name, version(newest), root.namespace));
+    let unread = seen.clusters_unread.then(|| UNREAD.to_owned());
     StackView {
         title: clean(&format!("{}, {}", root.name, root.namespace)),
         namespace: clean(&root.namespace),
@@ -118,7 +124,7 @@ pub fn view(asked: &Asked, seen: &StackSeen, now: Timestamp) -> StackView {
         reason: clean(&root.reason),
         message: clean(&root.own_message()),
         facts: facts(stack),
-        news: news(stack, &root),
+        news: unread.into_iter().chain(news(stack, &root)).collect(),
         offers,
         more_offers,
         approve: clean(&approve.unwrap_or_default()),

@@ -101,6 +101,7 @@ fn whole(text: &str) -> StackSeen {
             release("shop", v1, &condition("Ready", "True", "Ready", ""), &json!([])),
         ],
         clusters: vec![view],
+        clusters_unread: false,
         provided: vec![Arc::new(provided)],
         images: vec![Arc::new(image)],
     }
@@ -230,6 +231,7 @@ fn a_list_says_which_releases_are_used_and_what_waits() {
             cluster("docker-x-1-34-v2", None),
             cluster("another", Some(false)),
         ],
+        clusters_unread: false,
     };
     let html = list("", &seen);
     let text = well_formed(&html);
@@ -243,6 +245,14 @@ fn a_list_says_which_releases_are_used_and_what_waits() {
         assert!(text.contains(words), "{words}: {text}");
     }
     assert!(html.contains("href=\"namespaces/shop/clusterstacks/x\""));
+}
+
+#[test]
+fn clusters_that_cannot_be_read_are_told_and_not_counted_as_none() {
+    let unread = StackSeen { clusters: Vec::new(), clusters_unread: true, ..whole("") };
+    assert!(well_formed(&page(&unread)).contains("be read: which of them use"));
+    let all = ListSeen { stacks: vec![unread.stack], clusters_unread: true, ..ListSeen::default() };
+    assert!(well_formed(&list("", &all)).contains("be read: which releases they use"));
 }
 
 #[test]
