@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clusterstack::api::ConditionType;
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::harness::{Repo, SETTINGS, World};
@@ -64,4 +65,32 @@ async fn a_release_that_changes_in_its_place_is_told_and_not_applied() {
     assert!(message.contains("stays"), "{message}");
     assert_eq!(t.config_map(V1).await, before);
     t.ready("x", "v1").await;
+}
+
+#[tokio::test]
+async fn a_release_that_changed_in_its_place_is_not_taken_where_its_status_is_lost() {
+    const V1: &str = "docker-x-1-34-v1";
+    let t = World::new("replacedlost").await;
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    let releases = releases(&t);
+    publish(repo.dir(), V1, "stacks/docker/x", &releases);
+    let operator = t.operator(&[]);
+    t.create_stack("x", "", source(&releases)).await;
+    t.ready("x", "v1").await;
+    let before = t.config_map(V1).await;
+    operator.terminate().await;
+    let chart = releases.join(V1).join("cluster-class/values.yaml");
+    fs::write(&chart, "color: red\n").unwrap();
+    let lost = Patch::Merge(json!({"status": null}));
+    t.releases().patch_status(V1, &PatchParams::default(), &lost).await.unwrap();
+    let _operator = t.operator(&[]);
+    let message = t.release_says(V1, ConditionType::Stalled, "True", "ArtifactChanged").await;
+    assert!(message.contains("nothing else is taken"), "{message}");
+    assert_eq!(t.config_map(V1).await, before);
+    // Put back, it is what was applied.
+    fs::write(&chart, "color: blue\n").unwrap();
+    t.look_again("x").await;
+    t.ready("x", "v1").await;
+    assert_eq!(t.config_map(V1).await.unwrap()["data"], before.unwrap()["data"]);
 }

@@ -383,6 +383,62 @@ async fn other_files_are_taken_where_nothing_was_applied() {
 }
 
 #[tokio::test]
+async fn the_same_files_under_another_commit_are_the_same_release() {
+    let t = World::new("rewritten").await;
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    let operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    let before = t.release_ready(V1).await.status.unwrap().artifact.unwrap();
+    // The history is written anew, and the store is lost.
+    operator.kill();
+    std::fs::remove_dir_all(t.store()).unwrap();
+    repo.forget();
+    let _operator = t.operator(&[]);
+    let now = repo.commit_of(V1);
+    t.release(V1, "to be of the new commit", |release| {
+        let artifact = release.status.clone().unwrap_or_default().artifact.unwrap_or_default();
+        check(artifact.revision == now, artifact)
+    })
+    .await;
+    let release = t.release_ready(V1).await;
+    assert_eq!(release.status.as_ref().unwrap().artifact.as_ref().unwrap().digest, before.digest);
+    assert!(condition::find(&release.status.unwrap().conditions, ConditionType::ArtifactChanged).is_none());
+}
+
+#[tokio::test]
+async fn a_tag_that_moved_is_not_followed_where_an_inventory_was_not_rebuilt_yet() {
+    let t = World::new("movedunrendered").await;
+    let repo = t.repo();
+    let needy = format!(
+        "{{{{ if not (lookup \"v1\" \"ConfigMap\" .Release.Namespace \"needed\") }}}}{{{{ fail \"not yet\" }}}}{{{{ end }}}}\n{SETTINGS}"
+    );
+    let needed = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "needed"}});
+    t.apply(&needed).await;
+    repo.release(V1, &needy);
+    let operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    let before = t.release_ready(V1).await.status.unwrap().artifact.unwrap();
+    repo.release(V1, &needy.replace("large", "huge"));
+    operator.terminate().await;
+    // A restore without statuses, in which what is looked up comes later.
+    t.delete("v1", "ConfigMap", "needed").await;
+    let lost = Patch::Merge(json!({"status": null}));
+    t.releases().patch_status(V1, &PatchParams::default(), &lost).await.unwrap();
+    let operator = t.operator(&[]);
+    t.release_says(V1, ConditionType::Ready, "False", "RenderFailed").await;
+    operator.passes("ClusterStackRelease", 2).await;
+    t.apply(&needed).await;
+    t.look_again("x").await;
+    t.release_says(V1, ConditionType::ArtifactChanged, "True", "ArtifactChanged").await;
+    t.ready("x", "v1").await;
+    assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
+    assert_eq!(t.release_ready(V1).await.status.unwrap().artifact.unwrap().revision, before.revision);
+}
+
+#[tokio::test]
 async fn a_tag_that_is_deleted_upstream_leaves_what_is_applied() {
     let t = World::new("deltag").await;
     let repo = t.repo();

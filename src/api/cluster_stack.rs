@@ -164,7 +164,7 @@ pub struct ClusterStackSpec {
     /// ServiceAccount of this namespace with whose rights the release is applied. Without it only namespaced objects of
     /// this namespace are applied, unless the operator's flags say otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
     pub service_account_name: Option<String>,
 }
 

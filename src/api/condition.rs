@@ -237,7 +237,7 @@ vocabulary! {
     NothingSubscribed,
     /// The object itself can't be understood; its spec has to change.
     SpecInvalid,
-    /// The ClusterStack that owns the release is gone.
+    /// The ClusterStack that owns the release is gone, or the Cluster of the ClusterAddon has not come yet.
     OwnerMissing,
     /// No replica of the operator takes the object's shard class: nothing is done about it.
     ShardClassUnserved,

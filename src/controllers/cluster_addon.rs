@@ -75,7 +75,8 @@ pub async fn reconcile(seen: Arc<ClusterAddon>, ctx: Arc<Context>) -> Result<Act
     let api: Api<ClusterAddon> = Api::namespaced(ctx.clients.own(), &namespace);
     let read = api.get_opt(&name).await.doing(|| format!("reading ClusterAddon {name}"))?;
     let Some(addon) = read else { return Ok(Action::await_change()) };
-    let cluster = cluster_of(&namespace, addon.spec.cluster_ref.name.as_deref().unwrap_or_default(), &ctx).await?;
+    let named = addon.spec.cluster_ref.name.as_deref().unwrap_or_default();
+    let cluster = if named.is_empty() { None } else { cluster_of(&namespace, named, &ctx).await? };
     let is_going = addon.metadata.deletion_timestamp.is_some();
     if is_going && !stays(&addon, cluster.as_ref(), &ctx).await {
         return delete(&addon, cluster.map(|(cluster, _)| cluster), &ctx).await;
@@ -88,6 +89,18 @@ pub async fn reconcile(seen: Arc<ClusterAddon>, ctx: Arc<Context>) -> Result<Act
     }
     let mut facts = carried_over(&addon);
     match &cluster {
+        None if is_early(&addon) => {
+            let message = if named.is_empty() {
+                "spec.clusterRef.name is missing: name the Cluster, or delete this one".to_owned()
+            } else {
+                format!(
+                    "waiting for Cluster {namespace}/{named}, which is not there; delete this one if none is to come"
+                )
+            };
+            facts.applied = StepState::Failed(Trouble::new(ErrorClass::Waiting, Reason::OwnerMissing, message));
+            write_status(&addon, &ctx, facts).await?;
+            return Ok(Action::requeue(spread(retry::WAITING)));
+        }
         // Its owner reference says so too, where somebody collects garbage.
         None => return go(&addon, &api).await,
         Some((cluster, _)) if !is_of_its_cluster(&addon, &cluster.name) => {
@@ -135,6 +148,7 @@ async fn unserved(addon: &ClusterAddon, ctx: &Context) -> Result<Action, Error> 
     match &cluster {
         Some((cluster, _)) if is_handed_over(addon, cluster, &api).await? => return Ok(Action::await_change()),
         Some(_) if addon.metadata.deletion_timestamp.is_none() => {}
+        None if is_early(addon) => {}
         // It goes whoever takes it.
         _ => return delete_unserved(addon, cluster.map(|(cluster, _)| cluster), ctx, &api).await,
     }
@@ -177,6 +191,13 @@ fn let_go(addon: &ClusterAddon, ctx: &Context) {
     ctx.workloads.forget(&seed.namespace, &seed.name);
     ctx.inputs.settle(&(seed.namespace, seed.name), &BTreeSet::new());
     ctx.memory.forget(&addon.uid().unwrap_or_default());
+}
+
+/// Whether it was applied by somebody before its Cluster, as by a tool that keeps no order: it never had one that is gone.
+fn is_early(addon: &ClusterAddon) -> bool {
+    addon.metadata.deletion_timestamp.is_none()
+        && addon.owner_references().is_empty()
+        && !finalizer::is_on(addon, CLUSTER_ADDON_FINALIZER)
 }
 
 /// Deletes a ClusterAddon whose Cluster is gone.

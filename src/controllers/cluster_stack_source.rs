@@ -1,6 +1,6 @@
 //! `ClusterStackSource`: polls a shared source and shows what of it is on offer. Those who use it read what it found.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,7 +73,9 @@ async fn poll(source: &ClusterStackSource, ctx: &Context, facts: &mut SourceFact
     let poked = ctx.pokes.take(&pokes::of(source));
     let asked = source.status.as_ref().map_or("", |status| &status.last_handled_reconcile_at) != facts.reconcile_at;
     let max_age = if asked || poked { Duration::ZERO } else { every.mul_f64(0.7) };
-    let rules = source.spec.offer.as_ref().map(offer::Rules::of).transpose();
+    let selector = source.spec.allowed_namespaces.as_ref().and_then(|allowed| allowed.selector.as_ref());
+    let readable = selector.map_or(Ok(true), |selector| offer::selects(selector, &BTreeMap::new()));
+    let rules = readable.and_then(|_| source.spec.offer.as_ref().map(offer::Rules::of).transpose());
     let spec = Some(&source.spec.source);
     let (client, waiter) = (ctx.clients.own(), Waiter::Source(ObjectRef::from_obj(source)));
     (facts.source, facts.poll) = match rules {

@@ -36,6 +36,10 @@ use crate::io::observe::Target;
 use crate::io::stored::{self, Unread};
 use crate::io::{report, seed, usage};
 
+/// Values of the annotation that says what becomes of what was applied: it stays, or goes, as without it.
+const ORPHAN: &str = "orphan";
+const DELETE: &str = "delete";
+
 /// Finalizer of what is deleted with `--cascade=orphan`.
 const ORPHANING: &str = "orphan";
 /// How often what is being deleted is looked at; its watch tells earlier.
@@ -155,7 +159,7 @@ async fn delete_release(
 ) -> Result<(), Error> {
     let name = release.name_any();
     if orphan && !is_orphan(release) {
-        let patch = json!({"metadata": {"annotations": {DELETION_POLICY: "orphan"}}});
+        let patch = json!({"metadata": {"annotations": {DELETION_POLICY: ORPHAN}}});
         api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.doing(|| format!("orphaning {name}"))?;
     }
     if release.metadata.deletion_timestamp.is_some() {
@@ -286,18 +290,18 @@ pub(super) async fn release(
     {
         return finish(release, ctx).await.map(Going::On);
     }
+    if let Some(trouble) = odd_policy(release).or_else(|| stack.and_then(odd_policy)) {
+        return held(release, ctx, trouble).await.map(Going::On);
+    }
     let rows = own_rows(release, stack, ctx).await?;
     if let Some(trouble) = users_of(&[Print::of(release, &rows)], ctx).await {
         return held_by_users(release, stack, trouble, ctx).await;
     }
     let namespace = release.namespace().unwrap_or_default();
-    let rights = if let Some(stack) = stack {
-        ctx.rights(&namespace, Some(&stack.spec))?
-    } else {
-        // Who applied it is known from the status alone.
-        let applied_as = release.status.as_ref().map(|status| status.applied_as.as_str()).unwrap_or_default();
-        ctx.rights_as(&namespace, Some(applied_as).filter(|name| !name.is_empty()))?
-    };
+    // Where the ClusterStack names nobody (any more), or is gone, the status tells who applied it.
+    let applied_as = release.status.as_ref().map(|status| status.applied_as.as_str()).filter(|name| !name.is_empty());
+    let named = stack.and_then(|stack| stack.spec.service_account_name.as_deref());
+    let rights = ctx.rights_as(&namespace, named.or(applied_as))?;
     let targets = match removal::targets_of(release, &rights, ctx).await {
         Ok(targets) => targets,
         // Half of it is not enough.
@@ -390,7 +394,11 @@ pub(super) async fn is_used_by_labels(
 }
 
 /// What the labels of objects say that a release applied.
-async fn rows_by_labels(release: &ClusterStackRelease, stack: &ClusterStack, ctx: &Context) -> Result<Vec<Row>, Error> {
+pub(super) async fn rows_by_labels(
+    release: &ClusterStackRelease,
+    stack: &ClusterStack,
+    ctx: &Context,
+) -> Result<Vec<Row>, Error> {
     let rights = ctx.rights(&release.namespace().unwrap_or_default(), Some(&stack.spec))?;
     Ok(search::labelled(release, &rights, ctx).await?.iter().map(row_of_target).collect())
 }
@@ -438,5 +446,19 @@ async fn finish(release: &ClusterStackRelease, ctx: &Context) -> Result<Action, 
 
 /// Whether what an object applied stays where it is.
 fn is_orphan<K: ResourceExt>(object: &K) -> bool {
-    is_moved(object) || object.annotations().get(DELETION_POLICY).is_some_and(|policy| policy == "orphan")
+    is_moved(object)
+        || object.annotations().get(DELETION_POLICY).is_some_and(|policy| policy.eq_ignore_ascii_case(ORPHAN))
+}
+
+/// A policy that is none, of an object that is being deleted: what is deleted by a slip of the pen comes back by none.
+fn odd_policy<K: ResourceExt>(object: &K) -> Option<Trouble> {
+    let policy = object.annotations().get(DELETION_POLICY)?;
+    let is_known = [ORPHAN, DELETE, ""].iter().any(|known| policy.eq_ignore_ascii_case(known));
+    (!is_known && object.meta().deletion_timestamp.is_some()).then(|| {
+        let message = format!(
+            "nothing is deleted: annotation {DELETION_POLICY} of {} is {policy:?}; make it {ORPHAN}, or {DELETE}, or take it off",
+            object.name_any()
+        );
+        Trouble::new(ErrorClass::Waiting, Reason::SpecInvalid, message)
+    })
 }

@@ -287,7 +287,12 @@ impl Context {
 
 /// The annotation that asks to look again; empty without it. No longer than the status may repeat it.
 fn reconcile_at<K: ResourceExt>(object: &K) -> String {
-    let asked = object.annotations().get(RECONCILE_AT).map_or("", String::as_str);
+    asked_at(object, RECONCILE_AT)
+}
+
+/// The value of an annotation that asks for something, as far as a status can repeat it.
+fn asked_at<K: ResourceExt>(object: &K, key: &str) -> String {
+    let asked = object.annotations().get(key).map_or("", String::as_str);
     asked[..asked.floor_char_boundary(HANDLED_LENGTH)].to_owned()
 }
 

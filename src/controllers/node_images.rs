@@ -221,8 +221,7 @@ async fn look(image: &Image, order: &Order, ctx: &NodeImages) -> Result<Option<C
     let uid = image.uid().unwrap_or_default();
     let decide = |now: &Image, build: &Build| {
         let status = now.status.clone().unwrap_or_default();
-        let text = |key: &str| now.annotations().get(key).cloned().unwrap_or_default();
-        let (cancel_at, retry_at) = (text(CANCEL_AT), text(RETRY_AT));
+        let (cancel_at, retry_at) = (super::asked_at(now, CANCEL_AT), super::asked_at(now, RETRY_AT));
         let recipe = turn::wanted(build, &order.recipe);
         let seen = Seen {
             recipe: &recipe,

@@ -76,7 +76,10 @@ async fn try_ensure(
         Ok(StepState::Failed(Trouble::new(ErrorClass::Waiting, Reason::ProviderTemplateNotFound, message)))
     };
     let Some(kind) = find(ctx, &api_version, &kind_name).await? else {
-        return missing(format!("the API server serves no {kind_name} in {api_version}: install the provider"));
+        return missing(format!(
+            "the API server serves no {kind_name} in {api_version}: install the provider; or correct spec.providerRef of the \
+             ClusterStack and delete this release, which is made anew by it"
+        ));
     };
     let api = observe::api(&client, &kind, &namespace);
     let watch = |version: Option<String>| {

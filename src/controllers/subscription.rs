@@ -264,13 +264,15 @@ pub(super) fn limit(
     stack: &ClusterStack,
     facts: &mut StackFacts,
 ) -> Option<Trouble> {
-    let origin = match origin {
-        Ok(origin) if origin.suspended().is_none() => origin,
-        _ => {
-            selected.create.clear();
-            return None;
-        }
+    let Ok(origin) = origin else {
+        selected.create.clear();
+        return None;
     };
+    if let Some(suspended) = origin.suspended() {
+        let waiting: Vec<String> = selected.create.drain(..).map(|name| name.object_name()).collect();
+        let message = format!("{} wait for that: {}", waiting.join(", "), suspended.message);
+        return (!waiting.is_empty()).then_some(Trouble { message, ..suspended });
+    }
     let mut refused: Vec<(ReleaseName, Trouble)> = Vec::new();
     selected.create.retain(|name| match origin.refusal(name) {
         Some(trouble) => {

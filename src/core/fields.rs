@@ -51,54 +51,124 @@ fn contains(list: &Value, wanted: &str) -> bool {
     list.as_array().is_some_and(|items| items.contains(&wanted))
 }
 
-/// Removes what JSON pointers (RFC 6901) name from a projection made by [`owned`].
-pub fn without_pointers(owned: &mut Value, pointers: &[String]) {
+/// Removes what JSON pointers (RFC 6901) name from a projection made by [`owned`] of `live`. A place in a list is that among the
+/// items which the manager owns: those that others put in do not count.
+pub fn without_pointers(owned: &mut Value, live: &Value, pointers: &[String]) {
     for pointer in pointers {
-        let path: Vec<String> = pointer_segments(pointer).map(|segment| format!("f:{segment}")).collect();
-        remove(owned, &path);
+        let path: Vec<String> = pointer_segments(pointer).collect();
+        remove(owned, Some(live), &path);
     }
 }
 
-fn remove(value: &mut Value, path: &[String]) {
-    let Some(map) = value.as_object_mut() else { return };
-    match path {
-        [] => {}
-        [last] => {
-            map.remove(last);
-        }
-        [first, rest @ ..] => {
-            if let Some(next) = map.get_mut(first) {
-                remove(next, rest);
-            }
-        }
+fn remove(owned: &mut Value, live: Option<&Value>, path: &[String]) {
+    let Some(map) = owned.as_object_mut() else { return };
+    let Some((first, rest)) = path.split_first() else { return };
+    let field = format!("f:{first}");
+    let found = match first.parse() {
+        Ok(place) if !map.contains_key(&field) => nth_owned(map, live, place),
+        _ => Some((field, live.and_then(|live| live.get(first)))),
+    };
+    let Some((key, below)) = found else { return };
+    if rest.is_empty() {
+        map.remove(&key);
+    } else if let Some(next) = map.get_mut(&key) {
+        remove(next, below, rest);
     }
+}
+
+/// The item at a place among those of a live list that are owned, and the key by which the projection has it.
+fn nth_owned<'l>(
+    owned: &Map<String, Value>,
+    live: Option<&'l Value>,
+    place: usize,
+) -> Option<(String, Option<&'l Value>)> {
+    let items = live?.as_array()?.iter().enumerate();
+    let key_of = |(index, item): (usize, &'l Value)| {
+        let is_it = |path: &&String| match path.split_once(':') {
+            Some(("k", keys)) => serde_json::from_str::<Map<String, Value>>(keys)
+                .is_ok_and(|keys| keys.iter().all(|(key, value)| item.get(key) == Some(value))),
+            Some(("v", wanted)) => serde_json::from_str::<Value>(wanted).is_ok_and(|wanted| wanted == *item),
+            Some(("i", at)) => at.parse() == Ok(index),
+            _ => false,
+        };
+        owned.keys().find(is_it).map(|key| (key.clone(), Some(item)))
+    };
+    items.filter_map(key_of).nth(place)
 }
 
 fn pointer_segments(pointer: &str) -> impl Iterator<Item = String> {
     pointer.split('/').skip(1).map(|segment| segment.replace("~1", "/").replace("~0", "~"))
 }
 
-/// The desired object with the live value in each pointer's place, so that applying it leaves those fields to others.
-pub fn keep_live(desired: &mut Value, live: &Value, pointers: &[String]) {
+/// Fields of `metadata` that are nobody's to leave to others: the API server's own, and by which the object is found.
+const METADATA_OF_OTHERS: [&str; 2] = ["labels", "annotations"];
+
+/// The desired object with the live value in each pointer's place, so that applying it leaves those fields to others. Of `metadata`
+/// only labels and annotations can be left, and never those with a key for which `is_ours`: by them the object is found.
+pub fn keep_live(desired: &mut Value, live: &Value, pointers: &[String], is_ours: impl Fn(&str) -> bool) {
+    let before = desired.get("metadata").cloned();
     for pointer in pointers {
-        match live.pointer(pointer) {
-            Some(value) => put(desired, pointer, value.clone()),
-            None => drop_pointer(desired, pointer),
+        let path: Vec<String> = pointer_segments(pointer).collect();
+        match path.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            ["metadata"] => {
+                for field in METADATA_OF_OTHERS {
+                    keep(desired, Some(live), &["metadata".to_owned(), field.to_owned()]);
+                }
+            }
+            ["metadata", field, ..] if !METADATA_OF_OTHERS.contains(&field) => {}
+            _ => keep(desired, Some(live), &path),
+        }
+    }
+    for field in METADATA_OF_OTHERS {
+        let own = before.as_ref().and_then(|before| before.get(field)).and_then(Value::as_object);
+        for (key, value) in own.into_iter().flatten().filter(|(key, _)| is_ours(key)) {
+            desired["metadata"][field][key] = value.clone();
         }
     }
 }
 
-fn put(target: &mut Value, pointer: &str, value: Value) {
-    if let Some(slot) = target.pointer_mut(pointer) {
-        *slot = value;
+fn keep(desired: &mut Value, live: Option<&Value>, path: &[String]) {
+    let Some((first, rest)) = path.split_first() else { return };
+    match desired {
+        Value::Object(map) => {
+            let there = live.and_then(|live| live.get(first));
+            if !rest.is_empty() {
+                if let Some(next) = map.get_mut(first) {
+                    keep(next, there, rest);
+                }
+            } else if let Some(there) = there {
+                map.entry(first).and_modify(|slot| *slot = there.clone());
+            } else {
+                map.remove(first);
+            }
+        }
+        Value::Array(items) => {
+            let Ok(place) = first.parse::<usize>() else { return };
+            let Some(item) = items.get_mut(place) else { return };
+            let there = live.and_then(Value::as_array).and_then(|others| same_item(item, others, place)).cloned();
+            if !rest.is_empty() {
+                keep(item, there.as_ref(), rest);
+            } else if let Some(there) = there {
+                *item = there;
+            }
+        }
+        _ => {}
     }
 }
 
-fn drop_pointer(target: &mut Value, pointer: &str) {
-    let Some((parent, last)) = pointer.rsplit_once('/') else { return };
-    if let Some(Value::Object(map)) = target.pointer_mut(parent) {
-        map.remove(&last.replace("~1", "/").replace("~0", "~"));
+/// The item of another list that stands for this one: of the same `name`, or at the same place where it has none.
+fn same_item<'l>(item: &Value, others: &'l [Value], place: usize) -> Option<&'l Value> {
+    match item.get("name") {
+        Some(name) => others.iter().find(|other| other.get("name") == Some(name)),
+        None => others.get(place),
     }
+}
+
+/// Whether a field is one that pointers name, or below one.
+pub fn is_at_or_below(field: &str, pointers: &[String]) -> bool {
+    let is_in =
+        |pointer: &String| field.strip_prefix(pointer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    pointers.iter().any(is_in)
 }
 
 /// JSON pointers of the leaves of `desired` that `live` holds otherwise; at most `limit` of them. Items of a list of
@@ -122,10 +192,7 @@ fn collect(desired: &Value, live: Option<&Value>, at: String, limit: usize, out:
         }
         (Value::Array(items), Some(Value::Array(others))) => {
             for (index, item) in items.iter().enumerate() {
-                let other = match item.get("name") {
-                    Some(name) => others.iter().find(|other| other.get("name") == Some(name)),
-                    None => others.get(index),
-                };
+                let other = same_item(item, others, index);
                 collect(item, other, format!("{at}/{index}"), limit, out);
             }
         }
@@ -241,12 +308,60 @@ mod tests {
         let mut changed = live();
         changed["spec"]["replicas"] = 9.into();
         let (mut a, mut b) = (owned(&live(), "clusterstack").unwrap(), owned(&changed, "clusterstack").unwrap());
-        without_pointers(&mut a, &pointers);
-        without_pointers(&mut b, &pointers);
+        without_pointers(&mut a, &live(), &pointers);
+        without_pointers(&mut b, &changed, &pointers);
         assert_eq!(a, b);
         let mut desired = json!({"spec": {"replicas": 3, "gone": 1}});
-        keep_live(&mut desired, &changed, &["/spec/replicas".to_owned(), "/spec/gone".to_owned()]);
+        keep_live(&mut desired, &changed, &["/spec/replicas".to_owned(), "/spec/gone".to_owned()], |_| false);
         assert_eq!(desired, json!({"spec": {"replicas": 9}}));
+    }
+
+    #[test]
+    fn a_pointer_goes_through_lists_to_the_item_that_is_ours() {
+        let with = |image: &str| {
+            let fields = json!({"f:containers": {"k:{\"name\":\"a\"}": {"f:image": {}}, "k:{\"name\":\"b\"}": {"f:image": {}}},
+                "f:args": {"v:\"-v\"": {}, "v:\"-x\"": {}}});
+            json!({
+                "metadata": {"managedFields": [{"manager": "clusterstack", "operation": "Apply", "fieldsV1": fields}]},
+                // Somebody put his own before ours.
+                "containers": [{"name": "sidecar", "image": "s"}, {"name": "a", "image": image}, {"name": "b", "image": "2"}],
+                "args": ["-v", "-x"],
+            })
+        };
+        let pointers = ["/containers/0/image".to_owned(), "/containers/7/image".to_owned(), "/args/1".to_owned()];
+        let rest = |live: &Value| {
+            let mut owned = owned(live, "clusterstack").unwrap();
+            without_pointers(&mut owned, live, &pointers);
+            owned
+        };
+        assert_eq!(rest(&with("1")), rest(&with("foreign")));
+        assert_eq!(rest(&with("1"))["f:args"], json!({"v:\"-v\"": true}));
+        let mut other = with("1");
+        other["containers"][2]["image"] = json!("foreign");
+        assert_ne!(rest(&with("1")), rest(&other));
+        let mut desired = json!({"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "2"}]});
+        keep_live(&mut desired, &with("foreign"), &pointers, |_| false);
+        assert_eq!(desired["containers"], json!([{"name": "a", "image": "foreign"}, {"name": "b", "image": "2"}]));
+        assert!(is_at_or_below("/args/1", &pointers) && is_at_or_below("/args/1/x", &pointers));
+        assert!(!is_at_or_below("/args/10", &pointers) && !is_at_or_below("/args", &pointers));
+    }
+
+    #[test]
+    fn of_metadata_labels_and_annotations_of_others_are_left_and_nothing_else() {
+        let live = json!({"metadata": {"name": "a", "uid": "u", "resourceVersion": "5", "managedFields": [],
+            "labels": {"app": "theirs", "own/owner": "old", "more": "theirs"}, "annotations": {"note": "theirs"}}});
+        let wanted = json!({"metadata": {"name": "a", "labels": {"app": "ours", "own/owner": "new"}}});
+        for pointers in [&["/metadata"][..], &["/metadata/labels", "/metadata/managedFields", "/metadata/uid"]] {
+            let pointers: Vec<String> = pointers.iter().map(ToString::to_string).collect();
+            let mut desired = wanted.clone();
+            keep_live(&mut desired, &live, &pointers, |key| key.starts_with("own/"));
+            let expected = json!({"name": "a", "labels": {"app": "theirs", "own/owner": "new", "more": "theirs"}});
+            assert_eq!(desired["metadata"], expected, "{pointers:?}");
+        }
+        // Where nobody has any, ours stay.
+        let mut desired = wanted;
+        keep_live(&mut desired, &json!({}), &["/metadata/labels".to_owned()], |key| key.starts_with("own/"));
+        assert_eq!(desired["metadata"], json!({"name": "a", "labels": {"own/owner": "new"}}));
     }
 
     #[test]

@@ -34,6 +34,9 @@ pub enum Problem {
     /// It is no part of a path.
     #[error("holds / or %, or is . or .., which no name of an object does")]
     NoPathSegment,
+    /// It is no name of a Secret, ConfigMap or ServiceAccount.
+    #[error("is no DNS subdomain: lower-case letters and digits, and - and . within")]
+    NoSubdomain,
 }
 
 /// Checks an `apiVersion`: a version, or a group and a version. A group is a DNS subdomain, a version a DNS label that begins
@@ -89,6 +92,15 @@ pub fn name(text: &str) -> Result<(), Problem> {
     if text.len() > SUBDOMAIN { Err(Problem::TooLong(SUBDOMAIN)) } else { Ok(()) }
 }
 
+/// Checks a name as most kinds take it, Secrets, ConfigMaps and ServiceAccounts among them: a DNS subdomain (RFC 1123).
+///
+/// # Errors
+/// What is wrong with it.
+pub fn subdomain(text: &str) -> Result<(), Problem> {
+    name(text)?;
+    if text.split('.').all(is_label) { Ok(()) } else { Err(Problem::NoSubdomain) }
+}
+
 /// Checks what a name of any kind may hold (`path.ValidatePathSegmentName` of `k8s.io/apimachinery`).
 ///
 /// # Errors
@@ -133,6 +145,12 @@ mod tests {
             (namespace, &label, Err(Problem::TooLong(63))),
             (name, "system:node", Ok(())),
             (name, &long, Err(Problem::TooLong(253))),
+            (subdomain, "a.b-c", Ok(())),
+            (subdomain, "", Err(Problem::NoSubdomain)),
+            (subdomain, "deployer\n", Err(Problem::NoSubdomain)),
+            (subdomain, "v1?x", Err(Problem::NoSubdomain)),
+            (subdomain, "../x", Err(Problem::NoSubdomain)),
+            (subdomain, &long, Err(Problem::TooLong(253))),
             (path_segment, "system:node", Ok(())),
             (path_segment, "a/b", Err(Problem::NoPathSegment)),
             (path_segment, "a%2Fb", Err(Problem::NoPathSegment)),

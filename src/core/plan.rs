@@ -9,7 +9,8 @@ use crate::api::cluster_stack::{DriftMode, IgnoreDifference};
 use crate::api::cluster_stack_release::Resource;
 use crate::api::condition::Reason;
 use crate::api::{
-    FIELD_MANAGER, HELM_RESOURCE_POLICY, OWNER_KIND_LABEL, OWNER_NAME_LABEL, OWNER_NAMESPACE_LABEL, PRUNE, REPLACE,
+    FIELD_MANAGER, GROUP, HELM_RESOURCE_POLICY, MANAGED_BY_LABEL, OWNER_KIND_LABEL, OWNER_NAME_LABEL,
+    OWNER_NAMESPACE_LABEL, PRUNE, REPLACE,
 };
 use crate::core::fields;
 use crate::core::inventory::{
@@ -228,7 +229,7 @@ fn step(input: &Input<'_>, desired: &Desired, recorded: &BTreeMap<ObjectKey, &Re
     let action = decide(input, desired, row, live, &ignored);
     let mut sent = manifest.clone();
     if let (Action::Apply { .. }, Some(live)) = (&action, live) {
-        fields::keep_live(&mut sent.object, live, &ignored);
+        fields::keep_live(&mut sent.object, live, &ignored, is_own_key);
     }
     let replace = may_be_replaced(input, desired, live);
     Step { wave: wave(&sent.key), wanted: manifest.digest(), manifest: sent, action, ignored, replace }
@@ -334,7 +335,7 @@ fn difference(
 
 fn drift(manifest: &Manifest, live: &Value, ignored: &[String]) -> Why {
     let mut fields = fields::differences(&manifest.object, live, 5);
-    fields.retain(|field| !ignored.contains(field));
+    fields.retain(|field| !fields::is_at_or_below(field, ignored));
     let rivals = fields::rivals(live, FIELD_MANAGER, &fields);
     Why::Drifted { fields, rivals }
 }
@@ -360,7 +361,7 @@ fn holds(live: &Value, manifest: &Manifest, ignored: &[String]) -> bool {
         metadata.insert("managedFields".into(), Value::Array(vec![entry.clone()]));
     }
     let differs = fields::differences(&manifest.object, live, usize::MAX);
-    differs.iter().all(|field| ignored.contains(field))
+    differs.iter().all(|field| fields::is_at_or_below(field, ignored))
         && owned_digest(&as_if_applied, ignored) == owned_digest(live, ignored)
 }
 
@@ -371,13 +372,18 @@ const OF_RULES: char = '-';
 /// ours.
 pub fn owned_digest(live: &Value, ignored: &[String]) -> Option<String> {
     let mut owned = fields::owned(live, FIELD_MANAGER)?;
-    fields::without_pointers(&mut owned, ignored);
+    fields::without_pointers(&mut owned, live, ignored);
     let digest = short_digest(&owned);
     if ignored.is_empty() {
         return Some(digest);
     }
     let ignored: BTreeSet<&String> = ignored.iter().collect();
     Some(format!("{digest}{OF_RULES}{}", short_digest(&serde_json::json!(ignored))))
+}
+
+/// Whether a label or annotation is one by which the operator finds its objects: it is left to nobody.
+pub fn is_own_key(key: &str) -> bool {
+    key == MANAGED_BY_LABEL || key.split_once('/').is_some_and(|(prefix, _)| prefix == GROUP)
 }
 
 /// The pointers that `ignoreDifferences` names for an object.
@@ -400,9 +406,10 @@ const RETAINED_KINDS: &[(&str, &str)] = &[
 
 /// Whether a live object is never pruned.
 pub fn is_retained(key: &ObjectKey, live: &Value) -> bool {
-    let keeps = annotation(live, HELM_RESOURCE_POLICY) == Some("keep") || annotation(live, PRUNE) == Some("disabled");
+    let prune = |value: &str| annotation(live, PRUNE).is_some_and(|given| given.eq_ignore_ascii_case(value));
+    let keeps = annotation(live, HELM_RESOURCE_POLICY) == Some("keep") || prune("disabled");
     let kind = RETAINED_KINDS.contains(&(key.group.as_str(), key.kind.as_str()));
-    keeps || (kind && annotation(live, PRUNE) != Some("enabled"))
+    keeps || (kind && !prune("enabled"))
 }
 
 /// Whether what was refused for a field that can't be changed may be sent again: somebody deleted the object, as he was told to, or we

@@ -26,6 +26,7 @@ use self::ours::StillOurs;
 use self::shallow::ShallowAnswers;
 use self::whole::WholeAnswers;
 pub(super) use self::whole::is_stream;
+use crate::core::identity;
 use crate::io::fence;
 
 /// How long the API server may take for an answer that is not a watch: longer than the 30 s it may wait for an admission webhook
@@ -149,6 +150,8 @@ impl Clients {
             return Ok(fence::guarded(client));
         }
         let mut config = self.config.clone();
+        // A name that can't be said is nobody's, and so is that: what it asks for is refused like what a missing one asks for.
+        let name = if identity::subdomain(name).is_ok() { name } else { &name.escape_default().to_string() };
         let user = format!("system:serviceaccount:{namespace}:{name}");
         let value = HeaderValue::from_str(&user).map_err(|_| ClientError::Name(user))?;
         config.headers.push((HeaderName::from_static("impersonate-user"), value));

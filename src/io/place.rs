@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::{Api, Client};
 
+use crate::core::identity;
+
 /// How long a namespace that stands is taken to stand: the API server refuses by itself what is made in one that goes.
 const STANDS: Duration = Duration::from_secs(1);
 
@@ -68,6 +70,10 @@ pub async fn is_terminating(client: &Client, namespace: &str) -> Result<bool, ku
 /// # Errors
 /// What the API server said.
 pub async fn has_service_account(client: &Client, namespace: &str, name: &str) -> Result<bool, kube::Error> {
+    // No object has such a name, and a path with it would lead elsewhere.
+    if identity::subdomain(name).is_err() {
+        return Ok(false);
+    }
     let found = Api::<ServiceAccount>::namespaced(client.clone(), namespace).get_metadata_opt(name).await?;
     Ok(found.is_some_and(|account| account.metadata.deletion_timestamp.is_none()))
 }

@@ -328,7 +328,8 @@ impl Releases {
         Box::pin(self.fetch_unless_refused(&source, &fetch, wanted, polled, cancel)).await
     }
 
-    /// What was fetched before, and nothing else: by its tag, or by its revision where the tag names something else now.
+    /// What was fetched before, and nothing else: by its tag, or by its revision where the tag names something else now. Where that
+    /// can't be had, what the tag names now is the same release if it has the same files.
     async fn fetch_again(
         &self,
         source: &Arc<dyn Source>,
@@ -339,21 +340,49 @@ impl Releases {
         cancel: &CancellationToken,
     ) -> Result<FetchedRelease, Trouble> {
         let now = told.tag.as_ref();
-        let is_moved = now.is_none_or(|tag| tag.revision != had.revision);
-        if is_moved && !source.keeps_revisions() {
-            let message = "the source gives what its tag names alone";
-            return Err(Trouble::new(ErrorClass::Invalid, Reason::ArtifactChanged, message));
+        let fetch = |tag, by_revision| source::Wanted { tag, release: wanted.name, trust, by_revision };
+        let by_tag = async |tag| self.fetch_same(source, had, &fetch(tag, false), told, (wanted, cancel)).await;
+        if let Some(tag) = now.filter(|tag| tag.revision == had.revision) {
+            return by_tag(tag).await;
         }
         let name = now.map_or_else(|| wanted.name.to_string(), |tag| tag.name.clone());
         let tag = Tag { name, revision: had.revision.clone() };
-        let fetch = source::Wanted { tag: &tag, release: wanted.name, trust, by_revision: is_moved };
-        let found = self.fetch_unless_refused(source, &fetch, wanted, told.polled, cancel).await?;
+        let by_revision = if source.keeps_revisions() {
+            self.fetch_same(source, had, &fetch(&tag, true), told, (wanted, cancel)).await
+        } else {
+            let message = "the source gives what its tag names alone";
+            Err(Trouble::new(ErrorClass::Invalid, Reason::ArtifactChanged, message))
+        };
+        let gone = match by_revision {
+            Err(trouble) if trouble.reason == Reason::ArtifactChanged => trouble,
+            other => return other,
+        };
+        let Some(tag) = now.filter(|_| !had.digest.is_empty()) else { return Err(gone) };
+        by_tag(tag).await.map_err(|trouble| if is_of_files(&trouble) { gone } else { trouble })
+    }
+
+    /// Fetches files, and takes none but those that were fetched before.
+    async fn fetch_same(
+        &self,
+        source: &Arc<dyn Source>,
+        had: &Artifact,
+        fetch: &source::Wanted<'_>,
+        told: &Told,
+        (wanted, cancel): (&Wanted<'_>, &CancellationToken),
+    ) -> Result<FetchedRelease, Trouble> {
+        let found = Box::pin(self.fetch_unless_refused(source, fetch, wanted, told.polled, cancel)).await?;
         if !had.digest.is_empty() && found.artifact.digest != had.digest {
             let message = format!("what it gives has the digest {}, not {}", found.artifact.digest, had.digest);
             return Err(Trouble::new(ErrorClass::Invalid, Reason::ArtifactChanged, message));
         }
-        let artifact = if trust.is_some() || had.digest.is_empty() { found.artifact } else { had.clone() };
-        Ok(FetchedRelease { artifact, bundle: found.bundle, upstream: changed(had, now) })
+        let artifact = if fetch.trust.is_some() || had.digest.is_empty() {
+            found.artifact
+        } else {
+            // Who signed these files is known, wherever they come from now.
+            Artifact { revision: found.artifact.revision, url: found.artifact.url, ..had.clone() }
+        };
+        let upstream = changed(&artifact, told.tag.as_ref());
+        Ok(FetchedRelease { artifact, bundle: found.bundle, upstream })
     }
 
     /// Fetches a release, unless it was refused for its signature and nothing changed since: neither was the source
@@ -394,7 +423,9 @@ impl Releases {
     ) -> Result<Told, Trouble> {
         let polled = self.poller.poll(Arc::clone(source), wanted.max_age, wanted.waiter, cancel).await;
         let polled = polled.map_err(|error| trouble(&error))?;
-        let Some(tag) = tag_of(&polled.listing, wanted.name) else { return Ok(Told { tag: None, polled: polled.at }) };
+        let Some(tag) = tag_of(&polled.listing, wanted.name, wanted.had) else {
+            return Ok(Told { tag: None, polled: polled.at });
+        };
         if !tag.revision.is_empty() {
             return Ok(Told { tag: Some(tag.clone()), polled: polled.at });
         }
@@ -499,46 +530,51 @@ fn is_proved(artifact: &Artifact, asked: &str) -> bool {
     asked.is_empty() || artifact.verify_digest == asked
 }
 
+/// Whether it is about what the files are, and not about whether they can be had or by whom they were signed.
+fn is_of_files(trouble: &Trouble) -> bool {
+    let others = [Reason::NotVerified, Reason::SourceUnauthorized, Reason::SourceUnreachable];
+    trouble.class == ErrorClass::Invalid && !others.contains(&trouble.reason)
+}
+
 /// What to say where what was fetched before can't be had any more, as the source has something else `now`. What is no
 /// word of that is said as it is.
 fn lost(had: &Artifact, now: Option<&Tag>, wanted: &Wanted<'_>, asked: &str, trouble: Trouble) -> Trouble {
     let is_moved = now.is_none_or(|tag| tag.revision != had.revision);
     let is_mended_there = [Reason::SourceUnauthorized, Reason::SourceUnreachable].contains(&trouble.reason);
-    let is_changed = trouble.reason == Reason::ArtifactChanged;
-    if trouble.class == ErrorClass::Transient || is_mended_there || !(is_moved || is_changed) {
+    if trouble.class == ErrorClass::Transient || is_mended_there {
         return trouble;
     }
-    if trouble.reason == Reason::NotVerified {
-        let now = now.map_or_else(
-            || format!("the source has no tag of release {} any more", wanted.name),
-            |tag| format!("tag {} names {} now", tag.name, tag.revision),
-        );
-        let message = format!("{}; {now}, {} is applied and stays", trouble.message, had.revision);
-        return Trouble { message, ..trouble };
+    let is_applied = !had.digest.is_empty();
+    let named = now.map_or_else(
+        || format!("the source has no tag of release {} any more", wanted.name),
+        |tag| format!("tag {} names {} {}", tag.name, tag.revision, if is_moved { "now" } else { "still" }),
+    );
+    let is_changed = trouble.reason == Reason::ArtifactChanged;
+    if trouble.reason == Reason::NotVerified || !(is_moved || is_changed) {
+        let stays = match (is_applied, is_moved) {
+            (false, _) => return trouble,
+            (true, true) => format!("; {named}, {} is applied and stays", had.revision),
+            (true, false) => "; what is applied stays".to_owned(),
+        };
+        return Trouble { message: trouble.message.clone() + &stays, ..trouble };
     }
-    let (why, rest) = if had.digest.is_empty() {
-        ("was chosen and can't be had", "nothing else is taken for it")
-    } else if is_proved(had, asked) {
-        ("was applied and is in the store no more", "what is applied stays")
-    } else {
-        ("was applied and was not verified as verify asks", "what is applied stays")
+    let (why, rest) = match is_applied {
+        false => ("was chosen and can't be had", "nothing else is taken for it"),
+        true if is_proved(had, asked) => ("was applied and is in the store no more", "what is applied stays"),
+        true => ("was applied and was not verified as verify asks", "what is applied stays"),
     };
-    let (class, reason, now, back) = match now {
-        Some(tag) if is_moved => {
-            let now = format!("tag {} names {} now, but {}", tag.name, tag.revision, had.revision);
-            (ErrorClass::Invalid, Reason::ArtifactChanged, now, "Put the tag back")
-        }
-        Some(tag) => {
-            let now = format!("tag {} names {} still, with other files: what", tag.name, tag.revision);
-            (ErrorClass::Invalid, Reason::ArtifactChanged, now, "Put spec.source back as it was (its path, too)")
-        }
-        None => {
-            let now = format!("the source has no tag of release {} any more, but {}", wanted.name, had.revision);
-            (ErrorClass::Waiting, Reason::ReleaseNotFound, now, "Put the tag back")
-        }
+    let (what, back) = if is_moved {
+        (format!("{named}, but {}", had.revision), "the tag back, or spec.source as it was")
+    } else {
+        (format!("{named}, with other files: what"), "spec.source back as it was (its path, too)")
+    };
+    let (class, reason) = if now.is_some() || is_applied {
+        (ErrorClass::Invalid, Reason::ArtifactChanged)
+    } else {
+        (ErrorClass::Waiting, Reason::ReleaseNotFound)
     };
     let message = format!(
-        "{now} {why} ({}); {rest}. {back}, or delete this release to take what the source has",
+        "{what} {why} ({}); {rest}. Put {back}, or delete this release to take what the source has",
         trouble.message
     );
     Trouble::new(class, reason, message)
@@ -549,11 +585,14 @@ fn not_found(name: &ReleaseName) -> Trouble {
     Trouble::new(ErrorClass::Waiting, Reason::ReleaseNotFound, message)
 }
 
-/// The tag of a release, in either spelling of a pre-release version.
-fn tag_of<'a>(listing: &'a Listing, release: &ReleaseName) -> Option<&'a Tag> {
+/// The tag of a release, in either spelling of a pre-release version; of both, the one that names what was fetched before.
+fn tag_of<'a>(listing: &'a Listing, release: &ReleaseName, had: Option<&Artifact>) -> Option<&'a Tag> {
     let is_it =
         |tag: &&Tag| ReleaseName::of_stack(&tag.name, &release.provider, &release.stack).as_ref() == Some(release);
-    listing.tags.iter().find(is_it)
+    let mut all = listing.tags.iter().filter(is_it);
+    let first = all.next()?;
+    let is_had = |tag: &&Tag| had.is_some_and(|had| !had.revision.is_empty() && had.revision == tag.revision);
+    Some(std::iter::once(first).chain(all).find(is_had).unwrap_or(first))
 }
 
 fn changed(artifact: &Artifact, tag: Option<&Tag>) -> Upstream {

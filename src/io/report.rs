@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::api::condition::{ConditionType, Reason, whole_seconds};
 use crate::io::apply;
+use crate::io::extension_config::holds;
 use crate::io::fence::{self, Written};
 
 /// Who says in a status that the operator has a fault.
@@ -94,19 +95,19 @@ pub fn changed<K: Resource + Serialize>(before: &K, now: &K) {
     }
 }
 
-/// Takes out what others said in a condition that is the operator's to say, and that it does not say: server-side apply leaves it.
+/// Takes out what others said that is the operator's to say, and that it does not say: a restore, or who was there before us.
+/// Server-side apply leaves it.
 async fn without_left<K>(api: &Api<K>, written: K, wanted: &impl Serialize) -> Result<K, kube::Error>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned,
 {
     let wanted = serde_json::to_value(wanted).unwrap_or_default();
-    let left = left(&status_of(&written), &wanted);
+    let left = surplus(&status_of(&written), &wanted);
     if left.is_empty() {
         return Ok(written);
     }
     let version = json!({"op": "test", "path": "/metadata/resourceVersion", "value": written.resource_version()});
-    // From the last, so that the places of those before it stay what they are.
-    let removals = left.iter().rev().map(|at| json!({"op": "remove", "path": format!("/status/conditions/{at}")}));
+    let removals = left.iter().map(|at| json!({"op": "remove", "path": format!("/status{at}")}));
     let patch = std::iter::once(version).chain(removals).collect();
     let patch: json_patch::Patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
     let params = PatchParams { field_manager: apply::forced().field_manager, ..PatchParams::default() };
@@ -145,6 +146,62 @@ fn left(found: &Value, wanted: &Value) -> Vec<usize> {
     let wanted = types(wanted);
     let is_left = |type_: &String| is_own(type_) && !wanted.contains(type_);
     types(found).iter().enumerate().filter(|(_, type_)| is_left(type_)).map(|(at, _)| at).collect()
+}
+
+/// JSON pointers to what a status holds beyond what is `wanted`, in the order in which they can be removed. All of it is the
+/// operator's to say, but for conditions of types that it does not know.
+fn surplus(found: &Value, wanted: &Value) -> Vec<String> {
+    let mut all = Vec::new();
+    for (field, value) in found.as_object().into_iter().flatten() {
+        match (field.as_str(), wanted.get(field)) {
+            ("conditions", _) => all.extend(left(found, wanted).iter().rev().map(|at| format!("/conditions/{at}"))),
+            (_, None) => all.push(format!("/{}", escaped(field))),
+            (_, Some(wanted)) => beyond(value, wanted, &format!("/{}", escaped(field)), &mut all),
+        }
+    }
+    all
+}
+
+fn beyond(found: &Value, wanted: &Value, at: &str, all: &mut Vec<String>) {
+    if found == wanted {
+        return;
+    }
+    match (found, wanted) {
+        (Value::Object(found), Value::Object(wanted)) => {
+            for (key, value) in found {
+                let at = format!("{at}/{}", escaped(key));
+                match wanted.get(key) {
+                    Some(wanted) => beyond(value, wanted, &at, all),
+                    None => all.push(at),
+                }
+            }
+        }
+        (Value::Array(found), Value::Array(wanted)) => {
+            let twin = |(index, item): (usize, &Value)| {
+                let here = wanted.get(index).filter(|wanted| holds(item, wanted));
+                here.or_else(|| wanted.iter().find(|wanted| holds(item, wanted)))
+            };
+            let twins: Vec<Option<&Value>> = found.iter().enumerate().map(twin).collect();
+            let alone = twins.iter().filter(|twin| twin.is_none()).count();
+            if found.len() != wanted.len() + alone {
+                // Which of them is whose can't be told.
+                return;
+            }
+            // From the last, so that the places of those before it stay what they are.
+            for (index, (item, twin)) in found.iter().zip(twins).enumerate().rev() {
+                match twin {
+                    Some(wanted) => beyond(item, wanted, &format!("{at}/{index}"), all),
+                    None => all.push(format!("{at}/{index}")),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A key as a part of a JSON pointer (RFC 6901).
+fn escaped(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
 }
 
 /// What is said of a field that a definition does not have (`structured-merge-diff`).
@@ -302,6 +359,37 @@ mod tests {
             assert_eq!(left(&status(found), &status(wanted)), expected, "{found:?} {wanted:?}");
         }
         assert!(left(&json!({}), &json!({})).is_empty());
+    }
+
+    #[test]
+    fn what_others_wrote_beyond_a_status_is_surplus() {
+        let offer = |name: &str| json!({"name": name, "reason": "Baking"});
+        let wanted = json!({"ready": false, "available": [offer("v2")], "lastPoll": {"found": 1}, "conditions": []});
+        let found = json!({
+            "ready": false, "usableVersions": "v2", "latest/release": "v1",
+            "available": [offer("v9"), {"name": "v2", "reason": "Baking", "firstSeen": "then"}, offer("v1")],
+            "lastPoll": {"found": 1, "time": "then"},
+            "conditions": [{"type": "example.org/Audited"}, {"type": "Stalled"}, {"type": "Ready"}],
+        });
+        let mut all = surplus(&found, &wanted);
+        // Those of one list go from its end; of several fields any may be the first.
+        let places: Vec<_> = all.iter().filter(|at| at.starts_with("/available")).cloned().collect();
+        assert_eq!(places, ["/available/2", "/available/1/firstSeen", "/available/0"]);
+        all.sort();
+        assert_eq!(
+            all,
+            [
+                "/available/0",
+                "/available/1/firstSeen",
+                "/available/2",
+                "/conditions/1",
+                "/conditions/2",
+                "/lastPoll/time",
+                "/latest~1release",
+                "/usableVersions",
+            ]
+        );
+        assert!(surplus(&wanted, &wanted).is_empty());
     }
 
     #[test]

@@ -200,7 +200,7 @@ fn deletion<'a>(server: &'a Server, request: &'a Request) -> Deletion<'a> {
         is_deleting: metadata.is_some_and(|metadata| metadata.deletion_timestamp.is_some()),
         mark: match (annotation(DELETE_FOR_MOVE), annotation(DELETION_POLICY)) {
             (Some(_), _) => Mark::Moved,
-            (None, Some("orphan")) => Mark::Orphaned,
+            (None, Some(policy)) if policy.eq_ignore_ascii_case("orphan") => Mark::Orphaned,
             _ => Mark::Nothing,
         },
     }

@@ -14,6 +14,7 @@ use crate::api::condition::Reason;
 use crate::api::{CLUSTER_NAME_LABEL, ClusterAddonSpec};
 use crate::core::addon::cluster::{Cluster, Reference, content, is_held};
 use crate::core::addon::values::{self, ValuesError};
+use crate::core::identity;
 use crate::core::manifest::ObjectKey;
 use crate::core::retry::ErrorClass;
 use crate::core::secret_type::may_be_values;
@@ -178,6 +179,10 @@ impl Asked<'_> {
         let ValuesReference { kind, name, key, optional } = reference;
         let (client, namespace) = (self.client.clone(), &self.cluster.namespace);
         let shown = format!("{} {name}", word(*kind));
+        if let Err(problem) = identity::subdomain(name) {
+            let message = format!("spec.valuesFrom names {} {name:?}: that {problem}", word(*kind));
+            return Err(Trouble::new(ErrorClass::Invalid, Reason::ValuesInvalid, message));
+        }
         let place = key_of("", word(*kind), namespace, name);
         self.notice(&place, None);
         let found = match kind {

@@ -13,6 +13,8 @@ use crate::io::events::reference;
 
 /// Longest entry of `status.skipped`, in bytes.
 const LONGEST_WORD: usize = 1024;
+/// Words of the annotation that are told of, and remembered, at most: `status.skipped` has room for 256.
+const MOST_WORDS: usize = 64;
 
 impl Pass<'_> {
     /// Passes the stages whose turn it is and that an annotation names, each once in a release.
@@ -34,6 +36,9 @@ impl Pass<'_> {
         let asked =
             stages::asked_to_skip([self.cluster.skips.as_str()].into_iter().chain(of_addon.map(String::as_str)));
         for (word, why) in stages::unfit_skips(&asked, (&facts.release, &facts.stages), config) {
+            if facts.skipped.len() >= MOST_WORDS {
+                return;
+            }
             if word.len() <= LONGEST_WORD && !facts.skipped.contains(&word) {
                 self.tell(Reason::StageUnknown, &format!("{SKIP_STAGE} names {word:?}: {why}")).await;
                 facts.skipped.push(word);

@@ -3,22 +3,25 @@
 use std::collections::BTreeSet;
 
 use kube::ResourceExt;
+use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::reflector::ObjectRef;
+use serde_json::json;
 
 use super::Pass;
-use crate::api::REVISION;
 use crate::api::cluster_stack_release::Artifact;
 use crate::api::condition::{Reason, Reported};
+use crate::api::{APPROVED, ClusterStackRelease, FIELD_MANAGER, REVISION};
 use crate::controllers::origin::{Origin, own_demand};
 use crate::controllers::turns::in_turn;
 use crate::controllers::{cluster_stack, deletion, provider};
 use crate::core::manifest::Manifest;
-use crate::core::name::ReleaseName;
+use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::retry::ErrorClass;
-use crate::core::selection::has_gate;
+use crate::core::selection::{Approvals, has_gate};
 use crate::core::status::{ReleaseFacts, StepState, Trouble};
 use crate::io::lookup::Reader;
 use crate::io::release::{FetchedRelease, Job, Objects, Part, Upstream, Wanted};
+use crate::io::report;
 use crate::io::source::flights::Waiter;
 use crate::io::source::trust::{Demand, asked_of};
 
@@ -66,6 +69,7 @@ impl Pass<'_> {
         facts.kubernetes_version.clone_from(&fetched.bundle.kubernetes_version);
         facts.node_versions = fetched.bundle.node_versions();
         facts.artifact = Some(fetched.artifact.clone());
+        self.note_revision(&fetched.artifact.revision).await;
         if let Some(reference) = &self.release.spec.provider_ref {
             let template = origin.and_then(|origin| origin.template(self.stack));
             let state = provider::ensure(self.release, template, reference, self.ctx).await;
@@ -115,28 +119,65 @@ impl Pass<'_> {
         origin: Result<&Origin, &Trouble>,
         facts: &ReleaseFacts,
     ) -> Result<FetchedRelease, Trouble> {
-        let is_changed = match &before {
-            Ok(fetched) => matches!(fetched.upstream, Upstream::Changed(_)),
-            Err(trouble) => trouble.reason == Reason::ArtifactChanged,
+        // Somebody edited the ClusterStack, the place in its source perhaps, or asks for another look.
+        let asks = self.asked != facts.reconcile_at;
+        let may_be_another = match &before {
+            Ok(fetched) => asks || matches!(fetched.upstream, Upstream::Changed(_)),
+            Err(trouble) => {
+                [Reason::ArtifactChanged, Reason::DigestMismatch, Reason::NotVerified].contains(&trouble.reason)
+            }
         };
-        // Of a status that is lost nobody knows what came of it.
-        let Some(had) = facts.artifact.as_ref().filter(|had| !had.digest.is_empty() && is_changed) else {
-            return before;
-        };
-        // What was chosen by its revision is that one alone.
-        let is_bound = has_gate(&self.stack.spec) && self.release.annotations().contains_key(REVISION);
         let came_of_it =
             !facts.resources.is_empty() || !facts.retained.is_empty() || self.release.spec.provider_ref.is_some();
-        if came_of_it || is_bound {
+        let Some(had) = facts.artifact.as_ref().filter(|_| may_be_another && !came_of_it) else { return before };
+        let Ok(now) = self.fetch(name, origin, None).await else { return before };
+        let is_same = now.artifact.digest == had.digest && (before.is_ok() || now.artifact.revision == had.revision);
+        if is_same || !self.may_take(name, &now.artifact.revision) || self.has_objects().await {
             return before;
         }
-        let Ok(now) = self.fetch(name, origin, None).await else { return before };
         let note = format!(
             "nothing of {name} at {} ({}) was applied, so what the source has now is taken: {} ({})",
             had.revision, had.digest, now.artifact.revision, now.artifact.digest
         );
         self.ctx.events.say(self.release, Reason::ArtifactChanged, &note).await;
         Ok(now)
+    }
+
+    /// Whether a release may be taken at this revision though it was made for another one: where releases wait for somebody, that
+    /// one was waited for.
+    fn may_take(&self, name: &ReleaseName, revision: &str) -> bool {
+        let spec = &self.stack.spec;
+        let is_it = |version: &String| version.parse::<ReleaseVersion>().is_ok_and(|named| named == name.version);
+        let is_named = spec.versions.iter().any(is_it);
+        if is_named || !has_gate(spec) {
+            return true;
+        }
+        let approved = self.stack.annotations().get(APPROVED).map_or("", String::as_str);
+        spec.bake_time.is_none() && Approvals::read(approved).cover(&name.version, revision)
+    }
+
+    /// Whether anything that is there was applied for the release, whatever its inventory says: a status that is lost has none, nor
+    /// has that of a process that was killed at its first object. What is not known may be.
+    async fn has_objects(&self) -> bool {
+        let found = deletion::rows_by_labels(self.release, self.stack, self.ctx).await;
+        found.map_or(true, |rows| !rows.is_empty())
+    }
+
+    /// Notes at the release itself what it was made of: it is asked for where the status is lost.
+    async fn note_revision(&self, revision: &str) {
+        if revision.is_empty() || self.release.annotations().get(REVISION).is_some_and(|noted| noted == revision) {
+            return;
+        }
+        let name = self.release.name_any();
+        let api: Api<ClusterStackRelease> =
+            Api::namespaced(self.ctx.clients.own(), &self.release.namespace().unwrap_or_default());
+        let metadata = json!({"uid": self.release.uid(), "annotations": {REVISION: revision}});
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        match api.patch(&name, &params, &Patch::Merge(json!({"metadata": metadata}))).await {
+            Ok(now) => report::changed(self.release, &now),
+            // The next pass notes it.
+            Err(error) => tracing::debug!(%error, release = name, "its revision could not be noted"),
+        }
     }
 
     /// Signatures that are asked for; the ClusterStack's own where its source is not known.

@@ -23,7 +23,7 @@ use crate::core::fields;
 use crate::core::inventory::is_of_go_operator;
 use crate::core::manifest::{Manifest, ObjectKey};
 use crate::core::ownership::{self, Ownership};
-use crate::core::plan::{Desired, ignored_pointers, key_of};
+use crate::core::plan::{Desired, ignored_pointers, is_own_key, key_of};
 use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
 use crate::core::upgrade::State;
@@ -167,7 +167,7 @@ impl Addons<'_> {
         let Desired { mut manifest, obstacle, create_only, ignored, .. } = object;
         let before = live.objects.get(&manifest.key).cloned();
         if let Some(there) = &before {
-            fields::keep_live(&mut manifest.object, there, &ignored);
+            fields::keep_live(&mut manifest.object, there, &ignored, is_own_key);
         }
         let key = &manifest.key;
         if let (true, Some(there)) = (create_only, &before) {

@@ -50,6 +50,9 @@ pub enum ValuesError {
     /// The user has values for a stage that the release does not have.
     #[error("there are values for {0:?}, but the release has no such stage: correct the key or take it out")]
     NoSuchStage(String),
+    /// The user's values for a stage are no map.
+    #[error("the values for stage {0:?} are no map: write them as the values.yaml of its chart")]
+    NoMap(String),
     /// The stack takes no values of users.
     #[error(
         "the release takes no values of its users: take them out, or ask its publisher to set allowValues in clusteraddon.yaml"
@@ -173,7 +176,7 @@ fn merge(base: &mut Value, over: Value) {
 /// The user's values for a stage; all of them where there are no stages.
 ///
 /// # Errors
-/// They name a stage that the release does not have.
+/// They name a stage that the release does not have, or are no map for this one.
 pub fn of_user(values: &Value, stage: &str, stages: &[&str]) -> Result<Value, ValuesError> {
     if stage.is_empty() {
         return Ok(values.clone());
@@ -182,7 +185,11 @@ pub fn of_user(values: &Value, stage: &str, stages: &[&str]) -> Result<Value, Va
     if let Some(unknown) = map.keys().find(|key| !stages.contains(&key.as_str())) {
         return Err(ValuesError::NoSuchStage(unknown.clone()));
     }
-    Ok(map.get(stage).cloned().unwrap_or_else(|| Value::Object(Map::new())))
+    match map.get(stage) {
+        None | Some(Value::Null) => Ok(Value::Object(Map::new())),
+        Some(Value::Object(of_stage)) => Ok(Value::Object(of_stage.clone())),
+        Some(_) => Err(ValuesError::NoMap(stage.to_owned())),
+    }
 }
 
 #[cfg(test)]
@@ -286,6 +293,8 @@ mod tests {
         let values = json!({"cni": {"a": 1}});
         assert_eq!(of_user(&values, "cni", &["cni", "csi"]), Ok(json!({"a": 1})));
         assert_eq!(of_user(&values, "csi", &["cni", "csi"]), Ok(json!({})));
+        assert_eq!(of_user(&json!({"cni": null}), "cni", &["cni"]), Ok(json!({})));
+        assert_eq!(of_user(&json!({"cni": "hello"}), "cni", &["cni"]), Err(ValuesError::NoMap("cni".into())));
         assert_eq!(of_user(&values, "", &[""]), Ok(values.clone()));
         assert_eq!(of_user(&values, "csi", &["csi"]), Err(ValuesError::NoSuchStage("cni".into())));
     }

@@ -100,8 +100,9 @@ pub fn fate<'h>(case: &Case<'_>, others: impl IntoIterator<Item = &'h Held>) -> 
         Ok(grace) => *grace,
         Err(why) => return Fate::Unknown(why.clone()),
     };
-    match case.since.checked_add(grace) {
-        Ok(until) if until > case.now => Fate::Later(until),
+    // One that the calendar does not reach never ends.
+    match case.since.checked_add(grace).unwrap_or(Timestamp::MAX) {
+        until if until > case.now => Fate::Later(until),
         _ => case.unlisted.map_or(Fate::Removed, |release| {
             Fate::Unknown(format!("ClusterStackRelease {release} is there, and which images it needs is not known yet"))
         }),
@@ -223,6 +224,11 @@ mod tests {
             (case.clone(), vec![held("b/y", "sha256:1")], stays("b/y has it too")),
             // It may become this one.
             (case.clone(), vec![held("b/y", "")], stays("b/y has it too")),
+            (
+                Case { grace: grace(Some("99999999h")), now: at(1_000_000), ..case.clone() },
+                vec![],
+                Fate::Later(Timestamp::MAX),
+            ),
             (Case { now: at(1099), ..case.clone() }, vec![], Fate::Later(at(1100))),
             (Case { now: at(1099), ..unlisted.clone() }, vec![], Fate::Later(at(1100))),
             (unlisted.clone(), vec![], Fate::Unknown(unknown.to_owned())),
