@@ -10,7 +10,9 @@ use kube::core::GroupVersionKind;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::harness::{CLASS, ControlPlane, Proxy, Repo, Weather, World, check, cluster, unique, wait_for, workload};
+use crate::harness::{
+    CLASS, CLUSTER_API, ControlPlane, Proxy, Repo, Weather, World, check, cluster, unique, wait_for, workload,
+};
 
 const STAGES: &str = "
 apiVersion: clusteraddonconfig.x-k8s.io/v1alpha1
@@ -395,6 +397,35 @@ async fn fields_that_a_stage_or_a_clusteraddon_leaves_to_others_stay_theirs() {
     give_up(Value::Null).await;
     w.has("a", "color", "green").await;
     w.has("a", "size", "theirs").await;
+}
+
+#[tokio::test]
+async fn a_clusteraddon_that_comes_before_its_cluster_waits_with_its_values() {
+    let Some(w) = Workload::new().await else { return };
+    let t = World::new("earlyaddon").await;
+    let repo = t.repo();
+    let stages = "allowValues: true\naddonStages:\n  AfterControlPlaneInitialized: [{name: cni, action: apply}]\n";
+    repo.write("stacks/docker/x/clusteraddon.yaml", stages);
+    w.chart(&repo, "cni", &["cni"], "{a: {{ .Values.a | quote }}}");
+    repo.write("stacks/docker/x/cluster-addon/cni/values.yaml", "{a: chart}\n");
+    repo.release("docker-x-1-34-v1", CLASS);
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    let early = json!({
+        "apiVersion": API_VERSION, "kind": "ClusterAddon", "metadata": {"name": "cluster-addon-c"},
+        "spec": {"clusterRef": {"name": "c"}, "values": {"cni": {"a": "mine"}}},
+    });
+    t.apply(&early).await;
+    let message = says(&t, "c", ConditionType::Ready, "OwnerMissing").await;
+    assert!(message.contains("waiting for Cluster"), "{message}");
+    w.kubeconfig(&t, "c").await;
+    t.apply(&cluster("c", "docker-x-1-34-v1")).await;
+    w.has("cni", "a", "mine").await;
+    ready(&t, "c", "docker-x-1-34-v1").await;
+    // It goes with its Cluster like any other.
+    t.delete(CLUSTER_API, "Cluster", "c").await;
+    t.gone(API_VERSION, "ClusterAddon", "cluster-addon-c").await;
 }
 
 #[tokio::test]

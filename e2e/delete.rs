@@ -209,6 +209,25 @@ async fn cluster_classes_go_first_and_are_waited_for() {
 }
 
 #[tokio::test]
+async fn a_policy_that_is_none_holds_the_deletion_until_it_is_corrected() {
+    let t = World::new("oddpolicy").await;
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    let policy = |policy: &str| json!({"metadata": {"annotations": {DELETION_POLICY: policy}}});
+    t.change_stack("x", policy("orphaned")).await;
+    t.delete(API_VERSION, "ClusterStack", "x").await;
+    let message = t.release_says(V1, ConditionType::Ready, "False", "SpecInvalid").await;
+    assert!(message.contains("\"orphaned\"") && message.contains("nothing is deleted"), "{message}");
+    assert!(t.config_map(V1).await.is_some());
+    t.change_stack("x", policy("Orphan")).await;
+    t.gone(API_VERSION, "ClusterStack", "x").await;
+    assert!(t.config_map(V1).await.is_some());
+}
+
+#[tokio::test]
 async fn the_orphan_policy_leaves_what_was_applied() {
     let t = World::new("orphan").await;
     let _operator = t.operator(&[]);

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::{CLASS, CLUSTER_API, INFRASTRUCTURE, Operator, QUICK, SETTINGS, World, check, wait_within};
 
 const V1: &str = "docker-x-1-34-v1";
+const V2: &str = "docker-x-1-34-v2";
 const MAP: (&str, &str, &str) = ("v1", "ConfigMap", V1);
 
 async fn ready(t: &World, spec: Value) -> Operator {
@@ -104,6 +105,82 @@ async fn ignored_differences_are_left_and_the_rest_is_put_back() {
     t.change("vandal", MAP, json!({"data": {"size": "small"}})).await;
     back(&t, "/data/size", "large").await;
     assert_eq!(t.in_config_map(V1, "/data/color").await, "red");
+    t.ready("x", "v1").await;
+}
+
+#[tokio::test]
+async fn ignored_differences_lead_through_lists_and_never_to_what_an_object_is_found_by() {
+    const WEB: (&str, &str, &str) = ("apps/v1", "Deployment", "web");
+    let t = World::new("ignorelist").await;
+    t.add_rights("apps", &["deployments"]).await;
+    let repo = t.repo();
+    let container = "{name: web, image: web:v1, env: [{name: A, value: ours}]}";
+    let web = format!(
+        "{CLASS}{SETTINGS}---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web, labels: {{tier: ours}}}}\nspec:\n  replicas: 0\n  \
+         selector: {{matchLabels: {{app: web}}}}\n  template:\n    metadata: {{labels: {{app: web}}}}\n    spec: {{containers: [{container}]}}\n"
+    );
+    repo.release(V1, &web).release(V2, &web);
+    let pointers = json!(["/spec/template/spec/containers/0/image", "/metadata"]);
+    let ignore = json!([{"group": "apps", "kind": "Deployment", "jsonPointers": pointers}]);
+    let operator = t.operator(&[]);
+    let spec = json!({"ignoreDifferences": ignore, "autoSubscribe": false, "versions": ["v1"]});
+    t.create_stack("x", &repo.url(), spec).await;
+    t.ready("x", "v1").await;
+    let uid = t.get(WEB.0, WEB.1, WEB.2).await.unwrap()["metadata"]["uid"].clone();
+    // More often than a fight lasts.
+    for round in 0..7 {
+        let images =
+            json!([{"name": "sidecar", "image": "s"}, {"name": "web", "image": format!("web:theirs-{round}")}]);
+        let change = json!({"metadata": {"labels": {"tier": format!("theirs-{round}")}}, "spec": {"template": {"spec": {"containers": images}}}});
+        let api = t.api(WEB.0, WEB.1);
+        api.patch(WEB.2, &PatchParams::default(), &Patch::Strategic(change)).await.unwrap();
+        operator.passes("ClusterStackRelease", 1).await;
+    }
+    // What is not ignored is put back, and nothing else.
+    let change = json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "env": [{"name": "A", "value": "theirs"}]}]}}}});
+    t.api(WEB.0, WEB.1).patch(WEB.2, &PatchParams::default(), &Patch::Strategic(change)).await.unwrap();
+    let live = wait_within(QUICK, "the variable to be put back", || async {
+        let live = t.get(WEB.0, WEB.1, WEB.2).await.unwrap();
+        let all = live["spec"]["template"]["spec"]["containers"].as_array().cloned().unwrap_or_default();
+        let web = all.iter().find(|one| one["name"] == "web").cloned().unwrap_or_default();
+        check(web["env"][0]["value"] == "ours", &web)?;
+        Ok((web, live))
+    })
+    .await;
+    assert_eq!((&live.0["image"], &live.1["metadata"]["labels"]["tier"]), (&json!("web:theirs-6"), &json!("theirs-6")));
+    t.ready("x", "v1").await;
+    // A release that has the same object takes it over, and keeps it when the other one goes.
+    t.change_stack("x", json!({"spec": {"versions": ["v1", "v2"]}})).await;
+    t.ready("x", "v2, v1").await;
+    t.change_stack("x", json!({"spec": {"versions": ["v2"]}})).await;
+    t.release_gone(V1).await;
+    t.ready("x", "v2").await;
+    let live = t.get(WEB.0, WEB.1, WEB.2).await.unwrap();
+    assert_eq!(live["metadata"]["uid"], uid);
+    assert_eq!(live["metadata"]["labels"]["clusterstack.x-k8s.io/owner-name"], V2);
+    assert_eq!(live["metadata"]["labels"]["tier"], "theirs-6");
+}
+
+#[tokio::test]
+async fn what_a_restore_wrote_into_a_status_goes() {
+    let t = World::new("restored").await;
+    let _operator = ready(&t, json!({})).await;
+    let offer = json!({"name": "docker-x-1-34-v9", "reason": "Baking", "revision": "r", "firstSeen": "2026-01-01T00:00:00Z", "message": "m"});
+    let said = json!({
+        "apiVersion": API_VERSION, "kind": "ClusterStack",
+        "status": {"available": [offer], "conditions": [{
+            "type": "ClusterStackReleaseAvailable", "status": "True", "reason": "Odd", "message": "of CSO",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]},
+    });
+    t.stacks().patch_status("x", &PatchParams::apply("restore").force(), &Patch::Apply(said)).await.unwrap();
+    t.looked_again("x").await;
+    t.stack("x", "to say no more than what is so", |stack| {
+        let status = stack.status.clone().unwrap_or_default();
+        let of_cso = status.conditions.iter().any(|condition| condition.type_ == "ClusterStackReleaseAvailable");
+        check(status.available.is_empty() && !of_cso, &status)
+    })
+    .await;
     t.ready("x", "v1").await;
 }
 

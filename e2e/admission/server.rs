@@ -140,6 +140,35 @@ async fn without_the_webhook_its_configuration_goes() {
 }
 
 #[tokio::test]
+async fn what_was_registered_before_a_watch_filter_was_given_goes() {
+    let Some(t) = world("displaced").await else { return };
+    let address = free_address();
+    let url = format!("https://{address}");
+    let door = Door::open_at(&t, &address, &["--webhook-url", &url]).await;
+    assert!(configured(&t).await.is_some());
+    assert!(door.operator.terminate().await.success());
+    let flags = ["--webhook-bind-address", &address, "--webhook-url", &url, "--leader-elect-namespace", &t.namespace];
+    let operator = t.operator(&[&flags[..], &["--watch-filter", "blue"]].concat());
+    wait_for("the configuration of the earlier name to be gone", || async {
+        let found = configured(&t).await;
+        check(found.is_none(), found)
+    })
+    .await;
+    let configurations = t.cluster_api(CONFIGURATION.0, CONFIGURATION.1);
+    let all = configurations.list(&kube::api::ListParams::default()).await.unwrap().items;
+    let is_ours = |one: &&kube::api::DynamicObject| {
+        let place = one.data.pointer("/webhooks/0/clientConfig/url").and_then(Value::as_str);
+        place.is_some_and(|place| place.starts_with(&url))
+    };
+    let names: Vec<String> = all.iter().filter(is_ours).map(kube::ResourceExt::name_any).collect();
+    for name in &names {
+        t.remove_at_end(CONFIGURATION.0, CONFIGURATION.1, name);
+    }
+    assert_eq!(names.len(), 1, "{names:?}");
+    assert!(operator.log().contains("was removed: it is"), "{}", operator.log());
+}
+
+#[tokio::test]
 async fn replicas_with_and_without_the_webhook_live_side_by_side() {
     let Some(t) = world("mixed").await else { return };
     t.remove_at_end(CONFIGURATION.0, CONFIGURATION.1, &configuration(&t));

@@ -52,11 +52,28 @@ fn contains(list: &Value, wanted: &str) -> bool {
 }
 
 /// Removes what JSON pointers (RFC 6901) name from a projection made by [`owned`] of `live`. A place in a list is that among the
-/// items which the manager owns: those that others put in do not count.
-pub fn without_pointers(owned: &mut Value, live: &Value, pointers: &[String]) {
-    for pointer in pointers {
-        let path: Vec<String> = pointer_segments(pointer).collect();
+/// items which the manager owns: those that others put in do not count. Of `metadata` as in [`keep_live`].
+pub fn without_pointers(owned: &mut Value, live: &Value, pointers: &[String], is_ours: impl Fn(&str) -> bool) {
+    let before = owned.get("f:metadata").cloned();
+    for path in pointers.iter().flat_map(|pointer| left_to_others(pointer)) {
         remove(owned, Some(live), &path);
+    }
+    for field in METADATA_OF_OTHERS.map(|field| format!("f:{field}")) {
+        let own = before.as_ref().and_then(|before| before.get(&field)).and_then(Value::as_object);
+        let own = own.into_iter().flatten().filter(|(key, _)| key.strip_prefix("f:").is_some_and(&is_ours));
+        for (key, value) in own {
+            owned["f:metadata"][&field][key] = value.clone();
+        }
+    }
+}
+
+/// The paths that a pointer leaves to others: of `metadata` labels and annotations alone.
+fn left_to_others(pointer: &str) -> Vec<Vec<String>> {
+    let path: Vec<String> = pointer_segments(pointer).collect();
+    match path.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["metadata"] => METADATA_OF_OTHERS.map(|field| vec!["metadata".to_owned(), field.to_owned()]).into(),
+        ["metadata", field, ..] if !METADATA_OF_OTHERS.contains(&field) => Vec::new(),
+        _ => vec![path],
     }
 }
 
@@ -107,17 +124,8 @@ const METADATA_OF_OTHERS: [&str; 2] = ["labels", "annotations"];
 /// only labels and annotations can be left, and never those with a key for which `is_ours`: by them the object is found.
 pub fn keep_live(desired: &mut Value, live: &Value, pointers: &[String], is_ours: impl Fn(&str) -> bool) {
     let before = desired.get("metadata").cloned();
-    for pointer in pointers {
-        let path: Vec<String> = pointer_segments(pointer).collect();
-        match path.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            ["metadata"] => {
-                for field in METADATA_OF_OTHERS {
-                    keep(desired, Some(live), &["metadata".to_owned(), field.to_owned()]);
-                }
-            }
-            ["metadata", field, ..] if !METADATA_OF_OTHERS.contains(&field) => {}
-            _ => keep(desired, Some(live), &path),
-        }
+    for path in pointers.iter().flat_map(|pointer| left_to_others(pointer)) {
+        keep(desired, Some(live), &path);
     }
     for field in METADATA_OF_OTHERS {
         let own = before.as_ref().and_then(|before| before.get(field)).and_then(Value::as_object);
@@ -164,11 +172,11 @@ fn same_item<'l>(item: &Value, others: &'l [Value], place: usize) -> Option<&'l 
     }
 }
 
-/// Whether a field is one that pointers name, or below one.
-pub fn is_at_or_below(field: &str, pointers: &[String]) -> bool {
-    let is_in =
-        |pointer: &String| field.strip_prefix(pointer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    pointers.iter().any(is_in)
+/// Whether a field is one that pointers leave to others, or below one. Of `metadata` as in [`keep_live`].
+pub fn is_left(field: &str, pointers: &[String], is_ours: impl Fn(&str) -> bool) -> bool {
+    let path: Vec<String> = pointer_segments(field).collect();
+    let is_own = matches!(&path[..], [metadata, _, key, ..] if metadata == "metadata" && is_ours(key));
+    !is_own && pointers.iter().flat_map(|pointer| left_to_others(pointer)).any(|left| path.starts_with(&left))
 }
 
 /// JSON pointers of the leaves of `desired` that `live` holds otherwise; at most `limit` of them. Items of a list of
@@ -308,8 +316,8 @@ mod tests {
         let mut changed = live();
         changed["spec"]["replicas"] = 9.into();
         let (mut a, mut b) = (owned(&live(), "clusterstack").unwrap(), owned(&changed, "clusterstack").unwrap());
-        without_pointers(&mut a, &live(), &pointers);
-        without_pointers(&mut b, &changed, &pointers);
+        without_pointers(&mut a, &live(), &pointers, |_| false);
+        without_pointers(&mut b, &changed, &pointers, |_| false);
         assert_eq!(a, b);
         let mut desired = json!({"spec": {"replicas": 3, "gone": 1}});
         keep_live(&mut desired, &changed, &["/spec/replicas".to_owned(), "/spec/gone".to_owned()], |_| false);
@@ -331,7 +339,7 @@ mod tests {
         let pointers = ["/containers/0/image".to_owned(), "/containers/7/image".to_owned(), "/args/1".to_owned()];
         let rest = |live: &Value| {
             let mut owned = owned(live, "clusterstack").unwrap();
-            without_pointers(&mut owned, live, &pointers);
+            without_pointers(&mut owned, live, &pointers, |_| false);
             owned
         };
         assert_eq!(rest(&with("1")), rest(&with("foreign")));
@@ -342,8 +350,8 @@ mod tests {
         let mut desired = json!({"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "2"}]});
         keep_live(&mut desired, &with("foreign"), &pointers, |_| false);
         assert_eq!(desired["containers"], json!([{"name": "a", "image": "foreign"}, {"name": "b", "image": "2"}]));
-        assert!(is_at_or_below("/args/1", &pointers) && is_at_or_below("/args/1/x", &pointers));
-        assert!(!is_at_or_below("/args/10", &pointers) && !is_at_or_below("/args", &pointers));
+        let is_left = |field: &str| is_left(field, &pointers, |_| false);
+        assert!(is_left("/args/1") && is_left("/args/1/x") && !is_left("/args/10") && !is_left("/args"));
     }
 
     #[test]
@@ -357,6 +365,15 @@ mod tests {
             keep_live(&mut desired, &live, &pointers, |key| key.starts_with("own/"));
             let expected = json!({"name": "a", "labels": {"app": "theirs", "own/owner": "new", "more": "theirs"}});
             assert_eq!(desired["metadata"], expected, "{pointers:?}");
+            let is_own = |key: &str| key.starts_with("own/");
+            assert!(is_left("/metadata/labels/app", &pointers, is_own), "{pointers:?}");
+            for field in ["/metadata/labels/own~1owner", "/metadata/name", "/metadata/finalizers/0"] {
+                assert!(!is_left(field, &pointers, is_own), "{field} {pointers:?}");
+            }
+            let mut owned =
+                json!({"f:metadata": {"f:labels": {"f:app": "theirs", "f:own/owner": "old"}, "f:finalizers": {}}});
+            without_pointers(&mut owned, &live, &pointers, is_own);
+            assert_eq!(owned, json!({"f:metadata": {"f:labels": {"f:own/owner": "old"}, "f:finalizers": {}}}));
         }
         // Where nobody has any, ours stay.
         let mut desired = wanted;

@@ -335,7 +335,7 @@ fn difference(
 
 fn drift(manifest: &Manifest, live: &Value, ignored: &[String]) -> Why {
     let mut fields = fields::differences(&manifest.object, live, 5);
-    fields.retain(|field| !fields::is_at_or_below(field, ignored));
+    fields.retain(|field| !fields::is_left(field, ignored, is_own_key));
     let rivals = fields::rivals(live, FIELD_MANAGER, &fields);
     Why::Drifted { fields, rivals }
 }
@@ -361,7 +361,7 @@ fn holds(live: &Value, manifest: &Manifest, ignored: &[String]) -> bool {
         metadata.insert("managedFields".into(), Value::Array(vec![entry.clone()]));
     }
     let differs = fields::differences(&manifest.object, live, usize::MAX);
-    differs.iter().all(|field| fields::is_at_or_below(field, ignored))
+    differs.iter().all(|field| fields::is_left(field, ignored, is_own_key))
         && owned_digest(&as_if_applied, ignored) == owned_digest(live, ignored)
 }
 
@@ -372,7 +372,7 @@ const OF_RULES: char = '-';
 /// ours.
 pub fn owned_digest(live: &Value, ignored: &[String]) -> Option<String> {
     let mut owned = fields::owned(live, FIELD_MANAGER)?;
-    fields::without_pointers(&mut owned, live, ignored);
+    fields::without_pointers(&mut owned, live, ignored, is_own_key);
     let digest = short_digest(&owned);
     if ignored.is_empty() {
         return Some(digest);
