@@ -413,7 +413,9 @@ async fn a_clusteraddon_that_comes_before_its_cluster_waits_with_its_values() {
     t.create_stack("x", &repo.url(), json!({})).await;
     t.ready("x", "v1").await;
     let early = json!({
-        "apiVersion": API_VERSION, "kind": "ClusterAddon", "metadata": {"name": "cluster-addon-c"},
+        "apiVersion": API_VERSION, "kind": "ClusterAddon",
+        // As a backup has it that leaves out owners and statuses.
+        "metadata": {"name": "cluster-addon-c", "finalizers": [clusterstack::api::CLUSTER_ADDON_FINALIZER]},
         "spec": {"clusterRef": {"name": "c"}, "values": {"cni": {"a": "mine"}}},
     });
     t.apply(&early).await;

@@ -82,11 +82,22 @@ async fn a_release_that_changed_in_its_place_is_not_taken_where_its_status_is_lo
     operator.terminate().await;
     let chart = releases.join(V1).join("cluster-class/values.yaml");
     fs::write(&chart, "color: red\n").unwrap();
-    let lost = Patch::Merge(json!({"status": null}));
-    t.releases().patch_status(V1, &PatchParams::default(), &lost).await.unwrap();
+    let lose = || async {
+        let lost = Patch::Merge(json!({"status": null}));
+        t.releases().patch_status(V1, &PatchParams::default(), &lost).await.unwrap();
+    };
+    lose().await;
+    let operator = t.operator(&[]);
+    t.release_says(V1, ConditionType::ArtifactChanged, "True", "ArtifactChanged").await;
+    t.ready("x", "v1").await;
+    assert_eq!(t.config_map(V1).await, before);
+    // Nor where nothing has what was applied.
+    operator.terminate().await;
+    fs::remove_dir_all(t.store()).unwrap();
+    lose().await;
     let _operator = t.operator(&[]);
     let message = t.release_says(V1, ConditionType::Stalled, "True", "ArtifactChanged").await;
-    assert!(message.contains("nothing else is taken"), "{message}");
+    assert!(message.contains("what is applied stays"), "{message}");
     assert_eq!(t.config_map(V1).await, before);
     // Put back, it is what was applied.
     fs::write(&chart, "color: blue\n").unwrap();

@@ -25,8 +25,11 @@ fn manifest(release_namespace: &str) -> Value {
         "name": "manager", "image": "registry.example.com/cso:v0.1.0", "args": ["--leader-elect=true", "--log-level=debug"],
         "env": [
             variable("GIT_PROVIDER", "git-provider"), variable("GIT_ORG_NAME", "git-org-name"),
-            variable("GIT_REPOSITORY_NAME", "git-repo-name"), variable("GIT_ACCESS_TOKEN", "git-access-token"),
+            {"name": "GIT_REPOSITORY_NAME", "valueFrom": {"configMapKeyRef": {"name": "cso-plain", "key": "git-repo-name"}}},
+            variable("GIT_ACCESS_TOKEN", "git-access-token"),
+            {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
         ],
+        "envFrom": [{"configMapRef": {"name": "cso-more"}}],
     });
     let pods = json!({"control-plane": "cso-controller-manager"});
     let webhook = json!({
@@ -41,8 +44,11 @@ fn manifest(release_namespace: &str) -> Value {
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "cso-system", "labels": labels}}),
         json!({"apiVersion": "v1", "kind": "Secret",
             "metadata": {"name": "cso-cluster-stack-variables", "namespace": "cso-system"},
-            "stringData": {"git-provider": "github", "git-org-name": "example", "git-repo-name": "stacks",
-                "git-access-token": TOKEN}}),
+            "stringData": {"git-provider": "github", "git-org-name": "example", "git-access-token": TOKEN}}),
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "cso-plain", "namespace": "cso-system"},
+            "data": {"git-repo-name": "stacks"}}),
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "cso-more", "namespace": "cso-system"},
+            "data": {"NO_PROXY": "127.0.0.1"}}),
         json!({"apiVersion": "apps/v1", "kind": "Deployment",
             "metadata": {"name": "cso-controller-manager", "namespace": "cso-system", "labels": labels},
             "spec": {"replicas": 1, "selector": {"matchLabels": pods},
@@ -105,6 +111,8 @@ async fn one_command_puts_the_operator_in_the_go_operators_place() {
         "ValidatingWebhookConfiguration cso-validating-webhook-configuration removed",
         "Deployment cso-system/cso-controller-manager stopped",
         "Secret clusterstack-system/cso-cluster-stack-variables copied",
+        "ConfigMap clusterstack-system/cso-plain copied",
+        "ConfigMap clusterstack-system/cso-more copied",
     ] {
         assert!(said.contains(step), "{step}: {said}");
     }
@@ -121,6 +129,7 @@ async fn one_command_puts_the_operator_in_the_go_operators_place() {
         said.contains("clusterstack-values.yaml") && values.contains("tag:") && !values.contains(TOKEN),
         "{values}"
     );
+    assert!(values.contains("cso-more") && !values.contains("POD_NAMESPACE"), "{values}");
 
     // A second run has nothing to take away, and keeps what the first one wrote.
     let (_, said) = migrate(&t, &[]).await;

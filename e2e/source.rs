@@ -366,6 +366,43 @@ async fn other_files_of_the_same_commit_are_told_and_not_taken_for_what_is_appli
 }
 
 #[tokio::test]
+async fn other_files_of_the_same_commit_are_not_taken_where_the_status_is_lost_either() {
+    let t = World::new("otherlost").await;
+    let repo = t.repo();
+    write_other(&repo);
+    repo.release(V1, SETTINGS);
+    let operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    let before = t.release_ready(V1).await.status.unwrap().artifact.unwrap();
+    t.change_stack("x", json!({"spec": {"source": {"git": {"path": "other"}}}})).await;
+    t.release(V1, "to note its digest", |release| {
+        let noted = release.metadata.annotations.clone().unwrap_or_default();
+        check(noted.get(clusterstack::api::DIGEST) == Some(&before.digest), noted)
+    })
+    .await;
+    operator.terminate().await;
+    let lose = || async {
+        let lost = Patch::Merge(json!({"status": null}));
+        t.releases().patch_status(V1, &PatchParams::default(), &lost).await.unwrap();
+    };
+    lose().await;
+    let operator = t.operator(&[]);
+    t.ready("x", "v1").await;
+    operator.terminate().await;
+    // Nor where nothing has what was applied.
+    std::fs::remove_dir_all(t.store()).unwrap();
+    lose().await;
+    let _operator = t.operator(&[]);
+    t.release_says(V1, ConditionType::Stalled, "True", "ArtifactChanged").await;
+    assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
+    t.change_stack("x", json!({"spec": {"source": {"git": {"path": null}}}})).await;
+    t.ready("x", "v1").await;
+    assert_eq!(t.release_ready(V1).await.status.unwrap().artifact.unwrap().digest, before.digest);
+    assert_eq!(t.in_config_map(V1, "/data/size").await, "large");
+}
+
+#[tokio::test]
 async fn other_files_are_taken_where_nothing_was_applied() {
     let t = World::new("otherunapplied").await;
     let repo = t.repo();

@@ -205,7 +205,8 @@ pub struct IgnoreDifference {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub name: Option<String>,
-    /// JSON pointers (RFC 6901) of the fields.
+    /// JSON pointers (RFC 6901) of the fields. A place in a list is that in the chart; a list that the API server takes as a whole
+    /// (`atomic`) has to be named itself. Of `metadata`, labels and annotations of others can be left, and nothing else.
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 1024), regex(pattern = r"^/")))]
     pub json_pointers: Vec<String>,

@@ -84,6 +84,10 @@ pub const TRACEPARENT: &str = "clusterstack.x-k8s.io/traceparent";
 /// Annotation of a ClusterStackRelease: what its tag named when it was made. It outlives a status that is lost.
 pub const REVISION: &str = "clusterstack.x-k8s.io/revision";
 
+/// Annotation of a ClusterStackRelease: the digest of its files, where its ClusterStack was edited since, or its source tells no
+/// revisions. It outlives a status that is lost, as [`REVISION`] does.
+pub const DIGEST: &str = "clusterstack.x-k8s.io/digest";
+
 /// Annotation that asks to look again now; its value (a time, say) only has to change.
 pub const RECONCILE_AT: &str = "clusterstack.x-k8s.io/reconcile-at";
 /// Annotation on a ProviderNodeImageRelease that cancels its build; its value (a time, say) only has to change.

@@ -33,7 +33,7 @@ use super::delivery::Delivery;
 use super::{Action, Context, Doing, Error, cluster_stack_release, finalizer, reconcile_at, seats, spread};
 use crate::api::cluster_addon::TestsPhase;
 use crate::api::cluster_stack_release::ResourceStatus;
-use crate::api::condition::{self, Reason};
+use crate::api::condition::{self, Reason, Reported};
 use crate::api::{CLUSTER_ADDON_FINALIZER, ClusterAddon, ClusterAddonStatus, ClusterStackRelease, FIELD_MANAGER};
 use crate::core::addon::cluster::{self, Cluster, addon_name};
 use crate::core::addon::stages::{self, Target};
@@ -144,7 +144,8 @@ pub async fn reconcile(seen: Arc<ClusterAddon>, ctx: Arc<Context>) -> Result<Act
 async fn unserved(addon: &ClusterAddon, ctx: &Context) -> Result<Action, Error> {
     let namespace = addon.namespace().unwrap_or_default();
     let api: Api<ClusterAddon> = Api::namespaced(ctx.clients.own(), &namespace);
-    let cluster = cluster_of(&namespace, addon.spec.cluster_ref.name.as_deref().unwrap_or_default(), ctx).await?;
+    let named = addon.spec.cluster_ref.name.as_deref().unwrap_or_default();
+    let cluster = if named.is_empty() { None } else { cluster_of(&namespace, named, ctx).await? };
     match &cluster {
         Some((cluster, _)) if is_handed_over(addon, cluster, &api).await? => return Ok(Action::await_change()),
         Some(_) if addon.metadata.deletion_timestamp.is_none() => {}
@@ -193,11 +194,12 @@ fn let_go(addon: &ClusterAddon, ctx: &Context) {
     ctx.memory.forget(&addon.uid().unwrap_or_default());
 }
 
-/// Whether it was applied by somebody before its Cluster, as by a tool that keeps no order: it never had one that is gone.
+/// Whether it came before its Cluster: applied by a tool that keeps no order, or restored from a backup. One whose Cluster is gone has
+/// an owner, or was worked on.
 fn is_early(addon: &ClusterAddon) -> bool {
-    addon.metadata.deletion_timestamp.is_none()
-        && addon.owner_references().is_empty()
-        && !finalizer::is_on(addon, CLUSTER_ADDON_FINALIZER)
+    let is_unworked = addon.conditions().is_empty()
+        || addon.ready().is_some_and(|ready| ready.reason == Reason::OwnerMissing.as_str());
+    addon.metadata.deletion_timestamp.is_none() && addon.owner_references().is_empty() && is_unworked
 }
 
 /// Deletes a ClusterAddon whose Cluster is gone.

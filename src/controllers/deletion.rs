@@ -34,7 +34,7 @@ use crate::core::selection::{Selection, Wish};
 use crate::core::status::{ReleaseFacts, StackFacts, StepState, Trouble, release_status};
 use crate::io::observe::Target;
 use crate::io::stored::{self, Unread};
-use crate::io::{report, seed, usage};
+use crate::io::{place, report, seed, usage};
 
 /// Values of the annotation that says what becomes of what was applied: it stays, or goes, as without it.
 const ORPHAN: &str = "orphan";
@@ -290,18 +290,30 @@ pub(super) async fn release(
     {
         return finish(release, ctx).await.map(Going::On);
     }
-    if let Some(trouble) = odd_policy(release).or_else(|| stack.and_then(odd_policy)) {
-        return held(release, ctx, trouble).await.map(Going::On);
-    }
     let rows = own_rows(release, stack, ctx).await?;
     if let Some(trouble) = users_of(&[Print::of(release, &rows)], ctx).await {
         return held_by_users(release, stack, trouble, ctx).await;
+    }
+    if let Some(trouble) = odd_policy(release).or_else(|| stack.and_then(odd_policy)) {
+        return held(release, ctx, trouble).await.map(Going::On);
     }
     let namespace = release.namespace().unwrap_or_default();
     // Where the ClusterStack names nobody (any more), or is gone, the status tells who applied it.
     let applied_as = release.status.as_ref().map(|status| status.applied_as.as_str()).filter(|name| !name.is_empty());
     let named = stack.and_then(|stack| stack.spec.service_account_name.as_deref());
-    let rights = ctx.rights_as(&namespace, named.or(applied_as))?;
+    let client = ctx.clients.own();
+    let rights = match (stack, applied_as) {
+        (Some(stack), Some(account)) if named.is_none() => {
+            // One that was taken away with its name leaves it to who is named now.
+            let is_there = place::has_service_account(&client, &namespace, account).await.unwrap_or(true);
+            if is_there {
+                ctx.rights_as(&namespace, Some(account))?
+            } else {
+                ctx.rights(&namespace, Some(&stack.spec))?
+            }
+        }
+        _ => ctx.rights_as(&namespace, named.or(applied_as))?,
+    };
     let targets = match removal::targets_of(release, &rights, ctx).await {
         Ok(targets) => targets,
         // Half of it is not enough.

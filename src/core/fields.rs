@@ -152,12 +152,17 @@ fn keep(desired: &mut Value, live: Option<&Value>, path: &[String]) {
         }
         Value::Array(items) => {
             let Ok(place) = first.parse::<usize>() else { return };
-            let Some(item) = items.get_mut(place) else { return };
-            let there = live.and_then(Value::as_array).and_then(|others| same_item(item, others, place)).cloned();
-            if !rest.is_empty() {
-                keep(item, there.as_ref(), rest);
-            } else if let Some(there) = there {
-                *item = there;
+            let others = live.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+            // Without names the places tell nothing where somebody put in items of his own.
+            let is_told =
+                items.get(place).is_some_and(|item| item.get("name").is_some()) || items.len() == others.len();
+            let Some(item) = items.get_mut(place).filter(|_| is_told) else { return };
+            // An item that nobody has yet is ours to make whole.
+            let Some(there) = same_item(item, others, place) else { return };
+            if rest.is_empty() {
+                *item = there.clone();
+            } else {
+                keep(item, Some(there), rest);
             }
         }
         _ => {}
@@ -350,6 +355,13 @@ mod tests {
         let mut desired = json!({"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "2"}]});
         keep_live(&mut desired, &with("foreign"), &pointers, |_| false);
         assert_eq!(desired["containers"], json!([{"name": "a", "image": "foreign"}, {"name": "b", "image": "2"}]));
+        // One that is not there yet is made whole, and of items without names none is taken for another.
+        let mut renamed = json!({"containers": [{"name": "new", "image": "1"}], "args": ["-v", "-y"]});
+        let mut crowded = with("1");
+        crowded["args"] = json!(["-s", "-v", "-x"]);
+        let before = renamed.clone();
+        keep_live(&mut renamed, &crowded, &pointers, |_| false);
+        assert_eq!(renamed, before);
         let is_left = |field: &str| is_left(field, &pointers, |_| false);
         assert!(is_left("/args/1") && is_left("/args/1/x") && !is_left("/args/10") && !is_left("/args"));
     }

@@ -368,6 +368,9 @@ fn holds(live: &Value, manifest: &Manifest, ignored: &[String]) -> bool {
 /// Between the digest of fields and that of what was ignored.
 const OF_RULES: char = '-';
 
+/// Changes where pointers mean other fields than before: what was recorded under the earlier meaning is no drift then.
+const HOW_RULES_ARE_READ: u8 = 2;
+
 /// Digest over the fields that are ours in a live object, and over which of them are left to others, if any are. `None` if none are
 /// ours.
 pub fn owned_digest(live: &Value, ignored: &[String]) -> Option<String> {
@@ -378,7 +381,7 @@ pub fn owned_digest(live: &Value, ignored: &[String]) -> Option<String> {
         return Some(digest);
     }
     let ignored: BTreeSet<&String> = ignored.iter().collect();
-    Some(format!("{digest}{OF_RULES}{}", short_digest(&serde_json::json!(ignored))))
+    Some(format!("{digest}{OF_RULES}{}", short_digest(&serde_json::json!([HOW_RULES_ARE_READ, ignored]))))
 }
 
 /// Whether a label or annotation is one by which the operator finds its objects: it is left to nobody.

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::Pass;
 use crate::api::cluster_stack_release::Artifact;
 use crate::api::condition::{Reason, Reported};
-use crate::api::{APPROVED, ClusterStackRelease, FIELD_MANAGER, REVISION};
+use crate::api::{APPROVED, ClusterStackRelease, DIGEST, FIELD_MANAGER, REVISION};
 use crate::controllers::origin::{Origin, own_demand};
 use crate::controllers::turns::in_turn;
 use crate::controllers::{cluster_stack, deletion, provider};
@@ -36,6 +36,11 @@ impl Pass<'_> {
             return None;
         };
         facts.artifact = facts.artifact.take().or_else(|| self.remembered());
+        // Its source may lead elsewhere from now on.
+        let is_edited = !facts.reconcile_at.is_empty() && self.asked != facts.reconcile_at;
+        if let Some(had) = facts.artifact.as_ref().filter(|had| is_edited && !had.digest.is_empty()) {
+            self.note_files(had).await;
+        }
         let origin = Origin::of(self.stack, self.ctx).await;
         facts.verify = asked_of(&self.demands(origin.as_ref().ok()));
         let before = self.fetch(&name, origin.as_ref(), facts.artifact.as_ref()).await;
@@ -69,7 +74,11 @@ impl Pass<'_> {
         facts.kubernetes_version.clone_from(&fetched.bundle.kubernetes_version);
         facts.node_versions = fetched.bundle.node_versions();
         facts.artifact = Some(fetched.artifact.clone());
-        self.note_revision(&fetched.artifact.revision).await;
+        if !self.notes(REVISION, &fetched.artifact.revision) && !self.note_files(&fetched.artifact).await {
+            let message = "which files it has could not be noted in its annotations, and nothing is applied before";
+            facts.downloaded = StepState::Failed(Trouble::new(ErrorClass::Transient, Reason::FetchFailed, message));
+            return None;
+        }
         if let Some(reference) = &self.release.spec.provider_ref {
             let template = origin.and_then(|origin| origin.template(self.stack));
             let state = provider::ensure(self.release, template, reference, self.ctx).await;
@@ -105,10 +114,16 @@ impl Pass<'_> {
     /// What the release was made for, as its annotation tells that it has from the poll that found it: where its status is lost, as by a
     /// move or a restore, or where a human approved it or it was on offer for a time. A tag that moved meanwhile is another release.
     fn remembered(&self) -> Option<Artifact> {
-        let is_lost = self.release.conditions().is_empty() && !self.ctx.memory.is_new(&self.uid());
-        let is_bound = is_lost || has_gate(&self.stack.spec);
-        let revision = self.release.annotations().get(REVISION).filter(|_| is_bound)?;
-        Some(Artifact { revision: revision.clone(), ..Artifact::default() })
+        let is_bound = self.is_lost() || has_gate(&self.stack.spec);
+        let noted = self.release.annotations();
+        let revision = noted.get(REVISION).filter(|_| is_bound)?.clone();
+        let digest = noted.get(DIGEST).cloned().unwrap_or_default();
+        Some(Artifact { revision, digest, ..Artifact::default() })
+    }
+
+    /// Whether the release lost its status, or the process that made it ended before it had one.
+    fn is_lost(&self) -> bool {
+        self.release.conditions().is_empty() && !self.ctx.memory.is_new(&self.uid())
     }
 
     /// The files that the source has now where nothing came of those that were fetched before: they need no protection.
@@ -127,8 +142,11 @@ impl Pass<'_> {
                 [Reason::ArtifactChanged, Reason::DigestMismatch, Reason::NotVerified].contains(&trouble.reason)
             }
         };
-        let came_of_it =
-            !facts.resources.is_empty() || !facts.retained.is_empty() || self.release.spec.provider_ref.is_some();
+        // Of a status that is lost nobody knows yet what came of it, nor whether its objects are still to come.
+        let came_of_it = !facts.resources.is_empty()
+            || !facts.retained.is_empty()
+            || self.release.spec.provider_ref.is_some()
+            || self.is_lost();
         let Some(had) = facts.artifact.as_ref().filter(|_| may_be_another && !came_of_it) else { return before };
         let Ok(now) = self.fetch(name, origin, None).await else { return before };
         let is_same = now.artifact.digest == had.digest && (before.is_ok() || now.artifact.revision == had.revision);
@@ -163,21 +181,28 @@ impl Pass<'_> {
         found.map_or(true, |rows| !rows.is_empty())
     }
 
-    /// Notes at the release itself what it was made of: it is asked for where the status is lost.
-    async fn note_revision(&self, revision: &str) {
-        if revision.is_empty() || self.release.annotations().get(REVISION).is_some_and(|noted| noted == revision) {
-            return;
+    /// Notes at the release itself what it is made of: that is asked for where the status is lost. Whether it is noted.
+    async fn note_files(&self, artifact: &Artifact) -> bool {
+        let Artifact { revision, digest, .. } = artifact;
+        if self.notes(REVISION, revision) && self.notes(DIGEST, digest) {
+            return true;
         }
         let name = self.release.name_any();
         let api: Api<ClusterStackRelease> =
             Api::namespaced(self.ctx.clients.own(), &self.release.namespace().unwrap_or_default());
-        let metadata = json!({"uid": self.release.uid(), "annotations": {REVISION: revision}});
+        let metadata = json!({"uid": self.release.uid(), "annotations": {REVISION: revision, DIGEST: digest}});
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        match api.patch(&name, &params, &Patch::Merge(json!({"metadata": metadata}))).await {
-            Ok(now) => report::changed(self.release, &now),
-            // The next pass notes it.
-            Err(error) => tracing::debug!(%error, release = name, "its revision could not be noted"),
+        let noted = api.patch(&name, &params, &Patch::Merge(json!({"metadata": metadata}))).await;
+        match &noted {
+            Ok(now) => report::changed(self.release, now),
+            Err(error) => tracing::debug!(%error, release = name, "its files could not be noted"),
         }
+        noted.is_ok()
+    }
+
+    /// Whether an annotation of the release says this.
+    fn notes(&self, key: &str, value: &str) -> bool {
+        self.release.annotations().get(key).is_some_and(|noted| noted == value)
     }
 
     /// Signatures that are asked for; the ClusterStack's own where its source is not known.

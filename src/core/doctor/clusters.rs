@@ -19,7 +19,8 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let (clusters, classes) = match (&facts.clusters, &facts.classes) {
         (Ok(clusters), Ok(classes)) => (clusters, classes),
         (Err(why), _) | (_, Err(why)) if is_unconverted(why) => {
-            let remedy = "look at the pods of Cluster API, and at the certificate and Service of its webhooks, by which they are                           converted; the operator takes no release away, and upgrades no addons, before it can read them";
+            let remedy = "look at the pods of Cluster API, and at the certificate and Service of its webhooks, which convert them; until then \
+                          the operator takes no release away and upgrades no addons";
             return vec![Finding::new(CHECK, Grade::Bad, why.clone(), remedy)];
         }
         (Err(why), _) | (_, Err(why)) => return vec![Finding::unknown(CHECK, why)],
