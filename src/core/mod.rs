@@ -43,6 +43,7 @@ pub mod share;
 pub mod source;
 pub mod spelled;
 pub mod status;
+pub mod taken;
 pub mod tree;
 pub mod upgrade;
 pub mod verification;

@@ -15,7 +15,7 @@ use crate::core::version_range::{RangeError, VersionRange};
 
 mod gate;
 
-pub use gate::{Approvals, Gate, Sifted, Withheld, has_gate, sift, unnamed};
+pub use gate::{Approvals, Gate, Sifted, Withheld, has_gate, may_take, sift, unnamed};
 
 /// What a ClusterStack asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -28,6 +28,7 @@ use crate::core::pin;
 use crate::core::retry::ErrorClass;
 use crate::core::source::{AllowError, AllowList};
 use crate::core::status::Trouble;
+use crate::core::taken::{self, Named, is_of_files, is_proved};
 use crate::core::verification::Trust;
 use crate::io::source::flights::{Ground, Waiter};
 use crate::io::source::meter::SourceMetrics;
@@ -320,7 +321,8 @@ impl Releases {
             let asks = if is_proved(had, &asked) { &[] } else { verify };
             let trust = trust(client, asks, Timestamp::now()).await?;
             let found = Box::pin(self.fetch_again(&source, had, &told, trust.as_ref(), wanted, cancel)).await;
-            return found.map_err(|trouble| lost(had, told.tag.as_ref(), wanted, &asked, trouble));
+            let now = told.tag.as_ref().map(|tag| Named { tag: &tag.name, revision: &tag.revision });
+            return found.map_err(|trouble| taken::lost(had, now, (name, &asked), trouble));
         }
         let Told { tag: Some(tag), polled } = told else { return Err(not_found(name)) };
         let trust = trust(client, verify, Timestamp::now()).await?;
@@ -523,61 +525,6 @@ impl Releases {
 fn cancelled(name: &ReleaseName) -> Trouble {
     let message = format!("fetching {name} was cancelled");
     Trouble::new(ErrorClass::Transient, Reason::SourceUnreachable, message)
-}
-
-/// Whether it was verified as `asked`.
-fn is_proved(artifact: &Artifact, asked: &str) -> bool {
-    asked.is_empty() || artifact.verify_digest == asked
-}
-
-/// Whether it is about what the files are, and not about whether they can be had or by whom they were signed.
-fn is_of_files(trouble: &Trouble) -> bool {
-    let others = [Reason::NotVerified, Reason::SourceUnauthorized, Reason::SourceUnreachable];
-    trouble.class == ErrorClass::Invalid && !others.contains(&trouble.reason)
-}
-
-/// What to say where what was fetched before can't be had any more, as the source has something else `now`. What is no
-/// word of that is said as it is.
-fn lost(had: &Artifact, now: Option<&Tag>, wanted: &Wanted<'_>, asked: &str, trouble: Trouble) -> Trouble {
-    let is_moved = now.is_none_or(|tag| tag.revision != had.revision);
-    let is_mended_there = [Reason::SourceUnauthorized, Reason::SourceUnreachable].contains(&trouble.reason);
-    if trouble.class == ErrorClass::Transient || is_mended_there {
-        return trouble;
-    }
-    let is_applied = !had.digest.is_empty();
-    let named = now.map_or_else(
-        || format!("the source has no tag of release {} any more", wanted.name),
-        |tag| format!("tag {} names {} {}", tag.name, tag.revision, if is_moved { "now" } else { "still" }),
-    );
-    let is_changed = trouble.reason == Reason::ArtifactChanged;
-    if trouble.reason == Reason::NotVerified || !(is_moved || is_changed) {
-        let stays = match (is_applied, is_moved) {
-            (false, _) => return trouble,
-            (true, true) => format!("; {named}, {} is applied and stays", had.revision),
-            (true, false) => "; what is applied stays".to_owned(),
-        };
-        return Trouble { message: trouble.message.clone() + &stays, ..trouble };
-    }
-    let (why, rest) = match is_applied {
-        false => ("was chosen and can't be had", "nothing else is taken for it"),
-        true if is_proved(had, asked) => ("was applied and is in the store no more", "what is applied stays"),
-        true => ("was applied and was not verified as verify asks", "what is applied stays"),
-    };
-    let (what, back) = if is_moved {
-        (format!("{named}, but {}", had.revision), "the tag back, or spec.source as it was")
-    } else {
-        (format!("{named}, with other files: what"), "spec.source back as it was (its path, too)")
-    };
-    let (class, reason) = if now.is_some() || is_applied {
-        (ErrorClass::Invalid, Reason::ArtifactChanged)
-    } else {
-        (ErrorClass::Waiting, Reason::ReleaseNotFound)
-    };
-    let message = format!(
-        "{what} {why} ({}); {rest}. Put {back}, or delete this release to take what the source has",
-        trouble.message
-    );
-    Trouble::new(class, reason, message)
 }
 
 fn not_found(name: &ReleaseName) -> Trouble {

@@ -15,9 +15,9 @@ use crate::controllers::origin::{Origin, own_demand};
 use crate::controllers::turns::in_turn;
 use crate::controllers::{cluster_stack, deletion, provider};
 use crate::core::manifest::Manifest;
-use crate::core::name::{ReleaseName, ReleaseVersion};
+use crate::core::name::ReleaseName;
 use crate::core::retry::ErrorClass;
-use crate::core::selection::{Approvals, has_gate};
+use crate::core::selection::{has_gate, may_take};
 use crate::core::status::{ReleaseFacts, StepState, Trouble};
 use crate::io::lookup::Reader;
 use crate::io::release::{FetchedRelease, Job, Objects, Part, Upstream, Wanted};
@@ -150,7 +150,9 @@ impl Pass<'_> {
         let Some(had) = facts.artifact.as_ref().filter(|_| may_be_another && !came_of_it) else { return before };
         let Ok(now) = self.fetch(name, origin, None).await else { return before };
         let is_same = now.artifact.digest == had.digest && (before.is_ok() || now.artifact.revision == had.revision);
-        if is_same || !self.may_take(name, &now.artifact.revision) || self.has_objects().await {
+        let approved = self.stack.annotations().get(APPROVED).map_or("", String::as_str);
+        let may_be_taken = may_take(&self.stack.spec, approved, &name.version, &now.artifact.revision);
+        if is_same || !may_be_taken || self.has_objects().await {
             return before;
         }
         let note = format!(
@@ -159,19 +161,6 @@ impl Pass<'_> {
         );
         self.ctx.events.say(self.release, Reason::ArtifactChanged, &note).await;
         Ok(now)
-    }
-
-    /// Whether a release may be taken at this revision though it was made for another one: where releases wait for somebody, that
-    /// one was waited for.
-    fn may_take(&self, name: &ReleaseName, revision: &str) -> bool {
-        let spec = &self.stack.spec;
-        let is_it = |version: &String| version.parse::<ReleaseVersion>().is_ok_and(|named| named == name.version);
-        let is_named = spec.versions.iter().any(is_it);
-        if is_named || !has_gate(spec) {
-            return true;
-        }
-        let approved = self.stack.annotations().get(APPROVED).map_or("", String::as_str);
-        spec.bake_time.is_none() && Approvals::read(approved).cover(&name.version, revision)
     }
 
     /// Whether anything that is there was applied for the release, whatever its inventory says: a status that is lost has none, nor

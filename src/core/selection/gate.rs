@@ -41,6 +41,16 @@ pub fn has_gate(spec: &ClusterStackSpec) -> bool {
     spec.approval == Some(Approval::Manual) || spec.bake_time.is_some()
 }
 
+/// Whether a release may be taken at this revision though it was made for another one: where releases wait for somebody or for a
+/// time, that one was waited for. `approved` is the annotation.
+pub fn may_take(spec: &ClusterStackSpec, approved: &str, version: &ReleaseVersion, revision: &str) -> bool {
+    let is_it = |text: &String| text.parse::<ReleaseVersion>().is_ok_and(|named| named == *version);
+    if spec.versions.iter().any(is_it) || !has_gate(spec) {
+        return true;
+    }
+    spec.bake_time.is_none() && Approvals::read(approved).cover(version, revision)
+}
+
 /// The releases that a human approved: each with the revision that was looked at, or whatever its tag names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Approvals(BTreeMap<ReleaseVersion, Option<String>>);
@@ -268,6 +278,28 @@ mod tests {
         now: 10,
         expected: "",
     };
+
+    #[test]
+    fn another_revision_is_taken_where_nobody_waits_for_one_or_it_was_approved() {
+        let base = serde_json::json!({"provider": "docker", "name": "x", "kubernetesVersion": "1.34"});
+        for (change, approved, expected) in [
+            (serde_json::json!({}), "", true),
+            (serde_json::json!({"approval": "manual"}), "", false),
+            (serde_json::json!({"approval": "manual"}), "v1@old", false),
+            (serde_json::json!({"approval": "manual"}), "v1@new", true),
+            (serde_json::json!({"approval": "manual"}), "v1", true),
+            (serde_json::json!({"approval": "manual"}), "v2", false),
+            (serde_json::json!({"approval": "manual", "versions": ["v1"]}), "", true),
+            (serde_json::json!({"bakeTime": "1h"}), "v1", false),
+            (serde_json::json!({"bakeTime": "1h", "versions": ["v1"]}), "", true),
+            (serde_json::json!({"bakeTime": "1h", "approval": "manual"}), "v1@new", false),
+        ] {
+            let mut spec = base.clone();
+            json_patch::merge(&mut spec, &change);
+            let spec: ClusterStackSpec = serde_json::from_value(spec).unwrap();
+            assert_eq!(may_take(&spec, approved, &"v1".parse().unwrap(), "new"), expected, "{change} {approved}");
+        }
+    }
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "one table")]
