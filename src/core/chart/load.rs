@@ -220,7 +220,7 @@ fn both<A: Send, B: Send>(files: &FileTree, a: impl FnOnce() -> A + Send, b: imp
 /// The default values.
 fn values(files: &FileTree) -> Result<Map<String, Json>, ChartError> {
     let Some(data) = files.get("values.yaml") else { return Ok(Map::new()) };
-    table(read("values.yaml", data)?)
+    table(read("values.yaml", data, yaml::parse)?)
 }
 
 /// The templates, in the order of their paths.
@@ -303,10 +303,10 @@ fn unpacked<'f>(name: &str, folder: &'f FileTree) -> Option<&'f str> {
     folder.keys().find_map(|path| path.strip_suffix("/Chart.yaml").filter(|inner| !inner.contains('/')))
 }
 
-fn read(file: &str, data: &Bytes) -> Result<Json, ChartError> {
+fn read(file: &str, data: &Bytes, parse: impl FnOnce(&str) -> Result<Json, yaml::Error>) -> Result<Json, ChartError> {
     let bad = |message: String| ChartError::File { file: file.into(), message };
     let text = std::str::from_utf8(data).map_err(|error| bad(error.to_string()))?;
-    yaml::parse(text).map_err(|error| bad(error.to_string()))
+    parse(text).map_err(|error| bad(error.to_string()))
 }
 
 /// The map that `values.yaml` has to be.
@@ -351,7 +351,8 @@ fn metadata(files: &FileTree) -> Result<Metadata, ChartError> {
     for file in ["Chart.yaml", "requirements.yaml"] {
         let Some(data) = files.get(file) else { continue };
         found |= file == "Chart.yaml";
-        metadata.read(&read(file, data)?).map_err(|message| ChartError::File { file: file.into(), message })?;
+        let json = read(file, data, yaml::parse_with_floats)?;
+        metadata.read(&json).map_err(|message| ChartError::File { file: file.into(), message })?;
         if metadata.api_version.is_empty() {
             metadata.api_version = "v1".into();
         }

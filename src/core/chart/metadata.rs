@@ -4,6 +4,7 @@ use serde_json::{Map, Value as Json};
 
 use super::go_template::print;
 use super::version::Version;
+use crate::core::yaml;
 
 /// What `Chart.yaml` says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,7 +96,7 @@ pub(crate) fn string(json: &Json, field: &str) -> Result<String, String> {
         Json::Number(number) => match (number.as_i64(), number.as_u64()) {
             (Some(number), _) => number.to_string(),
             (None, Some(number)) => number.to_string(),
-            _ => print::float(number.as_f64().unwrap_or_default()),
+            _ => yaml::float_text(number.as_f64().unwrap_or_default()),
         },
         other => return Err(unfit(other, field, "string")),
     })

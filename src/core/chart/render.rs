@@ -275,6 +275,39 @@ mod tests {
     }
 
     #[test]
+    fn numbers_where_chart_yaml_wants_texts_are_written_as_in_go() {
+        for (written, expected) in [
+            ("1.29", "1.29"),
+            ("20240101", "20240101"),
+            ("20240101.0", "2.02401e+07"),
+            ("1e6", "1e+06"),
+            ("1000000.0", "1e+06"),
+            ("1234567e1", "1.234567e+07"),
+            ("1.23456789", "1.2345679"),
+            ("20240101.5", "2.0240102e+07"),
+            ("true", "true"),
+            ("'1e6'", "1e6"),
+        ] {
+            let files = [
+                ("Chart.yaml", format!("apiVersion: v2\nname: one\nversion: 1.0.0\nappVersion: {written}\n")),
+                ("templates/a.yaml", "a: {{ .Chart.AppVersion | quote }}\n".to_owned()),
+            ];
+            let chart = Chart::load(&files.map(|(path, text)| (path.to_owned(), text.into())).into()).unwrap();
+            let capabilities = Capabilities::default();
+            let input =
+                RenderInput::new(Release::new("r", "n"), &capabilities, "2026-01-01T00:00:00Z".parse().unwrap());
+            assert_eq!(render(&chart, &input).unwrap().documents[0].object, json!({"a": expected}), "{written}");
+        }
+    }
+
+    #[test]
+    fn what_helm_embeds_has_a_name_and_capabilities_can_be_copied() {
+        let template =
+            "a: {{ .Chart.Metadata.Name }} {{ typeOf .Chart.Metadata }} {{ .Capabilities.Copy.KubeVersion.Major }}";
+        assert_eq!(rendered("", WholeNumbers::Float64, json!({}), template), "one chart.Metadata 1");
+    }
+
+    #[test]
     fn whole_numbers_of_assignments_are_integers() {
         let template = r#"a: "{{ typeOf .Values.q }} {{ .Values.q }} {{ .Values.l }} {{ typeOf .Values.f }} {{ typeOf .Values.own }}""#;
         let given = || json!({"q": 12_345_678, "l": [10_000_000, 2.0], "f": 3.0});

@@ -42,7 +42,7 @@ impl Version {
         if text.len() > MAX_LENGTH {
             return Err(format!("version string is too long (max {MAX_LENGTH} bytes)"));
         }
-        Self::parse_loose(text).ok_or_else(|| "Invalid Semantic Version".to_owned())?
+        Self::parse_loose(text).ok_or_else(|| "invalid semantic version".to_owned())?
     }
 
     fn parse_loose(text: &str) -> Option<Result<Self, String>> {

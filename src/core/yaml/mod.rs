@@ -62,6 +62,24 @@ pub fn parse(text: &str) -> Result<Value, Error> {
     }
 }
 
+/// As [`parse`], of what is read into texts: floats stay floats though they have no fraction, for Go writes `1e6` into a text as
+/// `1e+06` ([`float_text`]).
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_with_floats(text: &str) -> Result<Value, Error> {
+    let mut stream = parser::Stream::new(text)?;
+    match stream.next_document()? {
+        Some(document) => value::with_floats(&document),
+        None => Ok(Value::Null),
+    }
+}
+
+/// A float where a text is wanted, as `sigs.k8s.io/yaml` writes it: with the precision of 32 bits.
+pub fn float_text(number: f64) -> String {
+    number::format_key(number)
+}
+
 /// Reads all documents of `text`; those that are null are left out.
 ///
 /// # Errors

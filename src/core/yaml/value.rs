@@ -17,7 +17,12 @@ const MAX_ALIASED_BYTES: usize = 32 << 20;
 
 /// The value of a document.
 pub(super) fn of(document: &Document<'_>) -> Result<Value, Error> {
-    Decoder { document, decoded: 0, aliased: 0, aliased_bytes: 0, aliases: Vec::new(), depth: 0 }.value(0)
+    Decoder::new(document, false).value(0)
+}
+
+/// The same, with floats that stay floats though they have no fraction.
+pub(super) fn with_floats(document: &Document<'_>) -> Result<Value, Error> {
+    Decoder::new(document, true).value(0)
 }
 
 struct Decoder<'d, 'a> {
@@ -29,15 +34,20 @@ struct Decoder<'d, 'a> {
     /// The aliases that are being followed.
     aliases: Vec<NodeId>,
     depth: usize,
+    keeps_floats: bool,
 }
 
 impl<'d, 'a> Decoder<'d, 'a> {
+    fn new(document: &'d Document<'a>, keeps_floats: bool) -> Self {
+        Self { document, decoded: 0, aliased: 0, aliased_bytes: 0, aliases: Vec::new(), depth: 0, keeps_floats }
+    }
+
     fn value(&mut self, id: NodeId) -> Result<Value, Error> {
         let node = self.enter(id)?;
         match &node.kind {
             Kind::Scalar { text, .. } => {
                 self.count_bytes(node, text.len())?;
-                scalar_value(node)
+                scalar_value(node, self.keeps_floats)
             }
             Kind::Sequence(items) => self.nested(node, |decoder| {
                 items.iter().map(|item| decoder.value(*item)).collect::<Result<_, _>>().map(Value::Array)
@@ -164,14 +174,16 @@ enum Decoded {
     Plain(Scalar),
 }
 
-fn scalar_value(node: &Node<'_>) -> Result<Value, Error> {
+fn scalar_value(node: &Node<'_>, keeps_floats: bool) -> Result<Value, Error> {
     Ok(match scalar(node)? {
         Decoded::Text(text) => Value::String(text),
         Decoded::Plain(Scalar::Null | Scalar::Timestamp | Scalar::String) => Value::Null,
         Decoded::Plain(Scalar::Bool(value)) => Value::Bool(value),
         Decoded::Plain(Scalar::Int(value)) => value.into(),
         Decoded::Plain(Scalar::Uint(value)) => value.into(),
-        Decoded::Plain(Scalar::Float(value)) => match json_number(value) {
+        Decoded::Plain(Scalar::Float(value)) => match json_number(value)
+            .map(|number| if keeps_floats { serde_json::Number::from_f64(value).unwrap_or(number) } else { number })
+        {
             Some(number) => Value::Number(number),
             None => return Err(error(node, "JSON has no infinite numbers and no .nan")),
         },

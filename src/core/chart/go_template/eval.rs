@@ -412,6 +412,11 @@ impl<'a> Eval<'a> {
                     }
                 }
             }
+            Value::Object(object) if let Some(count) = object.integer() => {
+                for index in 0..count {
+                    each!(Value::Invalid, Value::object(object.numbered(index)));
+                }
+            }
             Value::Int(count) | Value::Int64(count) => {
                 if branch.pipe.targets.len() > 1 {
                     let message = format!("can't use {count} to iterate over more than one variable");

@@ -1,6 +1,8 @@
 //! Patterns of `.Files.Glob`.
 
 /// A pattern as the Go library `gobwas/glob` reads it, with `/` as separator.
+///
+/// Left out is what it misses where braces that hold wildcards have something behind them (`{**/,}x.yaml`): here it matches.
 pub(crate) struct Glob(Vec<Part>);
 
 #[derive(Debug)]
@@ -39,9 +41,25 @@ impl Glob {
 
     pub(crate) fn matches(&self, path: &str) -> bool {
         let path: Vec<char> = path.chars().collect();
+        if let Some((head, tail)) = self.ends() {
+            return path.starts_with(&head) && path.ends_with(&tail);
+        }
         let mut reachable = vec![false; path.len() + 1];
         reachable[0] = true;
         step(&self.0, reachable, &path)[path.len()]
+    }
+}
+
+impl Glob {
+    /// The texts before and behind the only wildcard, `**`. The library holds a path against each of them, and they may share
+    /// characters: `config/**/a.yaml` matches `config/a.yaml`.
+    fn ends(&self) -> Option<(Vec<char>, Vec<char>)> {
+        let deep = self.0.iter().position(|part| matches!(part, Part::Deep))?;
+        let text = |parts: &[Part]| {
+            let chars = parts.iter().map(|part| if let Part::Char(c) = part { Some(*c) } else { None });
+            chars.collect::<Option<Vec<char>>>().filter(|chars| !chars.is_empty())
+        };
+        Some((text(&self.0[..deep])?, text(&self.0[deep + 1..])?))
     }
 }
 
@@ -183,6 +201,17 @@ mod tests {
             ("a}", "a}", true),
             ("b\\", "b", true),
             ("", "a", false),
+            // What is before `**` and what is behind it may share characters.
+            ("config/**/x.yaml", "config/x.yaml", true),
+            ("config/**/x.yaml", "config/a/b/x.yaml", true),
+            ("config/**/x.yaml", "config/ax.yaml", false),
+            ("config/**/x.yaml", "config2/x.yaml", false),
+            ("ab**ba", "aba", true),
+            ("a**a", "a", true),
+            ("a\\***a", "a*a", true),
+            // Not where there are other wildcards.
+            ("config/**/*.yaml", "config/x.yaml", false),
+            ("**/x.yaml", "x.yaml", false),
         ] {
             assert_eq!(Glob::new(pattern).matches(path), matched, "{pattern} {path}");
         }

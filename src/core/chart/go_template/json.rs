@@ -175,7 +175,7 @@ fn convert_object(object: &Object, depth: usize, budget: &mut Budget) -> Option<
         }
         Object::Version(version) => Json::String(version.to_string()),
         Object::Time(time) => Json::String(super::functions::date::rfc3339_nano(time)),
-        Object::Duration(nanos) => Json::Number((*nanos).into()),
+        Object::Duration(number) | Object::Month(number) | Object::Weekday(number) => Json::Number((*number).into()),
     })
 }
 

@@ -1,5 +1,6 @@
 //! Values that are neither scalars nor lists nor maps: structs of Go, files, versions, times.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
@@ -20,6 +21,10 @@ pub(crate) enum Object {
     Time(Zoned),
     /// Nanoseconds
     Duration(i64),
+    /// From 1, January, on
+    Month(i64),
+    /// From 0, Sunday, on
+    Weekday(i64),
 }
 
 /// A Go struct.
@@ -69,6 +74,11 @@ impl Struct {
         self.fields.iter().filter(|field| !field.json.is_empty())
     }
 
+    /// The struct that it embeds: a chart's metadata.
+    pub(crate) fn inner(&self) -> Self {
+        Self::new("chart.Metadata", self.fields[..self.embedded].to_vec())
+    }
+
     pub(crate) fn field(&self, name: &str) -> Option<&Value> {
         self.exported().find(|field| field.name == name).map(|field| &field.value)
     }
@@ -89,7 +99,7 @@ impl Object {
         match self {
             Self::Struct(_) | Self::Version(_) | Self::Time(_) => true,
             Self::Files(files) => !files.is_empty(),
-            Self::Duration(nanos) => *nanos != 0,
+            Self::Duration(number) | Self::Month(number) | Self::Weekday(number) => *number != 0,
         }
     }
 
@@ -100,6 +110,7 @@ impl Object {
             Self::Version(_) => Kind::Pointer,
             Self::Files(_) => Kind::Map,
             Self::Duration(_) => Kind::Int64,
+            Self::Month(_) | Self::Weekday(_) => Kind::Int,
         }
     }
 
@@ -110,8 +121,54 @@ impl Object {
             Self::Version(_) => "*semver.Version",
             Self::Time(_) => "time.Time",
             Self::Duration(_) => "time.Duration",
+            Self::Month(_) => "time.Month",
+            Self::Weekday(_) => "time.Weekday",
         }
     }
+
+    /// Another one of its type, where [`Self::integer`] is one.
+    pub(crate) fn numbered(&self, number: i64) -> Self {
+        match self {
+            Self::Month(_) => Self::Month(number),
+            Self::Weekday(_) => Self::Weekday(number),
+            _ => Self::Duration(number),
+        }
+    }
+
+    /// The integer that it is, where its type is one with a name.
+    pub(crate) fn integer(&self) -> Option<i64> {
+        match self {
+            Self::Duration(number) | Self::Month(number) | Self::Weekday(number) => Some(*number),
+            _ => None,
+        }
+    }
+}
+
+/// The English name of a month, counted from 1.
+pub(crate) fn month_name(number: i64) -> Cow<'static, str> {
+    const NAMES: [&str; 12] = [
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
+        "December",
+    ];
+    let name = usize::try_from(number - 1).ok().and_then(|at| NAMES.get(at));
+    name.map_or_else(|| Cow::Owned(format!("%!Month({number})")), |name| Cow::Borrowed(*name))
+}
+
+/// The English name of a day of the week, counted from 0.
+pub(crate) fn weekday_name(number: i64) -> Cow<'static, str> {
+    const NAMES: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+    let name = usize::try_from(number).ok().and_then(|at| NAMES.get(at));
+    name.map_or_else(|| Cow::Owned(format!("%!Weekday({number})")), |name| Cow::Borrowed(*name))
 }
 
 /// A duration as Go prints it: `1h2m3.5s`.

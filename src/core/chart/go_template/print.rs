@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::json::Budget;
-use super::object::{GoDuration, Object, Struct};
+use super::object::{GoDuration, Object, Struct, month_name, weekday_name};
 use super::value::{Value, lossy};
 
 /// Appends what `{{ value }}` prints.
@@ -145,6 +145,8 @@ fn write_object(out: &mut Vec<u8>, object: &Object, depth: usize, budget: &mut B
         Object::Version(version) => _ = write!(out, "{version}"),
         Object::Time(time) => out.extend_from_slice(super::functions::date::go_string(time).as_bytes()),
         Object::Duration(nanos) => _ = write!(out, "{}", GoDuration(*nanos)),
+        Object::Month(number) => out.extend_from_slice(month_name(*number).as_bytes()),
+        Object::Weekday(number) => out.extend_from_slice(weekday_name(*number).as_bytes()),
     }
 }
 

@@ -53,6 +53,41 @@ fn values_print_as_in_helm() {
 }
 
 #[test]
+fn months_and_days_of_the_week_are_integers_with_names() {
+    let of = |expression: &str| {
+        render(&format!("{{{{ $t := toDate \"2006-01-02\" \"2020-02-03\" }}}}{{{{ {expression} }}}}"))
+    };
+    for (expression, text) in [
+        ("$t.Month", "February"),
+        ("$t.Weekday", "Monday"),
+        ("$t.Month | int", "2"),
+        ("$t.Weekday | int", "1"),
+        ("add $t.Month 1", "3"),
+        ("list $t.Month | toJson", "[2]"),
+        ("toYaml (dict \"m\" $t.Month)", "m: 2"),
+        (r#"printf "%02d %v %s %T" $t.Month $t.Month $t.Month $t.Month"#, "02 February February time.Month"),
+        ("eq $t.Month 2", "true"),
+        ("lt $t.Weekday 2", "true"),
+        ("index (list 0 1 2 3) $t.Month", "2"),
+        ("$t.Month.String", "February"),
+        ("$t.Month | quote", "\"February\""),
+        ("kindOf $t.Month", "int"),
+        ("deepEqual $t.Month $t.Month", "true"),
+        ("range $t.Month }}{{ . }} {{ end", "%!Month(0) January "),
+        ("float64 $t.Month", "2"),
+        ("toToml (dict \"m\" $t.Month)", "m = 2\n"),
+        (r#"printf "%#v %+d" $t.Month $t.Month"#, "2 +2"),
+        ("empty ($t.AddDate 0 0 -1).Weekday", "true"),
+        ("$t.Compare $t", "0"),
+        ("(($t.AddDate 0 0 1).Sub $t).Abs", "24h0m0s"),
+    ] {
+        assert_eq!(of(expression).as_deref(), Ok(text), "{expression}");
+    }
+    let refused = of("len $t.Month").unwrap_err();
+    assert!(refused.contains("len of type time.Month"), "{refused}");
+}
+
+#[test]
 fn control_flow_is_gos() {
     for (template, text) in [
         ("{{ range .sl }}{{ if eq . \"c\" }}{{ break }}{{ end }}{{ . }}{{ end }}", "ba"),

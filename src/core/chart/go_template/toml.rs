@@ -167,6 +167,7 @@ fn scalar(out: &mut String, value: &Value, depth: usize, budget: &mut Budget) ->
         }
         Value::Object(object) => match &**object {
             Object::Time(time) => out.push_str(&date::rfc3339_nano(time)),
+            Object::Month(number) | Object::Weekday(number) => _ = write!(out, "{number}"),
             _ => string(out, &super::print::text_within(value, budget)),
         },
         Value::Str(_) | Value::Raw(_) | Value::Bytes(_) => {

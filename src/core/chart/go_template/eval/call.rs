@@ -210,6 +210,9 @@ fn field(value: &Value, name: &str, has_args: bool) -> Result<Value, String> {
             Object::Struct(inner) => match inner.field(name) {
                 Some(_) if has_args => Err(format!("{name} has arguments but cannot be invoked as function")),
                 Some(value) => Ok(value.clone()),
+                None if name == "Metadata" && inner.embedded > 0 && !has_args => {
+                    Ok(Value::object(Object::Struct(inner.inner())))
+                }
                 None => Err(format!("can't evaluate field {name} in type {}", value.type_name())),
             },
             Object::Files(files) => {

@@ -60,7 +60,7 @@ fn basic(value: &Value) -> Basic {
         Value::Int(_) | Value::Int64(_) => Basic::Int,
         Value::Uint(_) => Basic::Uint,
         Value::Str(_) | Value::Raw(_) => Basic::Str,
-        Value::Object(object) if matches!(**object, Object::Duration(_)) => Basic::Int,
+        Value::Object(object) if object.integer().is_some() => Basic::Int,
         _ => Basic::Other,
     }
 }
@@ -69,10 +69,7 @@ fn integer(value: &Value) -> i128 {
     match value {
         Value::Int(value) | Value::Int64(value) => i128::from(*value),
         Value::Uint(value) => i128::from(*value),
-        Value::Object(object) => match **object {
-            Object::Duration(nanos) => i128::from(nanos),
-            _ => 0,
-        },
+        Value::Object(object) => object.integer().map_or(0, i128::from),
         _ => 0,
     }
 }
@@ -157,6 +154,7 @@ fn order(args: &[Value], test: fn(Ordering) -> bool, or_equal: bool) -> Out {
 fn position(index: &Value, length: usize) -> Result<usize, Fault> {
     let at = match index {
         Value::Int(_) | Value::Int64(_) | Value::Uint(_) => integer(index),
+        Value::Object(object) if object.integer().is_some() => integer(index),
         Value::Invalid | Value::Nil => return Err("cannot index slice/array with nil".into()),
         other => return Err(format!("cannot index slice/array with type {}", other.type_name()).into()),
     };

@@ -1,7 +1,6 @@
 //! Arithmetic. Integers are int64 and wrap; what is no number counts as 0.
 
 use super::super::eval::Eval;
-use super::super::object::Object;
 use super::super::print;
 use super::super::value::{ListType, Value};
 use super::{Function, Out, Ty};
@@ -93,10 +92,7 @@ pub(crate) fn to_int(value: &Value) -> i64 {
         Value::Float(value) => truncate(*value),
         Value::Bool(value) => i64::from(*value),
         Value::Str(text) => parse_int(without_zero_decimals(text)).unwrap_or(0),
-        Value::Object(object) => match **object {
-            Object::Duration(nanos) => nanos,
-            _ => 0,
-        },
+        Value::Object(object) => object.integer().unwrap_or(0),
         _ => 0,
     }
 }
@@ -149,6 +145,7 @@ pub(crate) fn to_float(value: &Value) -> f64 {
         Value::Float(value) => *value,
         Value::Bool(value) => f64::from(u8::from(*value)),
         Value::Str(text) => parse_float(text).unwrap_or(0.0),
+        Value::Object(object) => object.integer().unwrap_or(0) as f64,
         _ => 0.0,
     }
 }

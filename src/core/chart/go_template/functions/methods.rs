@@ -24,8 +24,10 @@ pub(crate) fn find(receiver: &Value, name: &str) -> Option<&'static Function> {
             Object::Version(_) => VERSION,
             Object::Time(_) => TIME,
             Object::Duration(_) => DURATION,
+            Object::Month(_) | Object::Weekday(_) => NAMED,
             // Its methods want its address.
             Object::Struct(inner) if inner.display.is_some() => KUBE_VERSION,
+            Object::Struct(inner) if inner.type_name == "*chartutil.Capabilities" => CAPABILITIES,
             Object::Struct(_) => &[],
         },
         _ => &[],
@@ -98,6 +100,8 @@ const KUBE_VERSION: &[Function] = &[
     Function::new("String", &[Ty::Reflect], |_, args| display(&args[0])),
     Function::new("GitVersion", &[Ty::Reflect], |_, args| field(args, "Version")),
 ];
+
+const CAPABILITIES: &[Function] = &[Function::new("Copy", &[Ty::Reflect], |_, args| Ok(args[0].clone()))];
 
 fn file(args: &[Value]) -> Option<&bytes::Bytes> {
     match (&args[0], args.get(1)) {
@@ -252,15 +256,27 @@ const TIME: &[Function] = &[
     Function::new("Second", &[Ty::Reflect], |_, args| at(args, |time| time.second().into())),
     Function::new("Nanosecond", &[Ty::Reflect], |_, args| at(args, |time| time.subsec_nanosecond().into())),
     Function::new("Month", &[Ty::Reflect], |_, args| {
-        Ok(Value::from(date::as_time(&args[0]).map_or_else(String::new, |time| date::format(time, "January"))))
+        Ok(date::as_time(&args[0]).map_or(Value::Invalid, |time| Value::object(Object::Month(time.month().into()))))
     }),
     Function::new("Weekday", &[Ty::Reflect], |_, args| {
-        Ok(Value::from(date::as_time(&args[0]).map_or_else(String::new, |time| date::format(time, "Monday"))))
+        let weekday = |time: &jiff::Zoned| Object::Weekday(time.weekday().to_sunday_zero_offset().into());
+        Ok(date::as_time(&args[0]).map_or(Value::Invalid, |time| Value::object(weekday(time))))
     }),
     Function::new("UTC", &[Ty::Reflect], |_, args| Ok(in_utc(&args[0]))),
     Function::new("Local", &[Ty::Reflect], |_, args| Ok(in_utc(&args[0]))),
     Function::new("IsZero", &[Ty::Reflect], |_, args| {
         Ok(Value::Bool(date::as_time(&args[0]).is_some_and(|time| time.timestamp().as_second() == -62_135_596_800)))
+    }),
+    // Helm's times are in UTC, or in a zone that is named.
+    Function::new("IsDST", &[Ty::Reflect], |_, args| {
+        let info = |time: &jiff::Zoned| time.time_zone().to_offset_info(time.timestamp()).dst().is_dst();
+        Ok(Value::Bool(date::as_time(&args[0]).is_some_and(info)))
+    }),
+    Function::new("Compare", &[Ty::Reflect, Ty::Time], |_, args| {
+        let ordering = date::as_time(&args[0])
+            .map(jiff::Zoned::timestamp)
+            .cmp(&date::as_time(&args[1]).map(jiff::Zoned::timestamp));
+        Ok(Value::Int(ordering as i64))
     }),
     Function::new("Before", &[Ty::Reflect, Ty::Time], |_, args| times(args, std::cmp::Ordering::is_lt)),
     Function::new("After", &[Ty::Reflect, Ty::Time], |_, args| times(args, std::cmp::Ordering::is_gt)),
@@ -299,6 +315,9 @@ fn float(args: &[Value], seconds: i64) -> Out {
     Ok(Value::Float(units(nanos(&args[0]), seconds * 1_000_000_000)))
 }
 
+/// Of months and days of the week.
+const NAMED: &[Function] = &[Function::new("String", &[Ty::Reflect], |_, args| Ok(Value::from(print::text(&args[0]))))];
+
 const DURATION: &[Function] = &[
     Function::new("Hours", &[Ty::Reflect], |_, args| float(args, 3600)),
     Function::new("Minutes", &[Ty::Reflect], |_, args| float(args, 60)),
@@ -306,4 +325,7 @@ const DURATION: &[Function] = &[
     Function::new("Milliseconds", &[Ty::Reflect], |_, args| Ok(Value::Int64(nanos(&args[0]) / 1_000_000))),
     Function::new("Nanoseconds", &[Ty::Reflect], |_, args| Ok(Value::Int64(nanos(&args[0])))),
     Function::new("String", &[Ty::Reflect], |_, args| Ok(Value::from(print::text(&args[0])))),
+    Function::new("Abs", &[Ty::Reflect], |_, args| {
+        Ok(Value::object(Object::Duration(nanos(&args[0]).checked_abs().unwrap_or(i64::MAX))))
+    }),
 ];

@@ -272,6 +272,9 @@ impl Formatter<'_> {
             'T' => return self.string('s', arg, arg.type_name_in(self.helm).as_bytes(), spec),
             _ => {}
         }
+        if let Some(number) = named_integer(verb, arg, spec) {
+            return self.integer(verb, arg, number < 0, number.unsigned_abs(), spec);
+        }
         match arg {
             Value::Invalid | Value::Nil => self.bad_verb(verb, arg, spec),
             Value::Bool(value) => match verb {
@@ -563,6 +566,15 @@ fn ascii(quoted: &str) -> String {
         c => format!("\\U{:08x}", c as u32),
     };
     quoted.chars().map(escaped).collect()
+}
+
+/// The integer of a type with a name, as a month, where the verb asks for the number and not for the name.
+fn named_integer(verb: char, arg: &Value, spec: &Spec) -> Option<i64> {
+    let wants_number = matches!(verb, 'd' | 'b' | 'o' | 'O' | 'c' | 'U') || (verb == 'v' && spec.sharp);
+    match arg {
+        Value::Object(object) if wants_number => object.integer(),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -78,7 +78,9 @@ fn equal(a: &Value, b: &Value, depth: usize, budget: &mut Budget) -> bool {
         }
         (Value::Object(a), Value::Object(b)) => match (&**a, &**b) {
             (Object::Time(a), Object::Time(b)) => a == b,
-            (Object::Duration(a), Object::Duration(b)) => a == b,
+            (Object::Duration(a), Object::Duration(b))
+            | (Object::Month(a), Object::Month(b))
+            | (Object::Weekday(a), Object::Weekday(b)) => a == b,
             (Object::Files(a), Object::Files(b)) => a == b,
             (Object::Version(a), Object::Version(b)) => a == b,
             (Object::Struct(a), Object::Struct(b)) => {
