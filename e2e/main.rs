@@ -61,6 +61,7 @@ mod prune;
 mod publish;
 mod real;
 mod real_sources;
+mod reconcile;
 mod reinstalled;
 mod replicas;
 mod restart;

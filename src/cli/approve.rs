@@ -199,9 +199,8 @@ fn check(stack: &ClusterStack, versions: &[ReleaseVersion]) -> Result<(), Hinted
         .map(|version| version.to_string())
         .collect();
     let hint = if waiting.is_empty() {
-        "nothing is available beyond what is taken; have the source read again with the annotation \
-         clusterstack.x-k8s.io/reconcile-at"
-            .to_owned()
+        let name = stack.name_any();
+        format!("nothing is available beyond what is taken; `clusterstack reconcile {name}` has the source read again")
     } else {
         format!("available are: {}", waiting.join(", "))
     };

@@ -19,12 +19,16 @@ pub mod output;
 pub mod package;
 pub mod provider_check;
 pub mod push;
+pub mod reconcile;
 pub mod reference;
 pub mod registry;
 pub mod releases;
 pub mod report;
 mod rights;
+pub mod settle;
 pub mod shards;
+pub mod suspend;
+pub mod target;
 pub mod template;
 pub mod test;
 pub mod tree;
@@ -107,6 +111,18 @@ Examples:
     /// Let a ClusterStack with `approval: manual` take a release
     #[command(after_help = approve::EXAMPLES)]
     Approve(approve::ApproveArgs),
+
+    /// Have the operator look at objects now, and wait for what it finds
+    #[command(after_help = reconcile::EXAMPLES)]
+    Reconcile(reconcile::ReconcileArgs),
+
+    /// Have the operator leave objects as they are
+    #[command(after_help = suspend::EXAMPLES)]
+    Suspend(suspend::SuspendArgs),
+
+    /// Let the operator go on with objects that are suspended
+    #[command(after_help = suspend::RESUME_EXAMPLES)]
+    Resume(suspend::SuspendArgs),
 
     /// Show what the upgrade of a Cluster to another release would do: classes, machines, addons, variables, images
     #[command(after_help = diff::EXAMPLES)]
@@ -229,6 +245,9 @@ impl Cli {
             Command::Tree(args) => tree::run(&args)?,
             Command::Releases(args) => releases::run(&args)?,
             Command::Approve(args) => approve::run(&args)?,
+            Command::Reconcile(args) => return reconcile::run(&args),
+            Command::Suspend(args) => return suspend::suspend(&args),
+            Command::Resume(args) => return suspend::resume(&args),
             Command::Diff(args) => return diff::run(&args),
             Command::Doctor(args) => return doctor::run(&args),
             Command::MigrateFromCso(args) => return migrate_from_cso::run(&args),

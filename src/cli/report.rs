@@ -112,7 +112,8 @@ pub fn logged(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn causes(error: &anyhow::Error) -> Vec<String> {
+/// What went wrong, and what that came from.
+pub(super) fn causes(error: &anyhow::Error) -> Vec<String> {
     let mut causes: Vec<String> = Vec::new();
     for cause in error.chain() {
         let cause = visible(&words(cause));

@@ -25,6 +25,8 @@ use crate::core::chart::{
 
 /// The namespace where none is named.
 const DEFAULT: &str = "default";
+/// The name of a release that has none, as `helm template CHART` has it.
+const NAMELESS: &str = "release-name";
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -32,6 +34,7 @@ Examples:
   clusterstack template docker-hello-1-34 ./stacks/docker/hello/cluster-class
   clusterstack template cilium cilium-1.19.6.tgz -n kube-system --set k8sServiceHost=10.0.0.1 --set-string a.b=1
   clusterstack template web ./chart -f base.yaml -f - --show-only templates/deployment.yaml < more.yaml
+  clusterstack template ./chart                                # the release is called release-name
   clusterstack template web ./chart --include-crds -o json | jq '.items[].kind'
   clusterstack template web ./chart --output-dir ./rendered";
 
@@ -39,13 +42,10 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "flags")]
 pub struct TemplateArgs {
-    /// Name of the release
-    #[arg(value_parser = release_name)]
-    name: String,
-
-    /// Directory or .tgz of a chart, for example the cluster-class directory of a stack
-    #[arg(value_name = "CHART")]
-    chart: PathBuf,
+    /// Name of the release, `release-name` without one, and a chart: a directory, for example the cluster-class directory of a
+    /// stack, or a .tgz
+    #[arg(value_name = "[NAME] CHART", required = true, num_args = 1..=2)]
+    name_and_chart: Vec<PathBuf>,
 
     /// Namespace of the release
     #[arg(short, long, value_name = "NAMESPACE", default_value = DEFAULT, overrides_with = "namespace")]
@@ -70,8 +70,8 @@ pub struct TemplateArgs {
     #[arg(short, long, value_name = "VERSIONS", value_delimiter = ',')]
     api_versions: Vec<String>,
 
-    /// Print only what these templates render, for example templates/service.yaml
-    #[arg(short, long, value_name = "TEMPLATES", value_delimiter = ',')]
+    /// Print only what this template renders, for example templates/service.yaml; may be given several times
+    #[arg(short, long, value_name = "TEMPLATE")]
     show_only: Vec<String>,
 
     /// Leave hooks out
@@ -104,7 +104,7 @@ pub struct TemplateArgs {
     output_dir: Option<PathBuf>,
 
     /// Write to `DIRECTORY/NAME/CHART/templates/…`; files in crds/ as without it
-    #[arg(long, requires = "output_dir")]
+    #[arg(long)]
     release_name: bool,
 
     #[command(flatten)]
@@ -116,7 +116,7 @@ pub struct TemplateArgs {
 struct HelmFlags {
     #[arg(long, hide = true, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     debug: bool,
-    #[arg(long, hide = true, conflicts_with = "include_crds", value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
+    #[arg(long, hide = true, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     skip_crds: bool,
     /// No cluster is asked.
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "client",
@@ -125,16 +125,53 @@ struct HelmFlags {
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = ["false"])]
     validate: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    generate_name: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    create_namespace: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    dependency_update: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    disable_openapi_validation: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    render_subchart_notes: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    take_ownership: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    replace: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    hide_notes: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    atomic: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    wait: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    wait_for_jobs: Option<String>,
+    #[arg(long, hide = true)]
+    timeout: Option<String>,
+    #[arg(long, hide = true)]
+    description: Option<String>,
+    #[arg(long, hide = true)]
+    labels: Vec<String>,
 }
 
-fn release_name(text: &str) -> Result<String, String> {
-    if Release::is_name(text) {
-        return Ok(text.to_owned());
+impl TemplateArgs {
+    /// The name of the release, and the chart.
+    fn name_and_chart(&self) -> Result<(&str, &Path), Hinted> {
+        let (name, chart) = match self.name_and_chart.as_slice() {
+            [chart] => return Ok((NAMELESS, chart)),
+            [name, chart, ..] => (name.to_str().unwrap_or_default(), chart),
+            [] => return Err(Hinted::new("no chart", "give its directory or its .tgz")),
+        };
+        if Release::is_name(name) {
+            return Ok((name, chart));
+        }
+        let most = Release::MAX_NAME;
+        let hint = format!(
+            "lower-case letters, digits, '-' and '.' make a name, up to {most} of them, with a letter or digit at each end"
+        );
+        Err(Hinted::new(format!("{:?} is no name of a release", self.name_and_chart[0].display().to_string()), hint))
     }
-    let most = Release::MAX_NAME;
-    Err(format!(
-        "lower-case letters, digits, '-' and '.' make a name, up to {most} of them, with a letter or digit at each end"
-    ))
 }
 
 /// Renders and prints.
@@ -142,12 +179,13 @@ fn release_name(text: &str) -> Result<String, String> {
 /// # Errors
 /// What Helm refuses too.
 pub fn run(args: &TemplateArgs) -> Result<()> {
-    let chart = chart::read(&args.chart)?;
+    let (name, path) = args.name_and_chart()?;
+    let chart = chart::read(path)?;
     let values = args.values.read_as_helm()?;
     let capabilities = capabilities(args)?;
     // A variable of a script that is empty is none.
     let namespace = if args.namespace.is_empty() { DEFAULT } else { &args.namespace };
-    let release = Release { is_upgrade: args.is_upgrade, ..Release::new(&args.name, namespace) };
+    let release = Release { is_upgrade: args.is_upgrade, ..Release::new(name, namespace) };
     let input = RenderInput {
         values: Value::Object(values),
         whole_numbers: WholeNumbers::Int64,
@@ -160,13 +198,13 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
         include_comments: true,
         ..RenderInput::new(release, &capabilities, Timestamp::now())
     };
-    let rendered = render(&chart, &input).map_err(|error| refused(error, &args.chart))?;
+    let rendered = render(&chart, &input).map_err(|error| refused(error, path))?;
     warn(&chart, &rendered);
     let documents: Vec<Document> =
         rendered.documents.into_iter().filter(|document| is_wanted(document, args)).collect();
     let documents = shown(documents, &args.show_only)?;
     let printed = match args.output {
-        _ if args.output_dir.is_some() => written(&documents, args),
+        _ if args.output_dir.is_some() => written(&documents, (name, args)),
         Format::Yaml => output::print_raw(text(&documents, !args.show_only.is_empty()).as_bytes()),
         Format::Json => {
             let items: Vec<&Value> = documents.iter().map(|d| &d.object).filter(|object| !object.is_null()).collect();
@@ -205,9 +243,9 @@ fn refused(error: RenderError, chart: &Path) -> anyhow::Error {
     }
 }
 
-fn written(documents: &[Document], args: &TemplateArgs) -> Result<()> {
+fn written(documents: &[Document], (name, args): (&str, &TemplateArgs)) -> Result<()> {
     let directory = args.output_dir.as_deref().unwrap_or_else(|| Path::new("."));
-    let of_release = if args.release_name { directory.join(&args.name) } else { directory.to_owned() };
+    let of_release = if args.release_name { directory.join(name) } else { directory.to_owned() };
     output_dir::write(documents, |document| if document.is_crd { directory } else { &of_release })
 }
 

@@ -39,6 +39,7 @@ pub mod retry;
 pub mod rights;
 pub mod secret_type;
 pub mod selection;
+pub mod settled;
 pub mod share;
 pub mod source;
 pub mod spelled;

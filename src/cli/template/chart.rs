@@ -19,9 +19,14 @@ pub fn read(path: &Path) -> Result<Chart> {
     let limits = Limits::default();
     let is_directory = path.metadata().map_err(|error| missing(path, error))?.is_dir();
     let files = if is_directory { directory(path, &limits)? } else { archive(path, &limits)? };
-    let files = unpack::expand_charts(files, &limits)?;
+    let is_chart = files.contains_key("Chart.yaml");
+    let failed = || format!("{} can't be loaded", path.display());
+    let files = unpack::expand_charts(files, &limits).with_context(failed)?;
     let chart = if is_directory { Chart::load_directory(&files) } else { Chart::load(&files) };
-    chart.map_err(|error| Hinted::new(format!("{} can't be loaded", path.display()), hint(path)).because(error).into())
+    match chart {
+        Err(error) if !is_chart => Err(Hinted::new(failed(), hint(path)).because(error).into()),
+        chart => chart.with_context(failed),
+    }
 }
 
 fn missing(path: &Path, error: std::io::Error) -> anyhow::Error {
@@ -66,7 +71,10 @@ fn directory(root: &Path, limits: &Limits) -> Result<FileTree> {
                 "{name:?} in {} has control characters in its name",
                 directory.display()
             );
-            let metadata = path.metadata().with_context(|| format!("cannot read {}", path.display()))?;
+            let metadata = path.metadata().with_context(|| match std::fs::read_link(&path) {
+                Ok(to) => format!("cannot read {}, a link to {}", path.display(), to.display()),
+                Err(_) => format!("cannot read {}", path.display()),
+            })?;
             if metadata.is_dir() {
                 anyhow::ensure!(depth < limits.depth, "{} is nested too deep for a chart", path.display());
                 todo.push((path, format!("{prefix}{name}/"), depth + 1));
