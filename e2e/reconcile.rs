@@ -36,10 +36,9 @@ async fn a_look_that_is_asked_for_is_waited_for() {
     assert_eq!((code, &*out), (Some(0), &*expected), "{err}");
     assert!(err.contains("waiting for the operator"), "{err}");
 
-    // What was edited by hand is as it was when the command ends, though the watch may have seen to it before.
-    let (code, out, err) = told(&t, &["reconcile", "cskr/docker-x-1-34-v2", "-o", "json", "--timeout", "90s"]).await;
+    let (code, out, err) = told(&t, &["reconcile", "x", "-o", "json", "--timeout", "90s"]).await;
     let rows: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
-    assert_eq!((code, &rows[0]["outcome"], &rows[0]["name"]), (Some(0), &json!("done"), &json!("docker-x-1-34-v2")));
+    assert_eq!((code, &rows[0]["outcome"], &rows[0]["name"]), (Some(0), &json!("done"), &json!("x")));
 
     repo.release("docker-x-1-34-v3", "a: {{ required \"no size\" .Values.size }}\n");
     let (code, out, err) = told(&t, &["reconcile", "clusterstack.clusterstack.x-k8s.io/x", "--timeout", "90s"]).await;
@@ -50,11 +49,39 @@ async fn a_look_that_is_asked_for_is_waited_for() {
     assert_eq!((code, &*out), (Some(1), ""), "{err}");
     assert!(err.contains("no ClusterStack \"gone\"") && err.contains("hint"), "{err}");
     // One that is not there stops no other.
-    let (code, out, err) = told(&t, &["reconcile", "gone", "cskr/docker-x-1-34-v2", "--timeout", "90s"]).await;
+    let (code, out, err) = told(&t, &["reconcile", "gone", "x", "--timeout", "90s"]).await;
     assert_eq!(code, Some(1), "{err}");
-    assert!(out.contains("✗ ") && out.contains("✓ ClusterStackRelease"), "{out}{err}");
+    assert!(out.contains("/gone: no ClusterStack") && out.contains("/x: ") && out.contains("no size"), "{out}{err}");
+    // The failure of before is not what comes of the correction, though it still stands when the operator has seen the request.
+    let again = repo.commit_of("docker-x-1-34-v2");
+    repo.delete_tag("docker-x-1-34-v3");
+    repo.tag_as("docker-x-1-34-v3", &again);
+    let (code, out, err) = told(&t, &["reconcile", "x", "--timeout", "90s"]).await;
+    assert!(code == Some(0) && out.contains("usable: v3"), "{out}{err}");
+    let (code, _, err) = told(&t, &["reconcile", "cskr/docker-x-1-34-v2"]).await;
+    assert!(code == Some(1) && err.contains("name its ClusterStack"), "{err}");
     let (code, _, err) = told(&t, &["reconcile", "pod/x"]).await;
     assert!(code != Some(0) && err.contains("csk (ClusterStack)"), "{err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_are_asked_before_any_is_waited_for() {
+    let t = World::new("brake").await;
+    let repo = t.repo();
+    for n in 0..40 {
+        t.create_stack(&format!("x{n}"), &repo.url(), json!({"name": format!("x{n}")})).await;
+    }
+    // Nobody is there to see it, and nobody reads what is said.
+    let command = format!(
+        "{} suspend --all -n {} --timeout 3s 2>/dev/null | head -0; test ${{PIPESTATUS[0]}} != 101",
+        env!("CARGO_BIN_EXE_clusterstack"),
+        t.namespace
+    );
+    let mut shell = std::process::Command::new("bash");
+    shell.args(["-c", &command]).env("KUBECONFIG", &t.plane.kubeconfig);
+    assert!(tokio::task::block_in_place(|| shell.status()).unwrap().success());
+    let stacks = t.stacks().list(&kube::api::ListParams::default()).await.unwrap();
+    assert_eq!(stacks.items.iter().filter(|stack| stack.spec.suspend).count(), 40);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,13 +112,18 @@ async fn what_is_suspended_is_left_alone_until_it_is_resumed() {
     t.stack_says("x", ConditionType::Ready, "True", "Suspended").await;
 
     repo.release("docker-x-1-34-v2", SETTINGS);
+    let (code, out, err) = told(&t, &["reconcile", "--all"]).await;
+    assert!(
+        code == Some(0) && out.contains("- ClusterStack") && out.contains("left out: it is suspended"),
+        "{out}{err}"
+    );
     let (code, out, err) = told(&t, &["reconcile", "x"]).await;
     assert_eq!((code, &*out), (Some(1), ""), "{err}");
     assert!(err.contains("is suspended") && err.contains("clusterstack resume"), "{err}");
     assert!(t.releases().get_opt("docker-x-1-34-v2").await.unwrap().is_none());
     let (code, out, err) = told(&t, &["suspend", "cskr/docker-x-1-34-v1"]).await;
     assert_eq!((code, &*out), (Some(1), ""), "{err}");
-    assert!(err.contains("suspend its ClusterStack"), "{err}");
+    assert!(err.contains("name its ClusterStack"), "{err}");
 
     let (code, out, err) = told(&t, &["resume", "x", "y", "--timeout", "90s"]).await;
     assert_eq!(code, Some(0), "{out}{err}");

@@ -199,8 +199,10 @@ fn check(stack: &ClusterStack, versions: &[ReleaseVersion]) -> Result<(), Hinted
         .map(|version| version.to_string())
         .collect();
     let hint = if waiting.is_empty() {
-        let name = stack.name_any();
-        format!("nothing is available beyond what is taken; `clusterstack reconcile {name}` has the source read again")
+        let (name, namespace) = (stack.name_any(), stack.namespace().unwrap_or_default());
+        format!(
+            "nothing is available beyond what is taken; `clusterstack reconcile {name} -n {namespace}` has the source read again"
+        )
     } else {
         format!("available are: {}", waiting.join(", "))
     };

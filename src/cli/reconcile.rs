@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use jiff::Timestamp;
-use kube::ResourceExt;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
@@ -52,7 +51,7 @@ pub(super) struct Look {
 /// No such object, no right to change it, or nobody to print to.
 pub fn run(args: &ReconcileArgs) -> Result<ExitCode> {
     connection::block_on(async {
-        let targets = args.target.find(|_| None).await?;
+        let targets = args.target.find(of_a_stack).await?;
         settle(targets, &Look::now(), &args.settle).await
     })
 }
@@ -60,10 +59,10 @@ pub fn run(args: &ReconcileArgs) -> Result<ExitCode> {
 impl Wish for Look {
     const MANAGER: &'static str = "clusterstack-reconcile";
 
-    fn refusal(&self, target: &Target, object: &Value) -> Option<Hinted> {
+    fn refusal(&self, object: &Value) -> Option<Hinted> {
         let hint = "`clusterstack resume` lets the operator go on";
-        let message = || format!("{} is suspended: the operator would do nothing", target.shown());
-        (object["spec"]["suspend"] == true).then(|| Hinted::new(message(), hint))
+        let is_suspended = object["spec"]["suspend"] == true;
+        is_suspended.then(|| Hinted::new("is suspended: the operator would do nothing", hint))
     }
 
     fn warning(&self, _: &Value) -> Option<String> {
@@ -74,12 +73,13 @@ impl Wish for Look {
         Some(json!({"metadata": {"annotations": {RECONCILE_AT: self.at}}}))
     }
 
-    async fn outcome(&self, target: &Target, object: &Value) -> Result<Outcome> {
-        Ok(match settled::rest(object, Asked::Look(&self.at)) {
+    async fn outcome(&self, target: &Target, before: &Value, now: &Value) -> Result<Outcome> {
+        let asked = Asked::Look { at: &self.at, before: settled::asked_before(before) };
+        Ok(match settled::rest(now, asked) {
             Rest::Under(why) => Outcome::Waits(why),
             Rest::Stalled(reason, message) => Outcome::Failed(reason, message),
-            Rest::Ready(message) => match self.behind(target, object).await {
-                Some(release) => Outcome::Waits(format!("ClusterStackRelease {release} is not looked at yet")),
+            Rest::Ready(message) => match self.behind(target, now).await? {
+                Some(why) => Outcome::Waits(why),
                 None => Outcome::Done(message),
             },
         })
@@ -96,22 +96,26 @@ impl Look {
         Self { at: Timestamp::now().to_string() }
     }
 
-    /// A release of a ClusterStack that is Ready and was not looked at yet: who asks for the one asks for the other. Who may not list
-    /// them takes the word of the ClusterStack.
-    async fn behind(&self, target: &Target, object: &Value) -> Option<String> {
+    /// What a ClusterStack still waits for of its releases. Who may not list them takes its word.
+    async fn behind(&self, target: &Target, stack: &Value) -> Result<Option<String>> {
         if target.kind != Kind::ClusterStack {
-            return None;
+            return Ok(None);
         }
-        let api = Kind::ClusterStackRelease.api(target.connection.client.clone(), &target.namespace);
+        let connection = &target.connection;
+        let api = Kind::ClusterStackRelease.api(connection.client.clone(), &target.namespace);
         let own = ListParams::default().labels(&format!("{CLUSTER_STACK_LABEL}={}", target.name));
-        let releases = target.connection.answer(api.list(&own)).await.ok()?.ok()?;
-        let rows = object["status"]["summary"].as_array().into_iter().flatten();
-        let ready: Vec<&str> = rows.filter(|row| row["ready"] == true).filter_map(|row| row["name"].as_str()).collect();
-        let is_behind = |release: &Value| !settled::is_seen(release, Asked::Look(&self.at));
-        let alive = releases.items.iter().filter(|release| release.metadata.deletion_timestamp.is_none());
-        alive
-            .filter(|release| ready.contains(&release.name_any().as_str()))
-            .find(|release| serde_json::to_value(release).is_ok_and(|release| is_behind(&release)))
-            .map(ResourceExt::name_any)
+        let releases = match connection.answer(api.list(&own)).await? {
+            Ok(releases) => releases,
+            Err(kube::Error::Api(status)) if status.code == 403 => return Ok(None),
+            Err(error) => return Err(connection.refused("listed", &Kind::ClusterStackRelease.many(), error).into()),
+        };
+        let releases = releases.items.iter().map(serde_json::to_value).collect::<Result<Vec<Value>, _>>()?;
+        Ok(settled::behind(stack, &releases, &self.at))
     }
+}
+
+/// Why a kind is not looked at by itself.
+pub(super) fn of_a_stack(kind: Kind) -> Option<Hinted> {
+    let hint = "name its ClusterStack: what is asked of one is asked of its releases too";
+    (kind == Kind::ClusterStackRelease).then(|| Hinted::new("ClusterStackReleases go with their ClusterStack", hint))
 }

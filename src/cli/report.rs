@@ -33,6 +33,13 @@ impl Hinted {
         self
     }
 
+    /// With the name of what it is about in front of it.
+    #[must_use]
+    pub fn about(mut self, named: impl FnOnce(&str) -> String) -> Self {
+        self.message = named(&self.message);
+        self
+    }
+
     /// What it came from.
     #[must_use]
     pub fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
@@ -125,7 +132,8 @@ pub(super) fn causes(error: &anyhow::Error) -> Vec<String> {
     causes
 }
 
-fn hint(error: &anyhow::Error) -> Option<String> {
+/// What can be done about it.
+pub(super) fn hint(error: &anyhow::Error) -> Option<String> {
     let hinted = error.chain().find_map(|cause| cause.downcast_ref::<Hinted>())?;
     Some(visible(&hinted.hint))
 }

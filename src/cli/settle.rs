@@ -18,7 +18,9 @@ use crate::settings::duration;
 
 /// How often an object is looked at.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Objects that are asked and waited for at once.
+/// How long a failure has to stand: what a ClusterStack says of its releases is behind what they say themselves.
+const STEADY: Duration = Duration::from_secs(5);
+/// Objects that are asked, or looked at, at once.
 const TOGETHER: usize = 16;
 
 /// Flags that say how long to wait, and how to tell.
@@ -54,7 +56,7 @@ pub trait Wish: Sync {
     const MANAGER: &'static str;
 
     /// Why it is not to be asked of the object as it is; `None` if it may be.
-    fn refusal(&self, target: &Target, object: &Value) -> Option<Hinted>;
+    fn refusal(&self, object: &Value) -> Option<Hinted>;
 
     /// What the person should know beside.
     fn warning(&self, object: &Value) -> Option<String>;
@@ -62,8 +64,8 @@ pub trait Wish: Sync {
     /// The change of the object that asks; `None` where it is asked already.
     fn patch(&self, object: &Value) -> Option<Value>;
 
-    /// What became of it.
-    fn outcome(&self, target: &Target, object: &Value) -> impl Future<Output = Result<Outcome>> + Send;
+    /// What became of it, of an object as it was before and as it is now.
+    fn outcome(&self, target: &Target, before: &Value, now: &Value) -> impl Future<Output = Result<Outcome>> + Send;
 
     /// What is said where nobody waits.
     fn asked(&self) -> &'static str;
@@ -75,52 +77,87 @@ struct Row {
     kind: String,
     namespace: String,
     name: String,
-    /// `done`, `asked`, `waiting`, `stalled` or `error`.
+    /// `done`, `asked`, `skipped`, `waiting`, `stalled` or `error`.
     outcome: &'static str,
     #[serde(skip_serializing_if = "String::is_empty")]
     reason: String,
     message: String,
 }
 
-/// Asks all of them, and tells what became of each as soon as it is known. One that can't be asked stops no other.
+/// What came of asking.
+enum Answer {
+    /// It was asked of the object that is given.
+    Asked(Value),
+    /// It is not to be asked of one of all: why.
+    Skipped(String),
+}
+
+/// Asks all of them first, then waits for them, and tells what became of each as soon as it is known. One that can't be asked stops no
+/// other.
 ///
 /// # Errors
 /// Nobody to print to.
 pub async fn settle<W: Wish>(targets: Vec<Target>, wish: &W, args: &SettleArgs) -> Result<ExitCode> {
-    let until = Instant::now() + args.timeout;
-    let several = targets.len() > 1;
-    let mut ended = stream::iter(targets)
-        .map(|target| async move {
-            let outcome = one(&target, wish, (until, args.no_wait)).await;
+    let until = Instant::now().checked_add(args.timeout);
+    let is_alone = targets.len() == 1 && args.output.is_none();
+    let asked = stream::iter(targets).map(|target| async move {
+        let answer = ask(&target, wish).await;
+        (target, answer)
+    });
+    // All of them, before anything is printed: who reads may go away.
+    let asked: Vec<(Target, Result<Answer>)> = asked.buffered(TOGETHER).collect().await;
+    let mut rows = Vec::new();
+    let mut waiting = Vec::new();
+    for (target, answer) in asked {
+        match answer {
+            Err(error) if is_alone => return Ok(report::failure(&error)),
+            Err(error) => rows.push(row(&target, wish.asked(), Err(error))),
+            Ok(Answer::Skipped(why)) => rows.push(Row { outcome: "skipped", message: why, ..blank(&target) }),
+            Ok(Answer::Asked(_)) if args.no_wait => rows.push(row(&target, wish.asked(), Ok(None))),
+            Ok(Answer::Asked(object)) => waiting.push((target, object)),
+        }
+    }
+    if args.output.is_none() {
+        output::print(&rows.iter().map(line).collect::<String>())?;
+    }
+    // Each of them looks by itself, so that none waits for another; few requests are under way at once.
+    let looks = tokio::sync::Semaphore::new(TOGETHER);
+    let looks = &looks;
+    let mut ended = waiting
+        .into_iter()
+        .map(|(target, object)| async move {
+            let outcome = follow(&target, wish, &object, (until, looks)).await.map(Some);
             (target, outcome)
         })
-        .buffer_unordered(TOGETHER);
-    let mut rows = Vec::new();
+        .collect::<stream::FuturesUnordered<_>>();
     while let Some((target, outcome)) = ended.next().await {
-        if let (Err(error), false) = (&outcome, several) {
-            return Ok(report::failure(error));
-        }
         let row = row(&target, wish.asked(), outcome);
         if args.output.is_none() {
-            output::print(&line(&target, &row))?;
+            output::print(&line(&row))?;
         }
         rows.push(row);
     }
-    rows.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
+    rows.sort_by(|one, other| {
+        (&one.namespace, &one.kind, &one.name).cmp(&(&other.namespace, &other.kind, &other.name))
+    });
     match args.output {
         Some(format) => output::print(&output::format(&rows, format)?)?,
         None if rows.is_empty() => anstream::eprintln!("there are none"),
         None => {}
     }
-    let is_good = |row: &Row| matches!(row.outcome, "done" | "asked");
+    let is_good = |row: &Row| matches!(row.outcome, "done" | "asked" | "skipped");
     Ok(if rows.iter().all(is_good) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Asks one, and waits; `None` where nobody waits.
-async fn one<W: Wish>(target: &Target, wish: &W, (until, no_wait): (Instant, bool)) -> Result<Option<Outcome>> {
-    let object = target.read().await?;
-    if let Some(refusal) = wish.refusal(target, &object) {
-        return Err(refusal.into());
+async fn ask<W: Wish>(target: &Target, wish: &W) -> Result<Answer> {
+    let object = target.read().await?.ok_or_else(|| target.missing())?;
+    if let Some(refusal) = wish.refusal(&object) {
+        let named = |what: &str| format!("{} {what}", target.shown());
+        return if target.is_one_of_all {
+            Ok(Answer::Skipped(format!("left out: it {refusal}")))
+        } else {
+            Err(refusal.about(named).into())
+        };
     }
     if let Some(warning) = wish.warning(&object) {
         report::left_out([&format!("{}: {warning}", target.shown())]);
@@ -128,20 +165,50 @@ async fn one<W: Wish>(target: &Target, wish: &W, (until, no_wait): (Instant, boo
     if let Some(patch) = wish.patch(&object) {
         change(target, W::MANAGER, &patch).await?;
     }
-    if no_wait {
-        return Ok(None);
-    }
+    Ok(Answer::Asked(object))
+}
+
+/// Waits for one object. An API server that is away for a while ends no wait.
+async fn follow<W: Wish>(
+    target: &Target,
+    wish: &W,
+    before: &Value,
+    (until, looks): (Option<Instant>, &tokio::sync::Semaphore),
+) -> Result<Outcome> {
     let mut told = String::new();
+    let mut failed: Option<(Instant, Outcome)> = None;
     loop {
-        let outcome = wish.outcome(target, &target.read().await?).await?;
+        let is_over = until.is_some_and(|until| Instant::now() >= until);
+        let looked = {
+            let _permit = looks.acquire().await;
+            match target.read().await {
+                Ok(Some(now)) => wish.outcome(target, before, &now).await,
+                Ok(None) => Ok(Outcome::Failed(String::new(), "it is not there any more".to_owned())),
+                Err(error) => Err(error),
+            }
+        };
+        let outcome = match looked {
+            Err(error) if is_over => return Err(error),
+            Err(error) => Outcome::Waits(report::causes(&error).join(": ")),
+            Ok(outcome) => outcome,
+        };
         match &outcome {
-            Outcome::Waits(why) if Instant::now() < until => {
+            Outcome::Failed(..) if !is_over => match &failed {
+                Some((since, before)) if *before == outcome => {
+                    if since.elapsed() >= STEADY {
+                        return Ok(outcome);
+                    }
+                }
+                _ => failed = Some((Instant::now(), outcome)),
+            },
+            Outcome::Waits(why) if !is_over => {
+                failed = None;
                 if told != *why {
                     anstream::eprintln!("{}: {}", target.shown(), one_line(why));
                     told.clone_from(why);
                 }
             }
-            _ => return Ok(Some(outcome)),
+            _ => return Ok(outcome),
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -158,30 +225,49 @@ async fn change(target: &Target, manager: &str, patch: &Value) -> Result<()> {
     }
 }
 
+fn blank(target: &Target) -> Row {
+    Row {
+        kind: target.kind.resource().kind,
+        namespace: target.namespace.clone(),
+        name: target.name.clone(),
+        outcome: "error",
+        reason: String::new(),
+        message: String::new(),
+    }
+}
+
 fn row(target: &Target, asked: &str, outcome: Result<Option<Outcome>>) -> Row {
     let (outcome, reason, message) = match outcome {
         Ok(None) => ("asked", String::new(), asked.to_owned()),
         Ok(Some(Outcome::Done(message))) => ("done", String::new(), message),
         Ok(Some(Outcome::Failed(reason, message))) => ("stalled", reason, message),
-        Ok(Some(Outcome::Waits(why))) => ("waiting", String::new(), format!("it did not come to rest in time: {why}")),
-        Err(error) => ("error", String::new(), report::causes(&error).join(": ")),
+        Ok(Some(Outcome::Waits(why))) => {
+            let hint = if why.starts_with("waiting for the operator") {
+                "; `clusterstack shards` shows whether one is at work"
+            } else {
+                ""
+            };
+            ("waiting", String::new(), format!("it did not come to rest in time: {why}{hint}"))
+        }
+        Err(error) => {
+            let own = target.shown() + " ";
+            let causes: Vec<String> = report::causes(&error);
+            let said =
+                causes.iter().map(|cause| cause.strip_prefix(&own).unwrap_or(cause)).collect::<Vec<_>>().join(": ");
+            let hint = report::hint(&error).map(|hint| format!("; {hint}")).unwrap_or_default();
+            ("error", String::new(), said + &hint)
+        }
     };
-    Row {
-        kind: target.kind.resource().kind,
-        namespace: target.namespace.clone(),
-        name: target.name.clone(),
-        outcome,
-        reason,
-        message: one_line(&message),
-    }
+    Row { outcome, reason, message: one_line(&message), ..blank(target) }
 }
 
-fn line(target: &Target, row: &Row) -> String {
+fn line(row: &Row) -> String {
     let (mark, colour) = match row.outcome {
         "done" | "asked" => ('✓', AnsiColor::Green),
+        "skipped" => ('-', AnsiColor::Yellow),
         _ => ('✗', AnsiColor::Red),
     };
     let style = Style::new().fg_color(Some(colour.into()));
     let reason = if row.reason.is_empty() { String::new() } else { format!("{}: ", one_line(&row.reason)) };
-    format!("{style}{mark}{style:#} {}: {reason}{}\n", target.shown(), row.message)
+    format!("{style}{mark}{style:#} {} {}/{}: {reason}{}\n", row.kind, row.namespace, row.name, row.message)
 }

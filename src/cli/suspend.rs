@@ -7,21 +7,22 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::connection;
-use super::reconcile::Look;
+use super::reconcile::{Look, of_a_stack};
 use super::report::Hinted;
 use super::settle::{Outcome, SettleArgs, Wish, settle};
-use super::target::{Kind, Target, TargetArgs};
+use super::target::{Target, TargetArgs};
 use crate::core::settled::{self, Asked};
 
 /// Examples in the help of `suspend`.
 pub const EXAMPLES: &str = "\
 Examples:
-  clusterstack suspend scs                        # nothing new is taken, nothing is applied or removed
+  clusterstack suspend scs                        # nothing new is taken, applied or collected
   clusterstack suspend caddon/cluster-addon-prod -n team-a
   clusterstack suspend --all caddon -A            # no workload cluster is written to any more
 
-Sets spec.suspend, and waits until the operator has seen it. What is applied stays. What is under way in that moment, as an
-object that was sent, is finished. `clusterstack resume` takes it back.
+Sets spec.suspend of all of them, then waits until the operator has seen it. What is applied stays. What is under way in that
+moment is finished: a release whose objects are being sent gets all of them, and a deletion goes on. `clusterstack resume` takes it
+back.
 
 Exit code: 0 the operator has seen it of all, 1 not of one, or not in time.";
 
@@ -69,23 +70,20 @@ pub fn resume(args: &SuspendArgs) -> Result<ExitCode> {
 }
 
 fn run(args: &SuspendArgs, hold: &Hold) -> Result<ExitCode> {
-    connection::block_on(async { settle(args.target.find(refusal).await?, hold, &args.settle).await })
-}
-
-fn refusal(kind: Kind) -> Option<Hinted> {
-    let hint = "suspend its ClusterStack: the releases of one that is suspended are left as they are";
-    (kind == Kind::ClusterStackRelease).then(|| Hinted::new("ClusterStackReleases can't be suspended one by one", hint))
+    connection::block_on(async { settle(args.target.find(of_a_stack).await?, hold, &args.settle).await })
 }
 
 impl Wish for Hold {
     const MANAGER: &'static str = "clusterstack-suspend";
 
-    fn refusal(&self, _: &Target, _: &Value) -> Option<Hinted> {
-        None
+    fn refusal(&self, object: &Value) -> Option<Hinted> {
+        let is_going = !object["metadata"]["deletionTimestamp"].is_null();
+        let hint = "spec.suspend holds no deletion; see what it waits for with `clusterstack tree`";
+        (is_going && matches!(self, Self::Suspend)).then(|| Hinted::new("is being deleted, which goes on", hint))
     }
 
     fn warning(&self, object: &Value) -> Option<String> {
-        let others = settled::others_set(object, "suspend", Self::MANAGER);
+        let others = settled::others_apply(object, "suspend");
         let is_changed = (object["spec"]["suspend"] == true) != matches!(self, Self::Suspend);
         let is_kept = is_changed && !others.is_empty();
         is_kept.then(|| format!("{} sets spec.suspend too, and may put it back: change it there", others.join(", ")))
@@ -105,13 +103,13 @@ impl Wish for Hold {
         }
     }
 
-    async fn outcome(&self, target: &Target, object: &Value) -> Result<Outcome> {
+    async fn outcome(&self, target: &Target, before: &Value, now: &Value) -> Result<Outcome> {
         match self {
-            Self::Suspend if settled::is_seen(object, Asked::Spec) => {
-                Ok(Outcome::Done("suspended; the operator leaves it as it is".to_owned()))
+            Self::Suspend if settled::is_seen(now, Asked::Spec) == Ok(true) => {
+                Ok(Outcome::Done("suspended; the operator begins nothing new with it".to_owned()))
             }
             Self::Suspend => Ok(Outcome::Waits("waiting for the operator to see it".to_owned())),
-            Self::Resume(look) => look.outcome(target, object).await,
+            Self::Resume(look) => look.outcome(target, before, now).await,
         }
     }
 
@@ -150,7 +148,7 @@ mod tests {
 
     #[test]
     fn who_would_put_it_back_is_told_of() {
-        let managed = json!([{"manager": "kustomize-controller", "fieldsV1": {"f:spec": {"f:suspend": {}}}}]);
+        let managed = json!([{"manager": "kustomize-controller", "operation": "Apply", "fieldsV1": {"f:spec": {"f:suspend": {}}}}]);
         let object = |suspend: bool| json!({"metadata": {"managedFields": managed}, "spec": {"suspend": suspend}});
         let warning = Hold::Suspend.warning(&object(false)).unwrap();
         assert!(warning.starts_with("kustomize-controller sets spec.suspend too"), "{warning}");

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::connection::{Connection, ConnectionArgs};
 use super::report::Hinted;
 use crate::api::{ClusterAddon, ClusterStack, ClusterStackRelease, ClusterStackSource};
+use crate::core::identity;
 
 /// A kind whose objects people ask something of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,11 +90,9 @@ impl FromStr for Named {
             None => (Kind::ClusterStack, text),
             Some((kind, name)) => (kind.parse()?, name),
         };
-        let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.'));
-        if is_name {
-            Ok(Self { kind, name: name.to_owned() })
-        } else {
-            Err(format!("{name:?} is no name of an object"))
+        match identity::subdomain(name) {
+            Ok(()) => Ok(Self { kind, name: name.to_owned() }),
+            Err(_) => Err(format!("{name:?} is no name of an object")),
         }
     }
 }
@@ -114,7 +113,7 @@ pub struct TargetArgs {
     namespace: Option<String>,
 
     /// In all namespaces
-    #[arg(short = 'A', long, requires = "all", conflicts_with = "namespace")]
+    #[arg(short = 'A', long, conflicts_with_all = ["namespace", "objects"])]
     all_namespaces: bool,
 
     #[command(flatten)]
@@ -130,12 +129,14 @@ pub struct Target {
     pub namespace: String,
     /// Its name.
     pub name: String,
+    /// It was not named: all of its kind are meant.
+    pub is_one_of_all: bool,
     /// The API server that has it.
     pub connection: Connection,
 }
 
 impl TargetArgs {
-    /// The objects that are meant, of kinds that `can` takes; `refusal` says why it takes another one not.
+    /// The objects that are meant; `refusal` says why it can't be asked of a kind.
     ///
     /// # Errors
     /// No way to the API server, or a kind of which this can't be asked.
@@ -145,15 +146,24 @@ impl TargetArgs {
             return Err(refusal.into());
         }
         let connection = self.connection.connect().await?;
-        let namespace = self.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
+        // A variable of a script that is empty is none.
+        let given = self.namespace.clone().filter(|namespace| !namespace.is_empty());
+        let namespace = given.unwrap_or_else(|| connection.namespace.clone());
         let target = |kind, namespace: &str, name: &str| Target {
+            is_one_of_all: self.all.is_some(),
             kind,
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             connection: connection.clone(),
         };
         let Some(kind) = self.all else {
-            return Ok(self.objects.iter().map(|named| target(named.kind, &namespace, &named.name)).collect());
+            let mut once: Vec<&Named> = Vec::new();
+            for named in &self.objects {
+                if !once.contains(&named) {
+                    once.push(named);
+                }
+            }
+            return Ok(once.into_iter().map(|named| target(named.kind, &namespace, &named.name)).collect());
         };
         let api: Api<DynamicObject> = if self.all_namespaces {
             Api::all_with(connection.client.clone(), &kind.resource())
@@ -162,8 +172,11 @@ impl TargetArgs {
         };
         let listed = connection.answer(api.list_metadata(&ListParams::default())).await?;
         let listed = listed.map_err(|error| connection.refused("listed", &kind.many(), error))?;
-        let there = listed.items.iter().filter(|found| found.metadata.deletion_timestamp.is_none());
-        Ok(there.map(|found| target(kind, &found.namespace().unwrap_or_default(), &found.name_any())).collect())
+        Ok(listed
+            .items
+            .iter()
+            .map(|found| target(kind, &found.namespace().unwrap_or_default(), &found.name_any()))
+            .collect())
     }
 }
 
@@ -173,15 +186,15 @@ impl Target {
         format!("{} {}/{}", self.kind.resource().kind, self.namespace, self.name)
     }
 
-    /// The object as it is now.
+    /// The object as it is now; `None` if it is not there.
     ///
     /// # Errors
-    /// It is not there, or can't be read.
-    pub async fn read(&self) -> Result<Value> {
+    /// It can't be read.
+    pub async fn read(&self) -> Result<Option<Value>> {
         let api = self.kind.api(self.connection.client.clone(), &self.namespace);
         let found = self.connection.answer(api.get_opt(&self.name)).await?;
         let found = found.map_err(|error| self.connection.refused("read", &self.kind.many(), error))?;
-        Ok(serde_json::to_value(found.ok_or_else(|| self.missing())?)?)
+        Ok(found.map(serde_json::to_value).transpose()?)
     }
 
     /// That it is not there.
@@ -218,6 +231,8 @@ mod tests {
             ("csk/", "\"\" is no name of an object"),
             ("csk/a/b", "\"a/b\" is no name of an object"),
             ("", "\"\" is no name of an object"),
+            ("..", "\"..\" is no name of an object"),
+            ("Scs", "\"Scs\" is no name of an object"),
         ] {
             let error = text.parse::<Named>().unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

@@ -8,6 +8,7 @@ mod values;
 
 pub use values::ValuesArgs;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -45,7 +46,7 @@ pub struct TemplateArgs {
     /// Name of the release, `release-name` without one, and a chart: a directory, for example the cluster-class directory of a
     /// stack, or a .tgz
     #[arg(value_name = "[NAME] CHART", required = true, num_args = 1..=2)]
-    name_and_chart: Vec<PathBuf>,
+    name_and_chart: Vec<OsString>,
 
     /// Namespace of the release
     #[arg(short, long, value_name = "NAMESPACE", default_value = DEFAULT, overrides_with = "namespace")]
@@ -159,9 +160,9 @@ impl TemplateArgs {
     /// The name of the release, and the chart.
     fn name_and_chart(&self) -> Result<(&str, &Path), Hinted> {
         let (name, chart) = match self.name_and_chart.as_slice() {
-            [chart] => return Ok((NAMELESS, chart)),
-            [name, chart, ..] => (name.to_str().unwrap_or_default(), chart),
-            [] => return Err(Hinted::new("no chart", "give its directory or its .tgz")),
+            [chart] => return Ok((NAMELESS, Path::new(chart))),
+            [name, chart] => (name.to_str().unwrap_or_default(), Path::new(chart)),
+            _ => return Err(Hinted::new("a name and a chart at most", "quote what has blanks in it")),
         };
         if Release::is_name(name) {
             return Ok((name, chart));
@@ -170,7 +171,7 @@ impl TemplateArgs {
         let hint = format!(
             "lower-case letters, digits, '-' and '.' make a name, up to {most} of them, with a letter or digit at each end"
         );
-        Err(Hinted::new(format!("{:?} is no name of a release", self.name_and_chart[0].display().to_string()), hint))
+        Err(Hinted::new(format!("{name:?} is no name of a release"), hint))
     }
 }
 

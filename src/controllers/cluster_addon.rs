@@ -121,7 +121,9 @@ pub async fn reconcile(seen: Arc<ClusterAddon>, ctx: Arc<Context>) -> Result<Act
             let pass = Pass { addon: &addon, cluster, object, ctx: &ctx };
             ctx.memory.begins_to_look(&addon.uid().unwrap_or_default());
             if let Err(error) = Box::pin(pass.run(&mut facts)).await {
-                if tells_of_failure(&addon.status.clone().unwrap_or_default(), &facts) {
+                let status = addon.status.clone().unwrap_or_default();
+                // Who asked for a look is told what came of it.
+                if tells_of_failure(&status, &facts) || status.last_handled_reconcile_at != reconcile_at(&addon) {
                     if let Some(turn) = stages::current(&facts.stages) {
                         let phase = facts.stages[turn].phase;
                         stages::enter(&mut facts.stages[turn], phase, &error.message(), Timestamp::now());

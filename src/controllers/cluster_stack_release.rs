@@ -320,7 +320,7 @@ impl Pass<'_> {
             return Ok(true);
         }
         if !self.is_still_wanted() {
-            // The pass over its deletion comes next, and says what it waits for.
+            // The pass over its deletion comes next, and says what it waits for; or one when it is resumed.
             return Ok(false);
         }
         facts.applied_as = rights.account.clone().unwrap_or_default();
@@ -387,9 +387,12 @@ impl Pass<'_> {
         delivery.observe(desired, recorded, Some((&self.ctx.memory, &uid))).await.map(Some)
     }
 
-    /// Whether the release is still there, and stays: fetching and rendering take their time. One that is deleted while somebody uses
-    /// it stays for now.
+    /// Whether the release is still there, and stays, and its ClusterStack was not suspended: fetching and rendering take their time. One
+    /// that is deleted while somebody uses it stays for now.
     fn is_still_wanted(&self) -> bool {
+        if self.ctx.stacks.get(&ObjectRef::from_obj(self.stack)).is_some_and(|stack| stack.spec.suspend) {
+            return false;
+        }
         let is_going = |release: &ClusterStackRelease| release.metadata.deletion_timestamp.is_some();
         let now = self.ctx.stack_releases.get(&ObjectRef::from_obj(self.release));
         now.is_some_and(|now| now.uid() == self.release.uid() && (is_going(self.release) || !is_going(&now)))

@@ -77,7 +77,11 @@ pub fn parse_with_floats(text: &str) -> Result<Value, Error> {
 
 /// A float where a text is wanted, as `sigs.k8s.io/yaml` writes it: with the precision of 32 bits.
 pub fn float_text(number: f64) -> String {
-    number::format_key(number)
+    match number::format_key(number).as_str() {
+        ".inf" => "+Inf".to_owned(),
+        "-.inf" => "-Inf".to_owned(),
+        text => text.to_owned(),
+    }
 }
 
 /// Reads all documents of `text`; those that are null are left out.

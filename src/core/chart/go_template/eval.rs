@@ -412,11 +412,6 @@ impl<'a> Eval<'a> {
                     }
                 }
             }
-            Value::Object(object) if let Some(count) = object.integer() => {
-                for index in 0..count {
-                    each!(Value::Invalid, Value::object(object.numbered(index)));
-                }
-            }
             Value::Int(count) | Value::Int64(count) => {
                 if branch.pipe.targets.len() > 1 {
                     let message = format!("can't use {count} to iterate over more than one variable");
@@ -424,6 +419,15 @@ impl<'a> Eval<'a> {
                 }
                 for index in 0..*count {
                     each!(Value::Invalid, Value::Int(index));
+                }
+            }
+            Value::Object(object) if let Some(count) = object.integer() => {
+                if branch.pipe.targets.len() > 1 {
+                    let message = format!("can't use {} to iterate over more than one variable", print::text(&value));
+                    return Err(Self::error(frame, pos, message));
+                }
+                for index in 0..count {
+                    each!(Value::Invalid, Value::object(object.numbered(index)));
                 }
             }
             other => {

@@ -2,7 +2,8 @@
 
 /// A pattern as the Go library `gobwas/glob` reads it, with `/` as separator.
 ///
-/// Left out is what it misses where braces that hold wildcards have something behind them (`{**/,}x.yaml`): here it matches.
+/// Not all of its shortcuts, which change what matches, are repeated: it misses files where braces that hold wildcards have
+/// something behind them (`{**/,}x.yaml`), and where wildcards beside each other stand for nothing (`a***a`). Here they match.
 pub(crate) struct Glob(Vec<Part>);
 
 #[derive(Debug)]
@@ -36,13 +37,21 @@ impl Glob {
     /// Reads a pattern. As in Helm, one that is none matches every file.
     pub(crate) fn new(pattern: &str) -> Self {
         let mut reader = Reader { rest: pattern };
-        Self(reader.sequence(0).unwrap_or_else(|| vec![Part::Deep]))
+        Self(merged(reader.sequence(0).unwrap_or_else(|| vec![Part::Deep])))
     }
 
     pub(crate) fn matches(&self, path: &str) -> bool {
         let path: Vec<char> = path.chars().collect();
-        if let Some((head, tail)) = self.ends() {
-            return path.starts_with(&head) && path.ends_with(&tail);
+        let whole: Vec<&[Part]> = match self.0.as_slice() {
+            // What all of them begin or end with is taken out of the braces first.
+            [Part::Choice(choices)] if choices.len() == 1 || !have_much_in_common(choices) => {
+                choices.iter().map(Vec::as_slice).collect()
+            }
+            parts => vec![parts],
+        };
+        let is_between = |(head, tail): (Vec<char>, Vec<char>)| path.starts_with(&head) && path.ends_with(&tail);
+        if whole.into_iter().filter_map(ends).any(is_between) {
+            return true;
         }
         let mut reachable = vec![false; path.len() + 1];
         reachable[0] = true;
@@ -50,17 +59,50 @@ impl Glob {
     }
 }
 
-impl Glob {
-    /// The texts before and behind the only wildcard, `**`. The library holds a path against each of them, and they may share
-    /// characters: `config/**/a.yaml` matches `config/a.yaml`.
-    fn ends(&self) -> Option<(Vec<char>, Vec<char>)> {
-        let deep = self.0.iter().position(|part| matches!(part, Part::Deep))?;
-        let text = |parts: &[Part]| {
-            let chars = parts.iter().map(|part| if let Part::Char(c) = part { Some(*c) } else { None });
-            chars.collect::<Option<Vec<char>>>().filter(|chars| !chars.is_empty())
-        };
-        Some((text(&self.0[..deep])?, text(&self.0[deep + 1..])?))
+/// The texts before and behind the only wildcard, `**`. The library holds a path against each of them, and they may share
+/// characters: `config/**/a.yaml` matches `config/a.yaml`.
+fn ends(parts: &[Part]) -> Option<(Vec<char>, Vec<char>)> {
+    let deep = parts.iter().position(|part| matches!(part, Part::Deep))?;
+    let text = |parts: &[Part]| {
+        let chars = parts.iter().map(|part| if let Part::Char(c) = part { Some(*c) } else { None });
+        chars.collect::<Option<Vec<char>>>().filter(|chars| !chars.is_empty())
+    };
+    Some((text(&parts[..deep])?, text(&parts[deep + 1..])?))
+}
+
+/// Whether alternatives all begin, or all end, with the same text.
+fn have_much_in_common(choices: &[Vec<Part>]) -> bool {
+    let begin = |parts: &Vec<Part>| text_of(parts.iter());
+    let end = |parts: &Vec<Part>| text_of(parts.iter().rev());
+    let same = |of: &dyn Fn(&Vec<Part>) -> Vec<char>| {
+        let first = choices.first().map(of).unwrap_or_default();
+        !first.is_empty() && choices.iter().all(|choice| of(choice) == first)
+    };
+    same(&begin) || same(&end)
+}
+
+/// The characters before the first wildcard.
+fn text_of<'p>(parts: impl Iterator<Item = &'p Part>) -> Vec<char> {
+    parts.map_while(|part| if let Part::Char(c) = part { Some(*c) } else { None }).collect()
+}
+
+/// Without braces around a `**` alone, and with one `**` for several beside each other: as the library makes them.
+fn merged(parts: Vec<Part>) -> Vec<Part> {
+    let mut all = Vec::new();
+    for part in parts {
+        all.push(match part {
+            Part::Choice(choices) => {
+                let choices: Vec<Vec<Part>> = choices.into_iter().map(merged).collect();
+                match choices.as_slice() {
+                    [choice] if matches!(choice.as_slice(), [Part::Deep]) => Part::Deep,
+                    _ => Part::Choice(choices),
+                }
+            }
+            part => part,
+        });
     }
+    all.dedup_by(|next, part| matches!((next, part), (Part::Deep, Part::Deep)));
+    all
 }
 
 /// Reads parts; `None` where the library refuses the pattern.
@@ -209,6 +251,15 @@ mod tests {
             ("ab**ba", "aba", true),
             ("a**a", "a", true),
             ("a\\***a", "a*a", true),
+            ("config/****/a.yaml", "config/a.yaml", true),
+            ("{config/**/a.yaml}", "config/a.yaml", true),
+            ("{config/**/a.yaml,x}", "config/a.yaml", true),
+            ("{config/**/a.yaml,x}", "x", true),
+            ("config/{**}/a.yaml", "config/a.yaml", true),
+            ("config/**/{a}.yaml", "config/a.yaml", false),
+            ("config/{**/}a.yaml", "config/a.yaml", false),
+            ("{a**a,b**a}", "a", false),
+            ("{a**a,b**c}", "a", true),
             // Not where there are other wildcards.
             ("config/**/*.yaml", "config/x.yaml", false),
             ("**/x.yaml", "x.yaml", false),

@@ -1,6 +1,5 @@
 //! Values that are neither scalars nor lists nor maps: structs of Go, files, versions, times.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
@@ -135,6 +134,14 @@ impl Object {
         }
     }
 
+    /// What `cast` converts to a number, which Helm's functions of numbers do to what they are given: a duration it does not know.
+    pub(crate) fn cast(&self) -> i64 {
+        match self {
+            Self::Month(number) | Self::Weekday(number) => *number,
+            _ => 0,
+        }
+    }
+
     /// The integer that it is, where its type is one with a name.
     pub(crate) fn integer(&self) -> Option<i64> {
         match self {
@@ -142,33 +149,6 @@ impl Object {
             _ => None,
         }
     }
-}
-
-/// The English name of a month, counted from 1.
-pub(crate) fn month_name(number: i64) -> Cow<'static, str> {
-    const NAMES: [&str; 12] = [
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ];
-    let name = usize::try_from(number - 1).ok().and_then(|at| NAMES.get(at));
-    name.map_or_else(|| Cow::Owned(format!("%!Month({number})")), |name| Cow::Borrowed(*name))
-}
-
-/// The English name of a day of the week, counted from 0.
-pub(crate) fn weekday_name(number: i64) -> Cow<'static, str> {
-    const NAMES: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
-    let name = usize::try_from(number).ok().and_then(|at| NAMES.get(at));
-    name.map_or_else(|| Cow::Owned(format!("%!Weekday({number})")), |name| Cow::Borrowed(*name))
 }
 
 /// A duration as Go prints it: `1h2m3.5s`.

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use super::functions::date::{month_name, weekday_name};
 use super::json::Budget;
-use super::object::{GoDuration, Object, Struct, month_name, weekday_name};
+use super::object::{GoDuration, Object, Struct};
 use super::value::{Value, lossy};
 
 /// Appends what `{{ value }}` prints.

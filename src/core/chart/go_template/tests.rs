@@ -78,11 +78,17 @@ fn months_and_days_of_the_week_are_integers_with_names() {
         ("toToml (dict \"m\" $t.Month)", "m = 2\n"),
         (r#"printf "%#v %+d" $t.Month $t.Month"#, "2 +2"),
         ("empty ($t.AddDate 0 0 -1).Weekday", "true"),
+        ("int (($t.AddDate 0 0 1).Sub $t)", "0"),
+        ("float64 (($t.AddDate 0 0 1).Sub $t)", "0"),
+        ("eq (($t.AddDate 0 0 1).Sub $t) 86400000000000", "true"),
+        (r#"printf "%e %*d" $t.Month $t.Month 7"#, "%!e(time.Month=2)  7"),
         ("$t.Compare $t", "0"),
         ("(($t.AddDate 0 0 1).Sub $t).Abs", "24h0m0s"),
     ] {
         assert_eq!(of(expression).as_deref(), Ok(text), "{expression}");
     }
+    let refused = of("range $i, $e := $t.Month }}{{ end").unwrap_err();
+    assert!(refused.contains("can't use February to iterate over more than one variable"), "{refused}");
     let refused = of("len $t.Month").unwrap_err();
     assert!(refused.contains("len of type time.Month"), "{refused}");
 }

@@ -1,5 +1,6 @@
 //! Dates. The local time zone is UTC: a rendering must not depend on where it happens.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use jiff::civil::{Date, Time};
@@ -242,6 +243,19 @@ const MONTHS: [&str; 12] = [
 ];
 
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+
+/// The English name of a month, counted from 1, as Go prints it.
+pub(crate) fn month_name(number: i64) -> Cow<'static, str> {
+    let place = number.checked_sub(1).and_then(|place| usize::try_from(place).ok());
+    let name = place.and_then(|place| MONTHS.get(place));
+    name.map_or_else(|| Cow::Owned(format!("%!Month({number})")), |name| Cow::Borrowed(*name))
+}
+
+/// The English name of a day of the week, counted from 0, as Go prints it.
+pub(crate) fn weekday_name(number: i64) -> Cow<'static, str> {
+    let name = usize::try_from(number).ok().and_then(|at| DAYS.get(at));
+    name.map_or_else(|| Cow::Owned(format!("%!Weekday({number})")), |name| Cow::Borrowed(*name))
+}
 
 /// The next part of a layout: the text before it, the part, the text behind it.
 fn next_part(layout: &str) -> (&str, &str, &str) {

@@ -92,7 +92,7 @@ pub(crate) fn to_int(value: &Value) -> i64 {
         Value::Float(value) => truncate(*value),
         Value::Bool(value) => i64::from(*value),
         Value::Str(text) => parse_int(without_zero_decimals(text)).unwrap_or(0),
-        Value::Object(object) => object.integer().unwrap_or(0),
+        Value::Object(object) => object.cast(),
         _ => 0,
     }
 }
@@ -145,7 +145,7 @@ pub(crate) fn to_float(value: &Value) -> f64 {
         Value::Float(value) => *value,
         Value::Bool(value) => f64::from(u8::from(*value)),
         Value::Str(text) => parse_float(text).unwrap_or(0.0),
-        Value::Object(object) => object.integer().unwrap_or(0) as f64,
+        Value::Object(object) => object.cast() as f64,
         _ => 0.0,
     }
 }

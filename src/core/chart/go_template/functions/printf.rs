@@ -151,6 +151,7 @@ impl Formatter<'_> {
         self.next += 1;
         match arg {
             Value::Int(value) | Value::Int64(value) => Some(*value),
+            Value::Object(object) => object.integer(),
             _ => None,
         }
     }
@@ -257,6 +258,7 @@ impl Formatter<'_> {
             match arg {
                 // The flag stays, and for floats it means trailing noughts.
                 Value::Float(_) => self.argument('g', arg, spec),
+                Value::Object(object) if object.integer().is_some() => self.argument('d', arg, spec),
                 _ => self.argument('v', arg, &Spec { sharp: false, ..spec.clone() }),
             }
         }
@@ -570,7 +572,8 @@ fn ascii(quoted: &str) -> String {
 
 /// The integer of a type with a name, as a month, where the verb asks for the number and not for the name.
 fn named_integer(verb: char, arg: &Value, spec: &Spec) -> Option<i64> {
-    let wants_number = matches!(verb, 'd' | 'b' | 'o' | 'O' | 'c' | 'U') || (verb == 'v' && spec.sharp);
+    // Their method `String` answers to the verbs of texts.
+    let wants_number = !matches!(verb, 'v' | 's' | 'q' | 'x' | 'X') || (verb == 'v' && spec.sharp);
     match arg {
         Value::Object(object) if wants_number => object.integer(),
         _ => None,
