@@ -123,6 +123,28 @@ async fn a_slow_source_is_waited_for() {
 }
 
 #[tokio::test]
+async fn a_look_is_handled_when_a_slow_source_has_answered() {
+    let t = World::new("slowlook").await;
+    let (repo, server, url) = served(&t).await;
+    let _operator = t.operator(&["--allow-source", server.host()]);
+    t.create_stack("x", &url, json!({"interval": "1h"})).await;
+    t.ready("x", "v1").await;
+    // Longer than a pass waits.
+    server.set(Mood::Slow(Duration::from_secs(4)));
+    for (version, found) in [("v2", 2), ("v3", 3)] {
+        repo.release(&format!("docker-x-1-34-{version}"), SETTINGS);
+        t.looked_again("x").await;
+        let status = t.stacks().get("x").await.unwrap().status.unwrap();
+        assert_eq!(
+            status.last_poll.map(|poll| poll.found),
+            Some(found),
+            "it was handled before the source had answered"
+        );
+        t.ready("x", version).await;
+    }
+}
+
+#[tokio::test]
 async fn credentials_come_from_the_secret_that_the_source_names() {
     let t = World::new("secret").await;
     let (_repo, server, url) = served(&t).await;

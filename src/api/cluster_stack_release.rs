@@ -78,6 +78,11 @@ pub struct ClusterStackReleaseStatus {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub last_handled_reconcile_at: String,
+    /// What the ClusterStack had handled of its annotation `clusterstack.x-k8s.io/reconcile-at` when the last pass began that did not
+    /// make the release Ready: what is said of a release that is not Ready was found after that.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub last_attempted_reconcile_at: String,
     /// Generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,

@@ -76,9 +76,14 @@ impl Wish for Look {
     async fn outcome(&self, target: &Target, before: &Value, now: &Value) -> Result<Outcome> {
         let asked = Asked::Look { at: &self.at, before: settled::asked_before(before) };
         Ok(match settled::rest(now, asked) {
+            Rest::Unseen(says) => Outcome::Unseen(says),
             Rest::Under(why) => Outcome::Waits(why),
-            Rest::Stalled(reason, message) => Outcome::Failed(reason, message),
-            Rest::Ready(message) => match self.behind(target, now).await? {
+            Rest::Held(reason, message) => Outcome::Failed(reason, message),
+            Rest::Stalled(reason, message) => match settled::older(now, &releases(target).await?) {
+                Some(why) => Outcome::Waits(why),
+                None => Outcome::Failed(reason, message),
+            },
+            Rest::Ready(message) => match settled::behind(now, &releases(target).await?, &self.at) {
                 Some(why) => Outcome::Waits(why),
                 None => Outcome::Done(message),
             },
@@ -95,23 +100,22 @@ impl Look {
     pub(super) fn now() -> Self {
         Self { at: Timestamp::now().to_string() }
     }
+}
 
-    /// What a ClusterStack still waits for of its releases. Who may not list them takes its word.
-    async fn behind(&self, target: &Target, stack: &Value) -> Result<Option<String>> {
-        if target.kind != Kind::ClusterStack {
-            return Ok(None);
-        }
-        let connection = &target.connection;
-        let api = Kind::ClusterStackRelease.api(connection.client.clone(), &target.namespace);
-        let own = ListParams::default().labels(&format!("{CLUSTER_STACK_LABEL}={}", target.name));
-        let releases = match connection.answer(api.list(&own)).await? {
-            Ok(releases) => releases,
-            Err(kube::Error::Api(status)) if status.code == 403 => return Ok(None),
-            Err(error) => return Err(connection.refused("listed", &Kind::ClusterStackRelease.many(), error).into()),
-        };
-        let releases = releases.items.iter().map(serde_json::to_value).collect::<Result<Vec<Value>, _>>()?;
-        Ok(settled::behind(stack, &releases, &self.at))
+/// The releases of a ClusterStack; none of another kind. Who may not list them takes its word.
+async fn releases(target: &Target) -> Result<Vec<Value>> {
+    if target.kind != Kind::ClusterStack {
+        return Ok(Vec::new());
     }
+    let connection = &target.connection;
+    let api = Kind::ClusterStackRelease.api(connection.client.clone(), &target.namespace);
+    let own = ListParams::default().labels(&format!("{CLUSTER_STACK_LABEL}={}", target.name));
+    let releases = match connection.answer(api.list(&own)).await? {
+        Ok(releases) => releases,
+        Err(kube::Error::Api(status)) if status.code == 403 => return Ok(Vec::new()),
+        Err(error) => return Err(connection.refused("listed", &Kind::ClusterStackRelease.many(), error).into()),
+    };
+    Ok(releases.items.iter().map(serde_json::to_value).collect::<Result<Vec<Value>, _>>()?)
 }
 
 /// Why a kind is not looked at by itself.

@@ -22,6 +22,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const STEADY: Duration = Duration::from_secs(5);
 /// Objects that are asked, or looked at, at once.
 const TOGETHER: usize = 16;
+/// What is waited for first of all.
+const UNSEEN: &str = "waiting for the operator to see it";
 
 /// Flags that say how long to wait, and how to tell.
 #[derive(Args, Clone, Debug)]
@@ -46,8 +48,22 @@ pub enum Outcome {
     Done(String),
     /// Done, and not in order: reason and message.
     Failed(String, String),
+    /// The operator has not come to it: what the object says of itself meanwhile, if that is worth to be told.
+    Unseen(String),
     /// Not done yet: what it waits for.
     Waits(String),
+}
+
+impl Outcome {
+    /// What is waited for; `None` where nothing is any more.
+    fn awaited(&self) -> Option<String> {
+        match self {
+            Self::Unseen(says) if says.is_empty() => Some(UNSEEN.to_owned()),
+            Self::Unseen(says) => Some(format!("{UNSEEN}; it says {says}")),
+            Self::Waits(why) => Some(why.clone()),
+            Self::Done(_) | Self::Failed(..) => None,
+        }
+    }
 }
 
 /// What is asked.
@@ -175,7 +191,9 @@ async fn follow<W: Wish>(
     before: &Value,
     (until, looks): (Option<Instant>, &tokio::sync::Semaphore),
 ) -> Result<Outcome> {
-    let mut told = String::new();
+    // Said before the first look, which may be later than all that is waited for.
+    let mut told = UNSEEN.to_owned();
+    anstream::eprintln!("{}: {told}", target.shown());
     let mut failed: Option<(Instant, Outcome)> = None;
     loop {
         let is_over = until.is_some_and(|until| Instant::now() >= until);
@@ -192,23 +210,24 @@ async fn follow<W: Wish>(
             Err(error) => Outcome::Waits(report::causes(&error).join(": ")),
             Ok(outcome) => outcome,
         };
-        match &outcome {
-            Outcome::Failed(..) if !is_over => match &failed {
-                Some((since, before)) if *before == outcome => {
-                    if since.elapsed() >= STEADY {
-                        return Ok(outcome);
-                    }
-                }
-                _ => failed = Some((Instant::now(), outcome)),
-            },
-            Outcome::Waits(why) if !is_over => {
+        if is_over {
+            return Ok(outcome);
+        }
+        match (outcome.awaited(), &failed) {
+            (Some(why), _) => {
                 failed = None;
-                if told != *why {
-                    anstream::eprintln!("{}: {}", target.shown(), one_line(why));
-                    told.clone_from(why);
+                if told != why {
+                    anstream::eprintln!("{}: {}", target.shown(), one_line(&why));
+                    told = why;
                 }
             }
-            _ => return Ok(outcome),
+            (None, Some((since, before))) if *before == outcome => {
+                if since.elapsed() >= STEADY {
+                    return Ok(outcome);
+                }
+            }
+            (None, _) if matches!(outcome, Outcome::Failed(..)) => failed = Some((Instant::now(), outcome)),
+            (None, _) => return Ok(outcome),
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -241,12 +260,12 @@ fn row(target: &Target, asked: &str, outcome: Result<Option<Outcome>>) -> Row {
         Ok(None) => ("asked", String::new(), asked.to_owned()),
         Ok(Some(Outcome::Done(message))) => ("done", String::new(), message),
         Ok(Some(Outcome::Failed(reason, message))) => ("stalled", reason, message),
-        Ok(Some(Outcome::Waits(why))) => {
-            let hint = if why.starts_with("waiting for the operator") {
-                "; `clusterstack shards` shows whether one is at work"
-            } else {
-                ""
+        Ok(Some(waits)) => {
+            let hint = match &waits {
+                Outcome::Unseen(_) => "; `clusterstack shards` shows whether one is at work",
+                _ => "",
             };
+            let why = waits.awaited().unwrap_or_default();
             ("waiting", String::new(), format!("it did not come to rest in time: {why}{hint}"))
         }
         Err(error) => {

@@ -108,7 +108,7 @@ impl Wish for Hold {
             Self::Suspend if settled::is_seen(now, Asked::Spec) == Ok(true) => {
                 Ok(Outcome::Done("suspended; the operator begins nothing new with it".to_owned()))
             }
-            Self::Suspend => Ok(Outcome::Waits("waiting for the operator to see it".to_owned())),
+            Self::Suspend => Ok(Outcome::Unseen(String::new())),
             Self::Resume(look) => look.outcome(target, before, now).await,
         }
     }

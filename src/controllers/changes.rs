@@ -27,7 +27,8 @@ use crate::io::source::flights::Waiter;
 use crate::io::stored;
 use crate::io::watch::Notice;
 
-/// ClusterStacks as they change. An edit of one concerns its releases too, and what their provider makes of them.
+/// ClusterStacks as they change. An edit of one concerns its releases too, and what their provider makes of them; and that its source
+/// was read because somebody asked for it: a release that somebody asked for may have been looked at before, with what was read earlier.
 pub(super) fn stack_events(
     client: &Client,
     context: &Arc<Context>,
@@ -47,7 +48,9 @@ pub(super) fn stack_events(
         .inspect_ok(reading.noted());
     touched(events).inspect_ok(move |stack| {
         // Each release has its first pass by itself: those that are known by now would have two.
-        if !edited.is_new(stack, edit(&stack.object)) || !ctx.first_read.stacks.initialized() {
+        let handled =
+            stack.object.status.as_ref().map(|status| status.last_handled_reconcile_at.clone()).unwrap_or_default();
+        if !edited.is_new(stack, (edit(&stack.object), handled)) || !ctx.first_read.stacks.initialized() {
             return;
         }
         for release in &cluster_stack::owned(&stack.object, &ctx) {

@@ -120,6 +120,8 @@ async fn pass(release: &ClusterStackRelease, sight: Sight, ctx: &Arc<Context>) -
         return Ok(None);
     }
     let next = next(&facts, &stack, release, ctx);
+    facts.attempted =
+        Some(stack.status.as_ref().map(|status| status.last_handled_reconcile_at.clone()).unwrap_or_default());
     pass.end(facts).await?;
     Ok(Some(next))
 }

@@ -18,7 +18,7 @@ use crate::core::source::offer::{self, Catalogue};
 use crate::core::status::{self, SourceFacts, StepState, Trouble};
 use crate::io::report;
 use crate::io::source::flights::Waiter;
-use crate::io::source::poller::Polled;
+use crate::io::source::poller::{Age, Polled};
 
 /// One pass over a ClusterStackSource.
 ///
@@ -71,8 +71,11 @@ async fn poll(source: &ClusterStackSource, ctx: &Context, facts: &mut SourceFact
     let namespace = source.namespace().unwrap_or_default();
     let every = ctx.interval(source.spec.interval.as_deref());
     let poked = ctx.pokes.take(&pokes::of(source));
-    let asked = source.status.as_ref().map_or("", |status| &status.last_handled_reconcile_at) != facts.reconcile_at;
-    let max_age = if asked || poked { Duration::ZERO } else { every.mul_f64(0.7) };
+    let handled = source.status.as_ref().map_or("", |status| &status.last_handled_reconcile_at);
+    let asked = handled != facts.reconcile_at;
+    let max = if asked || poked { Duration::ZERO } else { every.mul_f64(0.7) };
+    let since = asked.then(|| ctx.memory.asked_since(&source.uid().unwrap_or_default(), &facts.reconcile_at));
+    let age = Age { max, since };
     let selector = source.spec.allowed_namespaces.as_ref().and_then(|allowed| allowed.selector.as_ref());
     let readable = selector.map_or(Ok(true), |selector| offer::selects(selector, &BTreeMap::new()));
     let rules = readable.and_then(|_| source.spec.offer.as_ref().map(offer::Rules::of).transpose());
@@ -80,10 +83,14 @@ async fn poll(source: &ClusterStackSource, ctx: &Context, facts: &mut SourceFact
     let (client, waiter) = (ctx.clients.own(), Waiter::Source(ObjectRef::from_obj(source)));
     (facts.source, facts.poll) = match rules {
         Err(error) => failed(Trouble::new(ErrorClass::Invalid, Reason::SpecInvalid, error.to_string())),
-        Ok(rules) => match ctx.releases.listing(&client, &namespace, spec, max_age, &waiter, &ctx.cancel).await {
+        Ok(rules) => match ctx.releases.listing(&client, &namespace, spec, age, &waiter, &ctx.cancel).await {
             Err(trouble) => failed(trouble),
-            Ok((Polled { listing, .. }, quota)) => {
+            Ok((Polled { listing, is_late, .. }, quota)) => {
                 facts.quota = quota;
+                if is_late {
+                    // Who asked waits for what the source says now.
+                    handled.clone_into(&mut facts.reconcile_at);
+                }
                 let tags = listing.tags.iter().map(|tag| (tag.name.as_str(), tag.revision.as_str()));
                 let catalogue = rules.unwrap_or_default().catalogue(tags);
                 let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);

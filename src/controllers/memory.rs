@@ -29,6 +29,7 @@ struct Entry {
     rebuilt: Rebuilt,
     made: Option<u64>,
     asked: Option<String>,
+    source_asked: Option<(String, tokio::time::Instant)>,
     usable: Option<BTreeSet<String>>,
     created: Vec<String>,
     turn: Option<u64>,
@@ -201,6 +202,16 @@ impl Memory {
         let mut memory = self.lock();
         let before = memory.entry(uid.to_owned()).or_default().asked.replace(asked.to_owned());
         before.is_some_and(|before| before != asked)
+    }
+
+    /// When this was first called with `asked`: who asks to read a source is content with what was read since then.
+    pub fn asked_since(&self, uid: &str, asked: &str) -> tokio::time::Instant {
+        let mut memory = self.lock();
+        let entry = memory.entry(uid.to_owned()).or_default();
+        match &entry.source_asked {
+            Some((before, at)) if before == asked => *at,
+            _ => entry.source_asked.insert((asked.to_owned(), tokio::time::Instant::now())).1,
+        }
     }
 
     /// Whether this process rebuilt this object's inventory, and wrote it.
@@ -409,6 +420,17 @@ mod tests {
         assert!(!memory.fights("u", at(4)).is_empty());
         memory.end_fights("u");
         assert!(memory.fights("u", at(4)).is_empty());
+    }
+
+    #[test]
+    fn who_asks_for_the_same_asked_when_it_was_first_heard() {
+        let memory = Memory::default();
+        let first = memory.asked_since("u", "a");
+        assert_eq!(memory.asked_since("u", "a"), first);
+        let other = memory.asked_since("u", "b");
+        assert!(other >= first);
+        assert_eq!(memory.asked_since("u", "b"), other);
+        assert!(memory.asked_since("v", "b") >= other);
     }
 
     #[test]

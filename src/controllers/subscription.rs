@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
 use super::origin::Origin;
-use super::{Context, pokes};
+use super::{Context, cluster_stack, pokes};
 use crate::api::cluster_stack::{AvailableRelease, LastPoll};
 use crate::api::condition::{self, Reason};
 use crate::api::{APPROVED, ClusterStack};
@@ -20,9 +20,11 @@ use crate::core::retry::ErrorClass;
 use crate::core::selection::{self, Existing, Found, Gate, Offer, Selection, Wish, Withheld};
 use crate::core::source::offer::can_be_taken;
 use crate::core::status::{StackFacts, StepState, Trouble};
-use crate::io::release::Wanted;
+use crate::io::release::{Wanted, has_moved};
+use crate::io::source::Listing;
 use crate::io::source::flights::Waiter;
-use crate::io::source::poller::Polled;
+use crate::io::source::poller::{Age, Polled};
+use crate::io::watch::Notice;
 
 /// Releases that are looked into in one pass before they are taken, the newest ones.
 const LOOKED_INTO: usize = 3;
@@ -95,21 +97,32 @@ impl Subject<'_> {
     ) -> Result<(Offer, Option<Duration>, Option<Arc<str>>), Trouble> {
         let (stack, wish, ctx) = (self.stack, self.wish, self.ctx);
         let previous = stack.status.as_ref();
-        let asked = previous.map_or("", |status| &status.last_handled_reconcile_at) != facts.reconcile_at;
+        let handled = previous.map_or("", |status| &status.last_handled_reconcile_at);
+        let asked = handled != facts.reconcile_at;
         let poked = ctx.pokes.take(&pokes::of(stack));
         // A source that failed is asked again when this pass comes, not when the interval ends.
-        let max_age = if asked || poked { origin.least_age } else { origin.max_age };
+        let max = if asked || poked { origin.least_age } else { origin.max_age };
+        let since = asked.then(|| ctx.memory.asked_since(&stack.uid().unwrap_or_default(), &facts.reconcile_at));
         let (client, source) = (ctx.clients.own(), origin.source.as_ref());
         let waiter = Waiter::Stack(ObjectRef::from_obj(stack));
-        let list = |max_age| ctx.releases.listing(&client, &origin.namespace, source, max_age, &waiter, &ctx.cancel);
-        let (mut polled, _) = list(max_age).await?;
+        let list = |age| ctx.releases.listing(&client, &origin.namespace, source, age, &waiter, &ctx.cancel);
+        let (mut polled, _) = list(Age { max, since }).await?;
         let found =
             origin.shared.as_ref().and_then(|shared| shared.revision.as_ref()).filter(|found| !found.is_empty());
-        if found.is_some_and(|found| *found != polled.listing.revision) && max_age > origin.least_age {
+        if found.is_some_and(|found| *found != polled.listing.revision) && max > origin.least_age {
             // Another replica polls the shared source, and found something else.
-            (polled, _) = list(origin.least_age).await?;
+            (polled, _) = list(origin.least_age.into()).await?;
         }
-        let Polled { listing, trace, .. } = polled;
+        let Polled { listing, trace, is_late, .. } = polled;
+        if is_late {
+            // Who asked waits for what the source says now, and so do we.
+            handled.clone_into(&mut facts.reconcile_at);
+        }
+        let before = previous.and_then(|status| status.last_poll.as_ref());
+        let is_news = before.is_some_and(|before| before.revision != listing.revision);
+        if poked || is_news {
+            self.wake(&listing, poked);
+        }
         // Once for each that it found: what we have may also be newer than what it said.
         let other = found.filter(|found| **found != listing.revision);
         let lags = ctx.pokes.lags(&pokes::of(stack), other.map(String::as_str), origin.least_age);
@@ -136,6 +149,21 @@ impl Subject<'_> {
             None => nothing_found(wish, &offer, listing.tags.len()),
         }));
         Ok((offer, lags, trace))
+    }
+
+    /// Has those of the releases looked at whose tag names something else now, or all where the list does not tell what tags name: a pass
+    /// of theirs may come an interval later, or came before this one with an older list.
+    fn wake(&self, listing: &Listing, all: bool) {
+        let spec = &self.stack.spec;
+        for release in cluster_stack::owned(self.stack, self.ctx) {
+            let name = ReleaseName::of_stack(&release.name_any(), &spec.provider, &spec.name);
+            let artifact = release.status.as_ref().and_then(|status| status.artifact.as_ref());
+            let is_elsewhere =
+                || name.zip(artifact).is_some_and(|(name, artifact)| has_moved(listing, &name, artifact));
+            if all || is_elsewhere() {
+                self.ctx.watches.tell(Notice::Answered(Waiter::Release(ObjectRef::from_obj(&*release))));
+            }
+        }
     }
 
     async fn sift(&self, origin: &Origin, offer: Offer, facts: &mut StackFacts) -> Reading {

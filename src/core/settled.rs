@@ -12,12 +12,16 @@ const REPEATED: usize = 800;
 /// How far the operator is with what was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// It has not come to it, or is still at it: why.
+    /// It has not come to it: what the object says of itself meanwhile, empty where that is nothing bad.
+    Unseen(String),
+    /// It is still at it: why.
     Under(String),
     /// It is done, and in order: what the object says of itself.
     Ready(String),
     /// It is done, and goes no further until somebody changes something: reason and message.
     Stalled(String, String),
+    /// Nobody is to work on it: reason and message.
+    Held(String, String),
 }
 
 /// What is asked of an object.
@@ -72,13 +76,12 @@ pub fn rest(object: &Value, asked: Asked<'_>) -> Rest {
         Ok(true) => {}
         Ok(false) => {
             let not_ready = ready.filter(|ready| !ready.is_true());
-            let why = not_ready.map(|ready| format!("; it says {}", spoken(ready))).unwrap_or_default();
-            return Rest::Under(format!("waiting for the operator{why}"));
+            return Rest::Unseen(not_ready.map(spoken).unwrap_or_default());
         }
         Err(why) => return Rest::Stalled(String::new(), why.to_owned()),
     }
     if let Some(held) = ready.filter(|ready| HELD.iter().any(|reason| reason.as_str() == ready.reason)) {
-        return Rest::Stalled(held.reason.clone(), held.message.clone());
+        return Rest::Held(held.reason.clone(), held.message.clone());
     }
     if let Some(stalled) = said(ConditionType::Stalled).filter(|stalled| stalled.is_true()) {
         let reason = ready.filter(|ready| !ready.is_true()).unwrap_or(stalled);
@@ -118,6 +121,26 @@ pub fn behind(stack: &Value, releases: &[Value], at: &str) -> Option<String> {
         let handled = status["lastHandledReconcileAt"].as_str().unwrap_or_default();
         let is_handled = [at, latest].iter().any(|asked| !asked.is_empty() && handled.contains(asked));
         (is_watched && !is_handled).then(|| format!("ClusterStackRelease {name} is not looked at yet"))
+    })
+}
+
+/// Why what a ClusterStack says that goes no further may be older than the request: a release of it was not looked at since, or is Ready
+/// by now. `None` where it is not.
+pub fn older(stack: &Value, releases: &[Value]) -> Option<String> {
+    let handled = stack["status"]["lastHandledReconcileAt"].as_str().unwrap_or_default();
+    let rows = stack["status"]["summary"].as_array().into_iter().flatten();
+    rows.filter(|row| row["ready"] != true).find_map(|row| {
+        let release = releases.iter().find(|release| release["metadata"]["name"] == row["name"])?;
+        let (metadata, status) = (&release["metadata"], &release["status"]);
+        if metadata.get("deletionTimestamp").is_some_and(|at| !at.is_null()) {
+            return None;
+        }
+        let name = metadata["name"].as_str().unwrap_or_default();
+        if status["ready"] == true {
+            return Some(format!("ClusterStackRelease {name} is Ready, and the ClusterStack does not say so yet"));
+        }
+        let attempted = status["lastAttemptedReconcileAt"].as_str().unwrap_or_default();
+        (attempted != handled).then(|| format!("ClusterStackRelease {name} is not looked at yet"))
     })
 }
 
@@ -190,7 +213,9 @@ mod tests {
     #[test]
     fn an_object_is_at_rest_when_it_is_ready_or_goes_no_further() {
         let under = |why: &str| Rest::Under(why.to_owned());
+        let unseen = |says: &str| Rest::Unseen(says.to_owned());
         let stalled = |reason: &str| Rest::Stalled(reason.to_owned(), "m".to_owned());
+        let held = |reason: &str| Rest::Held(reason.to_owned(), "m".to_owned());
         for (handled, said, expected) in [
             ("now", &[("Ready", "True", "Ready")][..], Rest::Ready("m".to_owned())),
             ("now", &[("Ready", "True", "SourceSuspended")], Rest::Ready("m".to_owned())),
@@ -201,16 +226,12 @@ mod tests {
             ("now", &[("Ready", "True", "A"), ("Stalled", "True", "B")], stalled("B")),
             ("now", &[("Ready", "True", "A"), ("Stalled", "False", "B")], Rest::Ready("m".to_owned())),
             // Nobody is to work on it.
-            ("now", &[("Ready", "True", "Suspended")], stalled("Suspended")),
-            ("now", &[("Ready", "False", "Paused")], stalled("Paused")),
+            ("now", &[("Ready", "True", "Suspended")], held("Suspended")),
+            ("now", &[("Ready", "False", "Paused")], held("Paused")),
             ("now", &[("Ready", "Unknown", "A")], under("A: m")),
             ("now", &[], under("it says nothing yet")),
-            ("old", &[("Ready", "True", "A")], under("waiting for the operator")),
-            (
-                "old",
-                &[("Ready", "False", "A"), ("Stalled", "True", "A")],
-                under("waiting for the operator; it says A: m"),
-            ),
+            ("old", &[("Ready", "True", "A")], unseen("")),
+            ("old", &[("Ready", "False", "A"), ("Stalled", "True", "A")], unseen("A: m")),
         ] {
             assert_eq!(rest(&object(2, "now", handled, said), LOOK), expected, "{handled} {said:?}");
         }
@@ -244,6 +265,27 @@ mod tests {
         let mut going = release("v2", "", yes);
         going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         assert_eq!(behind(&stack, &[going], "now"), None);
+    }
+
+    #[test]
+    fn a_failure_that_may_be_older_than_the_request_is_not_believed() {
+        let stack = json!({"status": {"lastHandledReconcileAt": "now",
+            "summary": [{"name": "v2", "ready": false}, {"name": "v1", "ready": true}]}});
+        for (name, ready, attempted, going, expected) in [
+            ("v2", false, "now", None, None),
+            ("v2", false, "before", None, Some("ClusterStackRelease v2 is not looked at yet")),
+            ("v2", false, "", None, Some("ClusterStackRelease v2 is not looked at yet")),
+            ("v2", true, "", None, Some("ClusterStackRelease v2 is Ready, and the ClusterStack does not say so yet")),
+            // It says what holds it.
+            ("v2", false, "before", Some("2026-01-01T00:00:00Z"), None),
+            ("v1", false, "before", None, None),
+            ("v0", false, "before", None, None),
+        ] {
+            let release = json!({"metadata": {"name": name, "deletionTimestamp": going},
+                "status": {"ready": ready, "lastAttemptedReconcileAt": attempted}});
+            assert_eq!(older(&stack, &[release]).as_deref(), expected, "{name} {ready} {attempted} {going:?}");
+        }
+        assert_eq!(older(&stack, &[]), None);
     }
 
     #[test]

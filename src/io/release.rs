@@ -34,7 +34,7 @@ use crate::io::source::flights::{Ground, Waiter};
 use crate::io::source::meter::SourceMetrics;
 use crate::io::source::of_default::OfDefault;
 use crate::io::source::open::{BLOBS, Sources};
-use crate::io::source::poller::{Polled, Poller};
+use crate::io::source::poller::{Age, Polled, Poller};
 use crate::io::source::trust::{Demand, asked_of, trust};
 use crate::io::source::{self, Listing, Source, Tag, trouble};
 use crate::io::store::{Store, StoreError};
@@ -219,7 +219,7 @@ impl Releases {
         Self { poller: self.poller.on(ground.clone()), downloads, resolved, ..self }
     }
 
-    /// The tags of a source, not older than `max_age` if it answers in time, and what is left of its quota; one poll for
+    /// The tags of a source, not older than `age` if it answers in time, and what is left of its quota; one poll for
     /// all who name it. `waiter` is told if it answers later.
     ///
     /// # Errors
@@ -229,12 +229,12 @@ impl Releases {
         client: &Client,
         namespace: &str,
         spec: Option<&Spec>,
-        max_age: Duration,
+        age: Age,
         waiter: &Waiter,
         cancel: &CancellationToken,
     ) -> Result<(Polled, Option<Quota>), Trouble> {
         let source = self.source(client, namespace, spec).await?;
-        let polled = self.poller.poll(Arc::clone(&source), max_age, Some(waiter), cancel).await;
+        let polled = self.poller.poll(Arc::clone(&source), age, Some(waiter), cancel).await;
         Ok((polled.map_err(|error| trouble(&error))?, source.quota()))
     }
 
@@ -542,6 +542,12 @@ fn tag_of<'a>(listing: &'a Listing, release: &ReleaseName, had: Option<&Artifact
     Some(std::iter::once(first).chain(all).find(is_had).unwrap_or(first))
 }
 
+/// Whether the source names something else by now than what was fetched, or nothing any more; not where its list does not tell what
+/// tags name.
+pub fn has_moved(listing: &Listing, release: &ReleaseName, had: &Artifact) -> bool {
+    tag_of(listing, release, Some(had)).is_none_or(|tag| !tag.revision.is_empty() && tag.revision != had.revision)
+}
+
 fn changed(artifact: &Artifact, tag: Option<&Tag>) -> Upstream {
     match tag {
         None => Upstream::Changed("the source has no such tag any more; what is applied stays".to_owned()),
@@ -563,4 +569,27 @@ fn remember<K: std::hash::Hash + Eq, V>(all: &Mutex<HashMap<K, V>>, key: K, valu
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_has_moved_where_no_tag_of_it_names_what_it_was_made_from() {
+        let name: ReleaseName = "docker-x-1-34-v1".parse().unwrap();
+        let had = Artifact { revision: "a".into(), ..Artifact::default() };
+        for (tags, expected) in [
+            (&[("docker-x-1-34-v1", "a")][..], false),
+            (&[("docker-x-1-34-v1", "b")], true),
+            (&[("docker-x-1-34-v2", "a")], true),
+            (&[], true),
+            // A registry's list does not tell.
+            (&[("docker-x-1-34-v1", "")], false),
+        ] {
+            let tag = |(name, revision): &(&str, &str)| Tag { name: (*name).into(), revision: (*revision).into() };
+            let listing = Listing::new(tags.iter().map(tag).collect());
+            assert_eq!(has_moved(&listing, &name, &had), expected, "{tags:?}");
+        }
+    }
 }

@@ -47,6 +47,8 @@ pub struct ReleaseFacts {
     pub applied_as: String,
     /// The annotation that was acted on.
     pub reconcile_at: String,
+    /// What the ClusterStack had handled of its annotation when the pass began; `None` where the pass is not at its end.
+    pub attempted: Option<String>,
     /// When a certificate that the chart makes is to be made anew.
     pub renew: Option<Timestamp>,
 }
@@ -89,6 +91,11 @@ pub fn release_status(
         artifact: facts.artifact,
         applied_as: facts.applied_as,
         last_handled_reconcile_at: facts.reconcile_at,
+        // Of one that is Ready it tells nothing, and nothing is written for it.
+        last_attempted_reconcile_at: facts
+            .attempted
+            .filter(|_| ready.status != Some(true))
+            .unwrap_or_else(|| previous.last_attempted_reconcile_at.clone()),
         observed_generation: facts.generation,
         conditions: condition::set(&previous.conditions, &findings, facts.generation, now),
     };

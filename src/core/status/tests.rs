@@ -60,6 +60,30 @@ fn a_release_is_ready_when_every_step_is_done_and_every_object_is_synced() {
 }
 
 #[test]
+fn what_was_attempted_is_said_of_what_is_not_ready() {
+    let previous = ClusterStackReleaseStatus {
+        last_attempted_reconcile_at: "before".into(),
+        ..ClusterStackReleaseStatus::default()
+    };
+    let failed = StepState::Failed(Trouble::new(ErrorClass::Invalid, Reason::RenderFailed, "because"));
+    for (templated, attempted, expected) in [
+        (&failed, Some("now"), "now"),
+        (&failed, Some(""), ""),
+        // The pass is not at its end.
+        (&failed, None, "before"),
+        (&StepState::Done(String::new()), Some("now"), "before"),
+    ] {
+        let facts = ReleaseFacts {
+            templated: templated.clone(),
+            attempted: attempted.map(ToOwned::to_owned),
+            ..facts(vec![row("a", None, "")])
+        };
+        let status = release_status(&previous, facts, now());
+        assert_eq!(status.last_attempted_reconcile_at, expected, "{templated:?} {attempted:?}");
+    }
+}
+
+#[test]
 fn the_first_step_in_trouble_is_the_reason() {
     let trouble = |reason, class| StepState::Failed(Trouble::new(class, reason, "because"));
     for (name, facts, reason, stalled) in [

@@ -46,6 +46,23 @@ pub struct Polled {
     pub at: Instant,
     /// Where the trace of what comes of it begins, if there is one.
     pub trace: Option<Arc<str>>,
+    /// It is older than was asked for: the source is asked, and did not answer yet.
+    pub is_late: bool,
+}
+
+/// How old a listing may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Age {
+    /// So old; zero asks the source in any case.
+    pub max: Duration,
+    /// Or as old as this, where somebody asked for it then.
+    pub since: Option<Instant>,
+}
+
+impl From<Duration> for Age {
+    fn from(max: Duration) -> Self {
+        Self { max, since: None }
+    }
 }
 
 /// The last attempt, if it failed.
@@ -156,24 +173,24 @@ impl Poller {
         Self { flights: Flights::on(ground), ..self }
     }
 
-    /// What `source` offers, not older than `max_age` if it answers in time; zero asks it in any case, and shares a list
-    /// only with those that insisted before it started. `waiter` is told when it answers later.
+    /// What `source` offers, not older than `age` if it answers in time; zero shares a list only with those that insisted before it
+    /// started. `waiter` is told when it answers later.
     ///
     /// # Errors
     /// What went wrong, or that it did not answer yet.
     pub async fn poll(
         &self,
         source: Arc<dyn Source>,
-        max_age: Duration,
+        age: impl Into<Age> + Send,
         waiter: Option<&Waiter>,
         cancel: &CancellationToken,
     ) -> Result<Polled, SourceError> {
-        let key = source.key();
+        let (key, age) = (source.key(), age.into());
         let entry = self.entry(&key);
         // The key is for us.
         let shown = || Some(source.host()).filter(|host| !host.is_empty()).unwrap_or_else(|| key.clone());
         let asked = Instant::now();
-        let mut known = entry.young(asked, max_age);
+        let mut known = entry.young(asked, age);
         // A list that began before, an own one, and one that somebody else called off.
         for _ in 0..3 {
             if let Some(result) = known {
@@ -201,7 +218,7 @@ impl Poller {
                 }
             }
             // What was found out while this one waited; a list that began before it is not enough for who insists.
-            known = entry.since(asked).or_else(|| entry.young(Instant::now(), max_age));
+            known = entry.since(asked).or_else(|| entry.young(Instant::now(), age));
         }
         known.unwrap_or_else(|| entry.meanwhile(shown()))
     }
@@ -247,7 +264,7 @@ impl Entry {
                     Some(good) if *good.listing == listing => Arc::clone(&good.listing),
                     _ => Arc::new(listing),
                 };
-                known.good = Some(Polled { listing, at, trace: traces::place().map(Arc::from) });
+                known.good = Some(Polled { listing, at, trace: traces::place().map(Arc::from), is_late: false });
                 known.failed = None;
                 known.pace = pace;
                 counts.listed.inc();
@@ -268,15 +285,17 @@ impl Entry {
         let known = lock(&self.known);
         match (&known.failed, &known.good) {
             (Some(failed), _) => Err(failed.error.clone()),
-            (None, Some(good)) => Ok(good.clone()),
+            (None, Some(good)) => Ok(Polled { is_late: true, ..good.clone() }),
             (None, None) if known.is_asked => Err(SourceError::UnderWay { url }),
             (None, None) => Err(SourceError::InLine { url }),
         }
     }
 
-    fn young(&self, now: Instant, max_age: Duration) -> Option<Result<Polled, SourceError>> {
+    fn young(&self, now: Instant, age: Age) -> Option<Result<Polled, SourceError>> {
         let known = lock(&self.known);
-        let good = known.good.clone().filter(|polled| now.saturating_duration_since(polled.at) < max_age);
+        let is_since = |at: Instant| age.since.is_some_and(|since| at >= since);
+        let is_young = |at: Instant| now.saturating_duration_since(at) < age.max || is_since(at);
+        let good = known.good.clone().filter(|polled| is_young(polled.at));
         let Some(failed) = &known.failed else { return good.map(Ok) };
         let since = now.saturating_duration_since(failed.at);
         if let SourceError::RateLimited { url, problem, after } = &failed.error
@@ -286,7 +305,7 @@ impl Entry {
             let limited = SourceError::RateLimited { url: url.clone(), problem: problem.clone(), after };
             return Some(good.ok_or(limited));
         }
-        (since < max_age.min(failed.pause)).then(|| Err(failed.error.clone()))
+        (since < age.max.min(failed.pause) || is_since(failed.at)).then(|| Err(failed.error.clone()))
     }
 
     /// What was found out by a list that started at `asked` or later, or failed since then.
@@ -585,6 +604,23 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(21)).await;
         assert_eq!(lock(&told).len(), 1);
         assert!(poller.poll(source, AGE, Some(&who), &cancel).await.unwrap().at > second.at);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asked_a_slow_source_is_content_with_what_it_said_since() {
+        let (poller, cancel) = (Poller::new(), CancellationToken::new());
+        let source = Arc::new(Silent("slow", 0, true));
+        let poll = |age: Age| poller.poll(source.clone(), age, None, &cancel);
+        assert!(poll(AGE.into()).await.is_err());
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert!(!poll(AGE.into()).await.unwrap().is_late);
+        let age = Age { max: Duration::ZERO, since: Some(Instant::now()) };
+        let known = poll(age).await.unwrap();
+        assert!(known.is_late, "what is known is older than what is asked for");
+        tokio::time::sleep(Duration::from_secs(21)).await;
+        let answered = poll(age).await.unwrap();
+        assert!(answered.at > known.at && !answered.is_late);
+        assert_eq!(poller.polls(source.as_ref()), 2, "one list for all who asked since then");
     }
 
     #[tokio::test(start_paused = true)]
