@@ -65,6 +65,24 @@ async fn a_look_that_is_asked_for_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_named_release_that_was_corrected_is_taken_by_who_asks() {
+    let t = World::new("corrected").await;
+    let repo = t.repo();
+    repo.release("docker-x-1-34-v1", "a: {{ required \"no size\" .Values.size }}\n");
+    let _operator = t.operator(&[]);
+    let spec = json!({"interval": HOURLY, "autoSubscribe": false, "versions": ["v1"]});
+    t.create_stack("x", &repo.url(), spec).await;
+    t.release_says("docker-x-1-34-v1", ConditionType::Ready, "False", "RenderFailed").await;
+
+    repo.release("docker-x-1-34-v2", &format!("{CLASS}{SETTINGS}"));
+    let corrected = repo.commit_of("docker-x-1-34-v2");
+    repo.delete_tag("docker-x-1-34-v1");
+    repo.tag_as("docker-x-1-34-v1", &corrected);
+    let (code, out, err) = told(&t, &["reconcile", "x", "--timeout", "90s"]).await;
+    assert!(code == Some(0) && out.contains("usable: v1"), "{out}{err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn all_are_asked_before_any_is_waited_for() {
     let t = World::new("brake").await;
     let repo = t.repo();

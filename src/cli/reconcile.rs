@@ -13,6 +13,7 @@ use super::report::Hinted;
 use super::settle::{Outcome, SettleArgs, Wish, settle};
 use super::target::{Kind, Target, TargetArgs};
 use crate::api::{CLUSTER_STACK_LABEL, RECONCILE_AT};
+use crate::core::manifest::label_value;
 use crate::core::settled::{self, Asked, Rest};
 
 /// Examples in the help.
@@ -109,7 +110,7 @@ async fn releases(target: &Target) -> Result<Vec<Value>> {
     }
     let connection = &target.connection;
     let api = Kind::ClusterStackRelease.api(connection.client.clone(), &target.namespace);
-    let own = ListParams::default().labels(&format!("{CLUSTER_STACK_LABEL}={}", target.name));
+    let own = ListParams::default().labels(&format!("{CLUSTER_STACK_LABEL}={}", label_value(&target.name)));
     let releases = match connection.answer(api.list(&own)).await? {
         Ok(releases) => releases,
         Err(kube::Error::Api(status)) if status.code == 403 => return Ok(Vec::new()),

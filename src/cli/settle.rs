@@ -262,7 +262,9 @@ fn row(target: &Target, asked: &str, outcome: Result<Option<Outcome>>) -> Row {
         Ok(Some(Outcome::Failed(reason, message))) => ("stalled", reason, message),
         Ok(Some(waits)) => {
             let hint = match &waits {
-                Outcome::Unseen(_) => "; `clusterstack shards` shows whether one is at work",
+                Outcome::Unseen(_) => {
+                    "; `clusterstack shards` shows whether one is at work; a slow source is waited for, too"
+                }
                 _ => "",
             };
             let why = waits.awaited().unwrap_or_default();

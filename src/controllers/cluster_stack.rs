@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
 use tracing::Instrument;
 
@@ -207,13 +207,20 @@ pub(super) fn is_left_by(release: &ClusterStackRelease, stack: &ClusterStack) ->
         && ReleaseName::of_stack(&release.name_any(), &stack.spec.provider, &stack.spec.name).is_some()
 }
 
-/// Makes a release that lost its owner one of the ClusterStack again.
+/// Makes a release that lost its owner one of the ClusterStack again. Whether that is there, and stays: of one that is deleted
+/// (`--cascade=orphan`) Kubernetes' collector of garbage takes the releases, which may be seen before the deletion is.
 pub(super) async fn adopt(
     release: &ClusterStackRelease,
     stack: &ClusterStack,
-    ctx: &Context,
-) -> Result<(), kube::Error> {
-    let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &stack.namespace().unwrap_or_default());
+    client: Client,
+) -> Result<bool, kube::Error> {
+    let namespace = stack.namespace().unwrap_or_default();
+    let stacks: Api<ClusterStack> = Api::namespaced(client.clone(), &namespace);
+    let now = stacks.get_metadata_opt(&stack.name_any()).await?.map(|now| now.metadata);
+    if now.is_none_or(|now| now.uid != stack.uid() || now.deletion_timestamp.is_some()) {
+        return Ok(false);
+    }
+    let api: Api<ClusterStackRelease> = Api::namespaced(client, &namespace);
     let metadata =
         json!({"resourceVersion": release.resource_version(), "ownerReferences": [stack.controller_owner_ref(&())]});
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
@@ -228,7 +235,7 @@ pub(super) async fn adopt(
         stack = stack.name_any(),
         "a release without an owner is one of its ClusterStack again"
     );
-    Ok(())
+    Ok(true)
 }
 
 /// Which of the existing releases are in use, read afresh. `Err` says why that can't be known.
@@ -436,7 +443,7 @@ async fn create(
         Err(kube::Error::Api(error)) if error.code == 409 && error.reason == "AlreadyExists" => {
             let there = api.get(&name.object_name()).await?;
             if is_left_by(&there, stack) {
-                return adopt(&there, stack, ctx).await.map(|()| None);
+                return adopt(&there, stack, ctx.clients.own()).await.map(|_| None);
             }
             if is_owned(&there, stack) {
                 return Ok(None);
@@ -565,3 +572,6 @@ pub(super) async fn write_status(stack: &ClusterStack, ctx: &Context, facts: &St
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -88,8 +88,10 @@ async fn pass(release: &ClusterStackRelease, sight: Sight, ctx: &Arc<Context>) -
         }
     }
     if let Some(stack) = stack.is_none().then(|| left_by(release, ctx)).flatten() {
-        cluster_stack::adopt(release, &stack, ctx).await.doing(|| format!("adopting {}", release.name_any()))?;
-        return Ok(Some(Action::await_change()));
+        let adopted = cluster_stack::adopt(release, &stack, ctx.clients.own()).await;
+        if adopted.doing(|| format!("adopting {}", release.name_any()))? {
+            return Ok(Some(Action::await_change()));
+        }
     }
     let Some(stack) = stack else {
         let message = "the ClusterStack that owns this release does not exist; what is applied stays. Delete the release, or create the ClusterStack again";

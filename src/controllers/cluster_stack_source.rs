@@ -8,7 +8,9 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
-use super::{Action, Context, Doing, Error, cluster_stack, origin, pokes, reconcile_at, seats, spread};
+use super::asked::Asked;
+use super::subscription::SOON;
+use super::{Action, Context, Doing, Error, cluster_stack, origin, reconcile_at, seats, spread};
 use crate::api::cluster_stack::LastPoll;
 use crate::api::condition::{self, ConditionType, Reason};
 use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource};
@@ -18,7 +20,7 @@ use crate::core::source::offer::{self, Catalogue};
 use crate::core::status::{self, SourceFacts, StepState, Trouble};
 use crate::io::report;
 use crate::io::source::flights::Waiter;
-use crate::io::source::poller::{Age, Polled};
+use crate::io::source::poller::Polled;
 
 /// One pass over a ClusterStackSource.
 ///
@@ -70,12 +72,10 @@ async fn poll(source: &ClusterStackSource, ctx: &Context, facts: &mut SourceFact
     let failed = |trouble: Trouble| (StepState::Failed(trouble), None);
     let namespace = source.namespace().unwrap_or_default();
     let every = ctx.interval(source.spec.interval.as_deref());
-    let poked = ctx.pokes.take(&pokes::of(source));
     let handled = source.status.as_ref().map_or("", |status| &status.last_handled_reconcile_at);
-    let asked = handled != facts.reconcile_at;
-    let max = if asked || poked { Duration::ZERO } else { every.mul_f64(0.7) };
-    let since = asked.then(|| ctx.memory.asked_since(&source.uid().unwrap_or_default(), &facts.reconcile_at));
-    let age = Age { max, since };
+    let asked = Asked::of(source, handled, ctx);
+    let age = asked.age(every.mul_f64(0.7), Duration::ZERO);
+    let mut again = false;
     let selector = source.spec.allowed_namespaces.as_ref().and_then(|allowed| allowed.selector.as_ref());
     let readable = selector.map_or(Ok(true), |selector| offer::selects(selector, &BTreeMap::new()));
     let rules = readable.and_then(|_| source.spec.offer.as_ref().map(offer::Rules::of).transpose());
@@ -83,26 +83,31 @@ async fn poll(source: &ClusterStackSource, ctx: &Context, facts: &mut SourceFact
     let (client, waiter) = (ctx.clients.own(), Waiter::Source(ObjectRef::from_obj(source)));
     (facts.source, facts.poll) = match rules {
         Err(error) => failed(Trouble::new(ErrorClass::Invalid, Reason::SpecInvalid, error.to_string())),
-        Ok(rules) => match ctx.releases.listing(&client, &namespace, spec, age, &waiter, &ctx.cancel).await {
-            Err(trouble) => failed(trouble),
-            Ok((Polled { listing, is_late, .. }, quota)) => {
-                facts.quota = quota;
-                if is_late {
-                    // Who asked waits for what the source says now.
-                    handled.clone_into(&mut facts.reconcile_at);
-                }
-                let tags = listing.tags.iter().map(|tag| (tag.name.as_str(), tag.revision.as_str()));
-                let catalogue = rules.unwrap_or_default().catalogue(tags);
-                let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-                let poll = LastPoll {
-                    time: None,
-                    revision: listing.revision.clone(),
-                    found: count(catalogue.found),
-                    passed_over: count(catalogue.passed_over),
-                };
-                (judged(&catalogue, &unusable(source, ctx), listing.tags.len()), Some((poll, catalogue.releases)))
+        Ok(rules) => {
+            let listed = ctx.releases.listing(&client, &namespace, spec, age, &waiter, &ctx.cancel).await;
+            if listed.is_late {
+                // Who asked waits for what the source says now.
+                handled.clone_into(&mut facts.reconcile_at);
+            } else {
+                again = asked.answered(&mut facts.reconcile_at);
             }
-        },
+            match listed.found {
+                Err(trouble) => failed(trouble),
+                Ok((Polled { listing, .. }, quota)) => {
+                    facts.quota = quota;
+                    let tags = listing.tags.iter().map(|tag| (tag.name.as_str(), tag.revision.as_str()));
+                    let catalogue = rules.unwrap_or_default().catalogue(tags);
+                    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+                    let poll = LastPoll {
+                        time: None,
+                        revision: listing.revision.clone(),
+                        found: count(catalogue.found),
+                        passed_over: count(catalogue.passed_over),
+                    };
+                    (judged(&catalogue, &unusable(source, ctx), listing.tags.len()), Some((poll, catalogue.releases)))
+                }
+            }
+        }
     };
     let uid = source.uid().unwrap_or_default();
     match facts.source.trouble().map(|trouble| trouble.class) {
@@ -110,7 +115,7 @@ async fn poll(source: &ClusterStackSource, ctx: &Context, facts: &mut SourceFact
         Some(ErrorClass::Waiting) => retry::WAITING.min(every),
         _ => {
             ctx.memory.succeeded(&uid);
-            spread(every)
+            if again { SOON } else { spread(every) }
         }
     }
 }

@@ -204,14 +204,17 @@ impl Memory {
         before.is_some_and(|before| before != asked)
     }
 
-    /// When this was first called with `asked`: who asks to read a source is content with what was read since then.
+    /// Notes that `asked` asks for the source of this object to be read, unless something else does already. Since when: who asks is
+    /// content with what is read after that.
     pub fn asked_since(&self, uid: &str, asked: &str) -> tokio::time::Instant {
         let mut memory = self.lock();
         let entry = memory.entry(uid.to_owned()).or_default();
-        match &entry.source_asked {
-            Some((before, at)) if before == asked => *at,
-            _ => entry.source_asked.insert((asked.to_owned(), tokio::time::Instant::now())).1,
-        }
+        entry.source_asked.get_or_insert_with(|| (asked.to_owned(), tokio::time::Instant::now())).1
+    }
+
+    /// What asked for the source of this object to be read that now was.
+    pub fn answered(&self, uid: &str) -> Option<String> {
+        Some(self.lock().get_mut(uid)?.source_asked.take()?.0)
     }
 
     /// Whether this process rebuilt this object's inventory, and wrote it.
@@ -423,14 +426,16 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_the_same_asked_when_it_was_first_heard() {
+    fn who_asks_first_is_answered_first_however_many_come_after() {
         let memory = Memory::default();
+        assert_eq!(memory.answered("u"), None);
         let first = memory.asked_since("u", "a");
-        assert_eq!(memory.asked_since("u", "a"), first);
-        let other = memory.asked_since("u", "b");
-        assert!(other >= first);
-        assert_eq!(memory.asked_since("u", "b"), other);
-        assert!(memory.asked_since("v", "b") >= other);
+        for later in ["a", "b", "c"] {
+            assert_eq!(memory.asked_since("u", later), first);
+        }
+        assert_eq!(memory.answered("u").as_deref(), Some("a"));
+        assert!(memory.asked_since("u", "c") >= first);
+        assert_eq!((memory.answered("u").as_deref(), memory.answered("v")), (Some("c"), None));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Controllers: observe, decide, act, report. Decisions are in `core`, effects in `io`.
 
 mod admission;
+mod asked;
 mod changes;
 pub mod cluster_addon;
 pub mod cluster_stack;

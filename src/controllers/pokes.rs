@@ -1,6 +1,6 @@
 //! Who was told from outside to look at its source now.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,20 +30,40 @@ pub(super) fn of<K: Resource<DynamicType = ()>>(object: &K) -> Poked {
 /// The objects whose next pass polls whatever the interval says. May be lost: then the interval does it.
 #[derive(Debug, Default)]
 pub struct Pokes {
-    poked: Mutex<HashSet<Poked>>,
+    poked: Mutex<HashMap<Poked, Poke>>,
     /// The revision of its shared source that each waits for, and when it may ask for it.
     lagging: Mutex<HashMap<Poked, (String, Instant)>>,
+}
+
+/// One that its source has not answered yet.
+#[derive(Debug)]
+struct Poke {
+    since: Instant,
+    /// There was another one after it.
+    again: bool,
 }
 
 impl Pokes {
     /// The next pass over it polls.
     pub fn add(&self, object: Poked) {
-        self.poked.lock().unwrap_or_else(PoisonError::into_inner).insert(object);
+        let mut poked = self.poked.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = Poke { since: Instant::now(), again: false };
+        poked.entry(object).and_modify(|poke| poke.again = true).or_insert(new);
     }
 
-    /// Whether it was poked since the last time.
-    pub(super) fn take(&self, object: &Poked) -> bool {
-        self.poked.lock().unwrap_or_else(PoisonError::into_inner).remove(object)
+    /// Since when a poke waits for an answer.
+    pub(super) fn since(&self, object: &Poked) -> Option<Instant> {
+        self.poked.lock().unwrap_or_else(PoisonError::into_inner).get(object).map(|poke| poke.since)
+    }
+
+    /// Notes that the source answered. Whether there was another poke meanwhile, which waits for an answer of its own.
+    pub(super) fn answered(&self, object: &Poked) -> bool {
+        let mut poked = self.poked.lock().unwrap_or_else(PoisonError::into_inner);
+        let again = poked.remove(object).is_some_and(|poke| poke.again);
+        if again {
+            poked.insert(object.clone(), Poke { since: Instant::now(), again: false });
+        }
+        again
     }
 
     /// Remembers the revision that another replica found and this one did not, `None` when they agree. How long it is until
@@ -67,6 +87,23 @@ impl Pokes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_poke_waits_for_an_answer_and_one_that_comes_meanwhile_for_its_own() {
+        let object = Poked { kind: "ClusterStack".into(), namespace: "team".into(), name: "x".into() };
+        let pokes = Pokes::default();
+        assert_eq!((pokes.since(&object), pokes.answered(&object)), (None, false));
+        pokes.add(object.clone());
+        let first = pokes.since(&object).unwrap();
+        tokio::time::advance(Duration::from_secs(3)).await;
+        assert_eq!(pokes.since(&object), Some(first));
+        pokes.add(object.clone());
+        assert_eq!(pokes.since(&object), Some(first), "who pokes again and again is answered too");
+        assert!(pokes.answered(&object));
+        assert_eq!(pokes.since(&object), Some(first + Duration::from_secs(3)));
+        assert!(!pokes.answered(&object));
+        assert_eq!(pokes.since(&object), None);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_revision_that_was_missed_is_waited_for_once_by_however_many_passes() {

@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
+use super::asked::Asked;
 use super::origin::Origin;
 use super::{Context, cluster_stack, pokes};
 use crate::api::cluster_stack::{AvailableRelease, LastPoll};
@@ -20,7 +21,7 @@ use crate::core::retry::ErrorClass;
 use crate::core::selection::{self, Existing, Found, Gate, Offer, Selection, Wish, Withheld};
 use crate::core::source::offer::can_be_taken;
 use crate::core::status::{StackFacts, StepState, Trouble};
-use crate::io::release::{Wanted, has_moved};
+use crate::io::release::{Listed, Wanted, has_moved};
 use crate::io::source::Listing;
 use crate::io::source::flights::Waiter;
 use crate::io::source::poller::{Age, Polled};
@@ -28,6 +29,8 @@ use crate::io::watch::Notice;
 
 /// Releases that are looked into in one pass before they are taken, the newest ones.
 const LOOKED_INTO: usize = 3;
+/// When a source is read again for who asked while it was read.
+pub(super) const SOON: Duration = Duration::from_secs(1);
 /// Releases that a status lists as available.
 const LISTED: usize = 200;
 
@@ -65,17 +68,18 @@ impl Subject<'_> {
             return Reading::default();
         }
         if !self.stack.spec.auto_subscribe {
+            let next = self.look_at_what_is_there(origin, facts).await.map(|left| Timestamp::now() + left);
             if self.wish.versions.is_empty() && self.existing.is_empty() {
                 let message = "spec.autoSubscribe is false and spec.versions names none, so nothing is subscribed: set one of them";
                 facts.source = Some(StepState::Remarked(Reason::NothingSubscribed, message.to_owned()));
             }
             facts.available = Some(Vec::new());
-            return Reading::default();
+            return Reading { next, ..Reading::default() };
         }
         match self.poll(origin, facts).await {
-            Ok((offer, lags, trace)) => {
+            Ok((offer, again, trace)) => {
                 let mut reading = Reading { trace, ..self.sift(origin, offer, facts).await };
-                if let Some(left) = lags {
+                if let Some(left) = again {
                     let soon = Timestamp::now() + left;
                     reading.next = Some(reading.next.map_or(soon, |next| next.min(soon)));
                 }
@@ -88,44 +92,26 @@ impl Subject<'_> {
         }
     }
 
-    /// What the source has and offers, how long it is until what another replica found there may be asked for, and where
-    /// the trace of the poll is.
+    /// What the source has and offers, how long it is until it is to be asked again before its time, and where the trace of the poll is.
     async fn poll(
         &self,
         origin: &Origin,
         facts: &mut StackFacts,
     ) -> Result<(Offer, Option<Duration>, Option<Arc<str>>), Trouble> {
         let (stack, wish, ctx) = (self.stack, self.wish, self.ctx);
-        let previous = stack.status.as_ref();
-        let handled = previous.map_or("", |status| &status.last_handled_reconcile_at);
-        let asked = handled != facts.reconcile_at;
-        let poked = ctx.pokes.take(&pokes::of(stack));
-        // A source that failed is asked again when this pass comes, not when the interval ends.
-        let max = if asked || poked { origin.least_age } else { origin.max_age };
-        let since = asked.then(|| ctx.memory.asked_since(&stack.uid().unwrap_or_default(), &facts.reconcile_at));
-        let (client, source) = (ctx.clients.own(), origin.source.as_ref());
-        let waiter = Waiter::Stack(ObjectRef::from_obj(stack));
-        let list = |age| ctx.releases.listing(&client, &origin.namespace, source, age, &waiter, &ctx.cancel);
-        let (mut polled, _) = list(Age { max, since }).await?;
+        let (listed, again) = self.list(origin, facts).await;
+        let mut polled = listed?;
         let found =
             origin.shared.as_ref().and_then(|shared| shared.revision.as_ref()).filter(|found| !found.is_empty());
-        if found.is_some_and(|found| *found != polled.listing.revision) && max > origin.least_age {
+        if found.is_some_and(|found| *found != polled.listing.revision) && polled.at.elapsed() > origin.least_age {
             // Another replica polls the shared source, and found something else.
-            (polled, _) = list(origin.least_age.into()).await?;
+            polled = self.listing(origin, origin.least_age.into()).await.found?.0;
         }
-        let Polled { listing, trace, is_late, .. } = polled;
-        if is_late {
-            // Who asked waits for what the source says now, and so do we.
-            handled.clone_into(&mut facts.reconcile_at);
-        }
-        let before = previous.and_then(|status| status.last_poll.as_ref());
-        let is_news = before.is_some_and(|before| before.revision != listing.revision);
-        if poked || is_news {
-            self.wake(&listing, poked);
-        }
+        let Polled { listing, trace, .. } = polled;
         // Once for each that it found: what we have may also be newer than what it said.
         let other = found.filter(|found| **found != listing.revision);
         let lags = ctx.pokes.lags(&pokes::of(stack), other.map(String::as_str), origin.least_age);
+        let again = lags.into_iter().chain(again).min();
         let tags = listing.tags.iter().map(|tag| (tag.name.as_str(), tag.revision.as_str()));
         let mut offer = selection::offer(wish, tags);
         // An object could not be called so.
@@ -142,24 +128,65 @@ impl Subject<'_> {
             passed_over: count(offer.passed_over),
         });
         if !offer.found.is_empty() {
-            return Ok((offer, lags, trace));
+            return Ok((offer, again, trace));
         }
         facts.source = Some(StepState::Failed(match newest.and_then(|newest| origin.refusal(&newest)) {
             Some(refusal) => refusal,
             None => nothing_found(wish, &offer, listing.tags.len()),
         }));
-        Ok((offer, lags, trace))
+        Ok((offer, again, trace))
     }
 
-    /// Has those of the releases looked at whose tag names something else now, or all where the list does not tell what tags name: a pass
-    /// of theirs may come an interval later, or came before this one with an older list.
+    /// Reads the source for who asks for it where nothing is subscribed: what is there may have become something else.
+    async fn look_at_what_is_there(&self, origin: &Origin, facts: &mut StackFacts) -> Option<Duration> {
+        let is_asked = Asked::of(self.stack, self.handled(), self.ctx).is_any();
+        if self.existing.is_empty() || !is_asked { None } else { self.list(origin, facts).await.1 }
+    }
+
+    /// The list of the source, and how long it is until it is to be asked again for who asked. What of that is handled goes into `facts`.
+    async fn list(&self, origin: &Origin, facts: &mut StackFacts) -> (Result<Polled, Trouble>, Option<Duration>) {
+        let asked = Asked::of(self.stack, self.handled(), self.ctx);
+        // A source that failed is asked again when this pass comes, not when the interval ends.
+        let listed = self.listing(origin, asked.age(origin.max_age, origin.least_age)).await;
+        let polled = listed.found.map(|(polled, _)| polled);
+        let again = if listed.is_late {
+            // Who asked waits for what the source says now, and so do we. One that is shared is not asked by each who asks.
+            self.handled().clone_into(&mut facts.reconcile_at);
+            let age = polled.as_ref().ok().map(|polled| polled.at.elapsed());
+            age.and_then(|age| origin.least_age.checked_sub(age)).filter(|left| !left.is_zero())
+        } else {
+            asked.answered(&mut facts.reconcile_at).then_some(SOON)
+        };
+        if let Ok(polled) = &polled {
+            let before = self.stack.status.as_ref().and_then(|status| status.last_poll.as_ref());
+            let is_news = before.is_some_and(|before| before.revision != polled.listing.revision);
+            let is_poked = asked.is_poked && !listed.is_late;
+            if is_news || is_poked {
+                self.wake(&polled.listing, is_poked);
+            }
+        }
+        (polled, again)
+    }
+
+    async fn listing(&self, origin: &Origin, age: Age) -> Listed {
+        let waiter = Waiter::Stack(ObjectRef::from_obj(self.stack));
+        let (client, source) = (self.ctx.clients.own(), origin.source.as_ref());
+        self.ctx.releases.listing(&client, &origin.namespace, source, age, &waiter, &self.ctx.cancel).await
+    }
+
+    /// The annotation that was acted on last.
+    fn handled(&self) -> &str {
+        self.stack.status.as_ref().map_or("", |status| &status.last_handled_reconcile_at)
+    }
+
+    /// Has those of the releases looked at whose tag names something else now, or may, or all of them: a pass of theirs may come an
+    /// interval later, or came before this one with an older list.
     fn wake(&self, listing: &Listing, all: bool) {
         let spec = &self.stack.spec;
         for release in cluster_stack::owned(self.stack, self.ctx) {
             let name = ReleaseName::of_stack(&release.name_any(), &spec.provider, &spec.name);
             let artifact = release.status.as_ref().and_then(|status| status.artifact.as_ref());
-            let is_elsewhere =
-                || name.zip(artifact).is_some_and(|(name, artifact)| has_moved(listing, &name, artifact));
+            let is_elsewhere = || name.zip(artifact).is_none_or(|(name, artifact)| has_moved(listing, &name, artifact));
             if all || is_elsewhere() {
                 self.ctx.watches.tell(Notice::Answered(Waiter::Release(ObjectRef::from_obj(&*release))));
             }

@@ -78,7 +78,7 @@ pub fn rest(object: &Value, asked: Asked<'_>) -> Rest {
             let not_ready = ready.filter(|ready| !ready.is_true());
             return Rest::Unseen(not_ready.map(spoken).unwrap_or_default());
         }
-        Err(why) => return Rest::Stalled(String::new(), why.to_owned()),
+        Err(why) => return Rest::Held(String::new(), why.to_owned()),
     }
     if let Some(held) = ready.filter(|ready| HELD.iter().any(|reason| reason.as_str() == ready.reason)) {
         return Rest::Held(held.reason.clone(), held.message.clone());

@@ -134,6 +134,15 @@ pub enum Upstream {
     Unknown,
 }
 
+/// What is known of the tags of a source.
+#[derive(Debug)]
+pub struct Listed {
+    /// The tags and what is left of the quota, or what stands in the way.
+    pub found: Result<(Polled, Option<Quota>), Trouble>,
+    /// It is from before somebody asked for it: the source was not asked again yet, or did not answer.
+    pub is_late: bool,
+}
+
 type Place = (String, String, String);
 /// The answers, as a digest, and the version of the Secret.
 type Input = ([u8; 32], Option<String>);
@@ -221,9 +230,6 @@ impl Releases {
 
     /// The tags of a source, not older than `age` if it answers in time, and what is left of its quota; one poll for
     /// all who name it. `waiter` is told if it answers later.
-    ///
-    /// # Errors
-    /// What stands in the way.
     pub async fn listing(
         &self,
         client: &Client,
@@ -232,10 +238,14 @@ impl Releases {
         age: Age,
         waiter: &Waiter,
         cancel: &CancellationToken,
-    ) -> Result<(Polled, Option<Quota>), Trouble> {
-        let source = self.source(client, namespace, spec).await?;
+    ) -> Listed {
+        let source = match self.source(client, namespace, spec).await {
+            Ok(source) => source,
+            Err(trouble) => return Listed { found: Err(trouble), is_late: false },
+        };
         let polled = self.poller.poll(Arc::clone(&source), age, Some(waiter), cancel).await;
-        Ok((polled.map_err(|error| trouble(&error))?, source.quota()))
+        let found = polled.map_err(|error| trouble(&error)).map(|polled| (polled, source.quota()));
+        Listed { found, is_late: age.since.is_some_and(|since| !self.poller.has_answered(source.as_ref(), since)) }
     }
 
     /// The files of a release that was fetched; `None` if they are not in the store.

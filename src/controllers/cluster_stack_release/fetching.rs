@@ -148,7 +148,12 @@ impl Pass<'_> {
             || self.release.spec.provider_ref.is_some()
             || self.is_lost();
         let Some(had) = facts.artifact.as_ref().filter(|_| may_be_another && !came_of_it) else { return before };
-        let Ok(now) = self.fetch(name, origin, None).await else { return before };
+        let now = match self.fetch(name, origin, None).await {
+            Ok(now) => now,
+            // What was found wrong with the files of before is not what comes of those that are on their way.
+            Err(trouble) if trouble.reason == Reason::Progressing => return Err(trouble),
+            Err(_) => return before,
+        };
         let is_same = now.artifact.digest == had.digest && (before.is_ok() || now.artifact.revision == had.revision);
         let approved = self.stack.annotations().get(APPROVED).map_or("", String::as_str);
         let may_be_taken = may_take(&self.stack.spec, approved, &name.version, &now.artifact.revision);

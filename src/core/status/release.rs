@@ -94,7 +94,7 @@ pub fn release_status(
         // Of one that is Ready it tells nothing, and nothing is written for it.
         last_attempted_reconcile_at: facts
             .attempted
-            .filter(|_| ready.status != Some(true))
+            .filter(|_| ready.status != Some(true) && ready.reason != Reason::Progressing)
             .unwrap_or_else(|| previous.last_attempted_reconcile_at.clone()),
         observed_generation: facts.generation,
         conditions: condition::set(&previous.conditions, &findings, facts.generation, now),

@@ -72,6 +72,7 @@ fn what_was_attempted_is_said_of_what_is_not_ready() {
         // The pass is not at its end.
         (&failed, None, "before"),
         (&StepState::Done(String::new()), Some("now"), "before"),
+        (&StepState::Running(Reason::Progressing, "on its way".into()), Some("now"), "before"),
     ] {
         let facts = ReleaseFacts {
             templated: templated.clone(),

@@ -46,8 +46,6 @@ pub struct Polled {
     pub at: Instant,
     /// Where the trace of what comes of it begins, if there is one.
     pub trace: Option<Arc<str>>,
-    /// It is older than was asked for: the source is asked, and did not answer yet.
-    pub is_late: bool,
 }
 
 /// How old a listing may be.
@@ -230,6 +228,15 @@ impl Poller {
         known.good.clone()
     }
 
+    /// Whether `source` said something to a list that began at `since` or later, or failed after that; or says when it may be asked.
+    pub fn has_answered(&self, source: &dyn Source, since: Instant) -> bool {
+        let entry = self.entry(&source.key());
+        let known = lock(&entry.known);
+        let is_limited = |failed: &Failed| matches!(failed.error, SourceError::RateLimited { .. });
+        known.good.as_ref().is_some_and(|polled| polled.at >= since)
+            || known.failed.as_ref().is_some_and(|failed| failed.at >= since || is_limited(failed))
+    }
+
     /// How many lists of `source` were started.
     pub fn polls(&self, source: &dyn Source) -> u64 {
         self.entry(&source.key()).polls.load(std::sync::atomic::Ordering::Relaxed)
@@ -264,7 +271,7 @@ impl Entry {
                     Some(good) if *good.listing == listing => Arc::clone(&good.listing),
                     _ => Arc::new(listing),
                 };
-                known.good = Some(Polled { listing, at, trace: traces::place().map(Arc::from), is_late: false });
+                known.good = Some(Polled { listing, at, trace: traces::place().map(Arc::from) });
                 known.failed = None;
                 known.pace = pace;
                 counts.listed.inc();
@@ -285,7 +292,7 @@ impl Entry {
         let known = lock(&self.known);
         match (&known.failed, &known.good) {
             (Some(failed), _) => Err(failed.error.clone()),
-            (None, Some(good)) => Ok(Polled { is_late: true, ..good.clone() }),
+            (None, Some(good)) => Ok(good.clone()),
             (None, None) if known.is_asked => Err(SourceError::UnderWay { url }),
             (None, None) => Err(SourceError::InLine { url }),
         }
@@ -611,15 +618,19 @@ mod tests {
         let (poller, cancel) = (Poller::new(), CancellationToken::new());
         let source = Arc::new(Silent("slow", 0, true));
         let poll = |age: Age| poller.poll(source.clone(), age, None, &cancel);
+        let first = Instant::now();
         assert!(poll(AGE.into()).await.is_err());
+        assert!(!poller.has_answered(source.as_ref(), first));
         tokio::time::sleep(Duration::from_secs(20)).await;
-        assert!(!poll(AGE.into()).await.unwrap().is_late);
-        let age = Age { max: Duration::ZERO, since: Some(Instant::now()) };
+        poll(AGE.into()).await.unwrap();
+        assert!(poller.has_answered(source.as_ref(), first));
+        let since = Instant::now();
+        let age = Age { max: Duration::ZERO, since: Some(since) };
         let known = poll(age).await.unwrap();
-        assert!(known.is_late, "what is known is older than what is asked for");
+        assert!(!poller.has_answered(source.as_ref(), since), "what is known is older than what is asked for");
         tokio::time::sleep(Duration::from_secs(21)).await;
         let answered = poll(age).await.unwrap();
-        assert!(answered.at > known.at && !answered.is_late);
+        assert!(answered.at > known.at && poller.has_answered(source.as_ref(), since));
         assert_eq!(poller.polls(source.as_ref()), 2, "one list for all who asked since then");
     }
 
