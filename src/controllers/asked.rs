@@ -27,6 +27,9 @@ impl<'a> Asked<'a> {
         let (uid, place, now) = (object.uid().unwrap_or_default(), pokes::of(object), reconcile_at(object));
         let annotation = (now != handled).then_some(now);
         let noted = annotation.as_ref().map(|now| ctx.memory.asked_since(&uid, now));
+        if noted.is_none() {
+            ctx.memory.asks_no_more(&uid);
+        }
         let poked = ctx.pokes.since(&place);
         Self { ctx, uid, object: place, annotation, is_poked: poked.is_some(), since: noted.max(poked) }
     }

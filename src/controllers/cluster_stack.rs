@@ -128,22 +128,19 @@ async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut Stac
     let is_all = facts.available.as_ref().is_none_or(Vec::is_empty);
     let begun = if trouble.is_none() && is_all { just_begun(stack, &selected, facts, ctx) } else { None };
     let next = match trouble {
-        Some(trouble) if trouble.class == ErrorClass::Transient => {
-            Action::requeue(ctx.after(ErrorClass::Transient, &uid).min(pause))
-        }
-        _ if facts.usage_unknown.is_some() => Action::requeue(ctx.after(ErrorClass::Transient, &uid).min(pause)),
+        Some(trouble) if trouble.class == ErrorClass::Transient => ctx.after(ErrorClass::Transient, &uid).min(pause),
+        _ if facts.usage_unknown.is_some() => ctx.after(ErrorClass::Transient, &uid).min(pause),
         // What it waits for, as a Secret that somebody else brings, is not watched.
-        Some(trouble) if trouble.class == ErrorClass::Waiting => {
-            Action::requeue(ctx.after(ErrorClass::Waiting, &uid).min(pause))
-        }
+        Some(trouble) if trouble.class == ErrorClass::Waiting => ctx.after(ErrorClass::Waiting, &uid).min(pause),
         _ => {
             ctx.memory.succeeded(&uid);
             let left = reading.next.map(|at| at.duration_since(Timestamp::now()));
             let due = left.map(|left| Duration::try_from(left).unwrap_or_default() + A_MOMENT);
-            Action::requeue(spread(pause).min(due.unwrap_or(pause)))
+            spread(pause).min(due.unwrap_or(pause))
         }
     };
-    Ok(begun.map_or(Work::Done(next), Work::JustBegun))
+    let sooner = |next: Duration| reading.again.map_or(next, |again| next.min(again));
+    Ok(begun.map_or_else(|| Work::Done(Action::requeue(sooner(next))), |look| Work::JustBegun(sooner(look))))
 }
 
 /// How long nothing is said of a ClusterStack whose releases wait in line: there is nothing to say, and many wait.

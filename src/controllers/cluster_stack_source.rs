@@ -110,14 +110,15 @@ async fn poll(source: &ClusterStackSource, ctx: &Context, facts: &mut SourceFact
         }
     };
     let uid = source.uid().unwrap_or_default();
-    match facts.source.trouble().map(|trouble| trouble.class) {
+    let next = match facts.source.trouble().map(|trouble| trouble.class) {
         Some(ErrorClass::Transient) => ctx.after(ErrorClass::Transient, &uid).min(every),
         Some(ErrorClass::Waiting) => retry::WAITING.min(every),
         _ => {
             ctx.memory.succeeded(&uid);
-            if again { SOON } else { spread(every) }
+            spread(every)
         }
-    }
+    };
+    if again { next.min(SOON) } else { next }
 }
 
 /// What a catalogue says about its source; `unusable` are releases of it that were taken and can't be used.

@@ -29,7 +29,7 @@ struct Entry {
     rebuilt: Rebuilt,
     made: Option<u64>,
     asked: Option<String>,
-    source_asked: Option<(String, tokio::time::Instant)>,
+    source_asked: Option<SourceAsked>,
     usable: Option<BTreeSet<String>>,
     created: Vec<String>,
     turn: Option<u64>,
@@ -46,6 +46,14 @@ struct Looked {
     told: Option<Instant>,
     /// It is not written yet.
     untold: Option<Instant>,
+}
+
+/// What asks for the source of an object to be read.
+struct SourceAsked {
+    by: String,
+    at: tokio::time::Instant,
+    /// It said something since then. Kept, for what is seen of the object may not show yet that it was handled.
+    is_answered: bool,
 }
 
 /// An inventory that could not be written.
@@ -209,12 +217,28 @@ impl Memory {
     pub fn asked_since(&self, uid: &str, asked: &str) -> tokio::time::Instant {
         let mut memory = self.lock();
         let entry = memory.entry(uid.to_owned()).or_default();
-        entry.source_asked.get_or_insert_with(|| (asked.to_owned(), tokio::time::Instant::now())).1
+        match &entry.source_asked {
+            Some(before) if !before.is_answered || before.by == asked => before.at,
+            _ => {
+                let new = SourceAsked { by: asked.to_owned(), at: tokio::time::Instant::now(), is_answered: false };
+                entry.source_asked.insert(new).at
+            }
+        }
     }
 
-    /// What asked for the source of this object to be read that now was.
+    /// Notes that the source answered; what had asked.
     pub fn answered(&self, uid: &str) -> Option<String> {
-        Some(self.lock().get_mut(uid)?.source_asked.take()?.0)
+        let mut memory = self.lock();
+        let asked = memory.get_mut(uid)?.source_asked.as_mut()?;
+        asked.is_answered = true;
+        Some(asked.by.clone())
+    }
+
+    /// Forgets what asked for the source of this object to be read: nobody does any more.
+    pub fn asks_no_more(&self, uid: &str) {
+        if let Some(entry) = self.lock().get_mut(uid) {
+            entry.source_asked = None;
+        }
     }
 
     /// Whether this process rebuilt this object's inventory, and wrote it.
@@ -434,8 +458,14 @@ mod tests {
             assert_eq!(memory.asked_since("u", later), first);
         }
         assert_eq!(memory.answered("u").as_deref(), Some("a"));
-        assert!(memory.asked_since("u", "c") >= first);
+        // It is not seen yet that it was handled.
+        assert_eq!((memory.asked_since("u", "a"), memory.answered("u").as_deref()), (first, Some("a")));
+        let second = memory.asked_since("u", "c");
+        assert!(second > first);
         assert_eq!((memory.answered("u").as_deref(), memory.answered("v")), (Some("c"), None));
+        memory.asked_since("u", "d");
+        memory.asks_no_more("u");
+        assert_eq!(memory.answered("u"), None);
     }
 
     #[test]

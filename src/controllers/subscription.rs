@@ -41,8 +41,19 @@ pub(super) struct Reading {
     pub(super) open: Option<Vec<Found>>,
     /// When the next release will have been on offer for long enough.
     pub(super) next: Option<Timestamp>,
+    /// When the source is to be read again for who asked, whatever stands in the way.
+    pub(super) again: Option<Duration>,
     /// Where the trace of what is taken of it begins.
     pub(super) trace: Option<Arc<str>>,
+}
+
+/// The list of a source.
+struct Read {
+    polled: Result<Polled, Trouble>,
+    /// How long it is until the source is to be read again for who asked.
+    again: Option<Duration>,
+    /// It answers somebody who asked from outside.
+    is_poked: bool,
 }
 
 /// The pass so far.
@@ -68,18 +79,20 @@ impl Subject<'_> {
             return Reading::default();
         }
         if !self.stack.spec.auto_subscribe {
-            let next = self.look_at_what_is_there(origin, facts).await.map(|left| Timestamp::now() + left);
+            let again = self.look_at_what_is_there(origin, facts).await;
             if self.wish.versions.is_empty() && self.existing.is_empty() {
                 let message = "spec.autoSubscribe is false and spec.versions names none, so nothing is subscribed: set one of them";
                 facts.source = Some(StepState::Remarked(Reason::NothingSubscribed, message.to_owned()));
             }
             facts.available = Some(Vec::new());
-            return Reading { next, ..Reading::default() };
+            return Reading { again, ..Reading::default() };
         }
-        match self.poll(origin, facts).await {
-            Ok((offer, again, trace)) => {
-                let mut reading = Reading { trace, ..self.sift(origin, offer, facts).await };
-                if let Some(left) = again {
+        let read = self.list(origin, facts).await;
+        let again = read.again;
+        match self.poll(origin, read, facts).await {
+            Ok((offer, lags, trace)) => {
+                let mut reading = Reading { again, trace, ..self.sift(origin, offer, facts).await };
+                if let Some(left) = lags {
                     let soon = Timestamp::now() + left;
                     reading.next = Some(reading.next.map_or(soon, |next| next.min(soon)));
                 }
@@ -87,20 +100,21 @@ impl Subject<'_> {
             }
             Err(trouble) => {
                 facts.source = Some(StepState::Failed(trouble));
-                Reading::default()
+                Reading { again, ..Reading::default() }
             }
         }
     }
 
-    /// What the source has and offers, how long it is until it is to be asked again before its time, and where the trace of the poll is.
+    /// What the source has and offers, how long it is until what another replica found there may be asked for, and where
+    /// the trace of the poll is.
     async fn poll(
         &self,
         origin: &Origin,
+        read: Read,
         facts: &mut StackFacts,
     ) -> Result<(Offer, Option<Duration>, Option<Arc<str>>), Trouble> {
         let (stack, wish, ctx) = (self.stack, self.wish, self.ctx);
-        let (listed, again) = self.list(origin, facts).await;
-        let mut polled = listed?;
+        let mut polled = read.polled?;
         let found =
             origin.shared.as_ref().and_then(|shared| shared.revision.as_ref()).filter(|found| !found.is_empty());
         if found.is_some_and(|found| *found != polled.listing.revision) && polled.at.elapsed() > origin.least_age {
@@ -108,10 +122,10 @@ impl Subject<'_> {
             polled = self.listing(origin, origin.least_age.into()).await.found?.0;
         }
         let Polled { listing, trace, .. } = polled;
+        self.wake(&listing, read.is_poked);
         // Once for each that it found: what we have may also be newer than what it said.
         let other = found.filter(|found| **found != listing.revision);
         let lags = ctx.pokes.lags(&pokes::of(stack), other.map(String::as_str), origin.least_age);
-        let again = lags.into_iter().chain(again).min();
         let tags = listing.tags.iter().map(|tag| (tag.name.as_str(), tag.revision.as_str()));
         let mut offer = selection::offer(wish, tags);
         // An object could not be called so.
@@ -128,23 +142,30 @@ impl Subject<'_> {
             passed_over: count(offer.passed_over),
         });
         if !offer.found.is_empty() {
-            return Ok((offer, again, trace));
+            return Ok((offer, lags, trace));
         }
         facts.source = Some(StepState::Failed(match newest.and_then(|newest| origin.refusal(&newest)) {
             Some(refusal) => refusal,
             None => nothing_found(wish, &offer, listing.tags.len()),
         }));
-        Ok((offer, again, trace))
+        Ok((offer, lags, trace))
     }
 
     /// Reads the source for who asks for it where nothing is subscribed: what is there may have become something else.
     async fn look_at_what_is_there(&self, origin: &Origin, facts: &mut StackFacts) -> Option<Duration> {
         let is_asked = Asked::of(self.stack, self.handled(), self.ctx).is_any();
-        if self.existing.is_empty() || !is_asked { None } else { self.list(origin, facts).await.1 }
+        if self.existing.is_empty() || !is_asked {
+            return None;
+        }
+        let read = self.list(origin, facts).await;
+        if let Ok(polled) = &read.polled {
+            self.wake(&polled.listing, read.is_poked);
+        }
+        read.again
     }
 
-    /// The list of the source, and how long it is until it is to be asked again for who asked. What of that is handled goes into `facts`.
-    async fn list(&self, origin: &Origin, facts: &mut StackFacts) -> (Result<Polled, Trouble>, Option<Duration>) {
+    /// Lists the source. What is handled by that of what was asked goes into `facts`.
+    async fn list(&self, origin: &Origin, facts: &mut StackFacts) -> Read {
         let asked = Asked::of(self.stack, self.handled(), self.ctx);
         // A source that failed is asked again when this pass comes, not when the interval ends.
         let listed = self.listing(origin, asked.age(origin.max_age, origin.least_age)).await;
@@ -152,20 +173,13 @@ impl Subject<'_> {
         let again = if listed.is_late {
             // Who asked waits for what the source says now, and so do we. One that is shared is not asked by each who asks.
             self.handled().clone_into(&mut facts.reconcile_at);
-            let age = polled.as_ref().ok().map(|polled| polled.at.elapsed());
-            age.and_then(|age| origin.least_age.checked_sub(age)).filter(|left| !left.is_zero())
+            let age = polled.as_ref().map_or(Duration::MAX, |polled| polled.at.elapsed());
+            let left = origin.least_age.checked_sub(age).map_or(origin.least_age, |left| left.max(SOON));
+            Some(left).filter(|left| !left.is_zero())
         } else {
             asked.answered(&mut facts.reconcile_at).then_some(SOON)
         };
-        if let Ok(polled) = &polled {
-            let before = self.stack.status.as_ref().and_then(|status| status.last_poll.as_ref());
-            let is_news = before.is_some_and(|before| before.revision != polled.listing.revision);
-            let is_poked = asked.is_poked && !listed.is_late;
-            if is_news || is_poked {
-                self.wake(&polled.listing, is_poked);
-            }
-        }
-        (polled, again)
+        Read { polled, again, is_poked: asked.is_poked && !listed.is_late }
     }
 
     async fn listing(&self, origin: &Origin, age: Age) -> Listed {
@@ -179,9 +193,13 @@ impl Subject<'_> {
         self.stack.status.as_ref().map_or("", |status| &status.last_handled_reconcile_at)
     }
 
-    /// Has those of the releases looked at whose tag names something else now, or may, or all of them: a pass of theirs may come an
-    /// interval later, or came before this one with an older list.
+    /// Where the source has something new, has those of the releases looked at whose tag names something else now, or may; or all of
+    /// them. A pass of theirs may come an interval later, or came before this one with an older list.
     fn wake(&self, listing: &Listing, all: bool) {
+        let before = self.stack.status.as_ref().and_then(|status| status.last_poll.as_ref());
+        if !all && before.is_none_or(|before| before.revision == listing.revision) {
+            return;
+        }
         let spec = &self.stack.spec;
         for release in cluster_stack::owned(self.stack, self.ctx) {
             let name = ReleaseName::of_stack(&release.name_any(), &spec.provider, &spec.name);
@@ -223,7 +241,7 @@ impl Subject<'_> {
         }
         facts.available = Some(available);
         let next = sifted.next_baked();
-        Reading { open: Some(sifted.open), next, trace: None }
+        Reading { open: Some(sifted.open), next, again: None, trace: None }
     }
 
     /// Finds out what the tags of releases name that wait for a human or for time, where a listing does not tell, as a registry's: what

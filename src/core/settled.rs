@@ -57,7 +57,7 @@ pub fn is_seen(object: &Value, asked: Asked<'_>) -> Result<bool, &'static str> {
     if is_observed && handled == at {
         return Ok(true);
     }
-    if latest == before {
+    if latest == before || latest.is_empty() {
         return Err("somebody put the annotation back by which it was asked: ask again, or see who writes it");
     }
     // A status repeats the beginning of a long one.
@@ -200,6 +200,8 @@ mod tests {
             // It was seen before somebody put the old one back.
             ("before", "now", Ok(true)),
             ("before", "before", Err(())),
+            // Somebody took it away.
+            ("", "before", Err(())),
         ] {
             let seen = is_seen(&object(2, annotation, handled, &[]), LOOK).map_err(|_| ());
             assert_eq!(seen, expected, "{annotation} {handled}");

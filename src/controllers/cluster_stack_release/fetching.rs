@@ -150,8 +150,8 @@ impl Pass<'_> {
         let Some(had) = facts.artifact.as_ref().filter(|_| may_be_another && !came_of_it) else { return before };
         let now = match self.fetch(name, origin, None).await {
             Ok(now) => now,
-            // What was found wrong with the files of before is not what comes of those that are on their way.
-            Err(trouble) if trouble.reason == Reason::Progressing => return Err(trouble),
+            // What was found wrong with the files of before is not what comes of those that are on their way to who asked.
+            Err(trouble) if trouble.reason == Reason::Progressing && self.is_awaited(&before) => return Err(trouble),
             Err(_) => return before,
         };
         let is_same = now.artifact.digest == had.digest && (before.is_ok() || now.artifact.revision == had.revision);
@@ -166,6 +166,14 @@ impl Pass<'_> {
         );
         self.ctx.events.say(self.release, Reason::ArtifactChanged, &note).await;
         Ok(now)
+    }
+
+    /// Whether the source has other files than those of before, or somebody asked for what it has since they were looked at.
+    fn is_awaited(&self, before: &Result<FetchedRelease, Trouble>) -> bool {
+        let attempted = self.release.status.as_ref().map(|status| &status.last_attempted_reconcile_at);
+        let handled = self.stack.status.as_ref().map(|status| &status.last_handled_reconcile_at);
+        let is_changed = before.as_ref().is_ok_and(|before| matches!(before.upstream, Upstream::Changed(_)));
+        is_changed || attempted.map_or("", String::as_str) != handled.map_or("", String::as_str)
     }
 
     /// Whether anything that is there was applied for the release, whatever its inventory says: a status that is lost has none, nor

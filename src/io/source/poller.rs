@@ -232,7 +232,7 @@ impl Poller {
     pub fn has_answered(&self, source: &dyn Source, since: Instant) -> bool {
         let entry = self.entry(&source.key());
         let known = lock(&entry.known);
-        let is_limited = |failed: &Failed| matches!(failed.error, SourceError::RateLimited { .. });
+        let is_limited = |failed: &Failed| matches!(failed.error, SourceError::RateLimited { after, .. } if failed.at.elapsed() < after);
         known.good.as_ref().is_some_and(|polled| polled.at >= since)
             || known.failed.as_ref().is_some_and(|failed| failed.at >= since || is_limited(failed))
     }
