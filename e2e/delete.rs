@@ -414,8 +414,7 @@ async fn a_seed_goes_with_the_last_release_that_its_stack_left() {
     repo.release(V2, &drawn);
     t.look_again("x").await;
     t.release_ready(V2).await;
-    let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
-    t.stacks().delete("x", &orphan).await.unwrap();
+    t.stacks().delete("x", &orphaning()).await.unwrap();
     t.stack_gone("x").await;
     t.delete(API_VERSION, "ClusterStackRelease", V1).await;
     t.release_gone(V1).await;
@@ -423,6 +422,62 @@ async fn a_seed_goes_with_the_last_release_that_its_stack_left() {
     t.delete(API_VERSION, "ClusterStackRelease", V2).await;
     t.release_gone(V2).await;
     assert!(t.get("v1", "Secret", "x-clusterstack-seed").await.is_none());
+}
+
+#[tokio::test]
+async fn a_seed_goes_when_the_last_two_releases_of_a_stack_that_is_gone_go_together() {
+    let t = World::new("lasttwo").await;
+    let _operator = t.operator(&[]);
+    let repo = t.repo();
+    let drawn = format!("{CLASS}{}", SETTINGS.replace("size: large", "size: {{ randAlphaNum 20 }}"));
+    for round in 0..4 {
+        repo.release(V1, &drawn);
+        repo.release(V2, &drawn);
+        t.create_stack("x", &repo.url(), json!({"versions": ["v1", "v2"]})).await;
+        t.release_ready(V1).await;
+        t.release_ready(V2).await;
+        t.stacks().delete("x", &orphaning()).await.unwrap();
+        t.stack_gone("x").await;
+        tokio::join!(
+            t.delete(API_VERSION, "ClusterStackRelease", V1),
+            t.delete(API_VERSION, "ClusterStackRelease", V2)
+        );
+        t.release_gone(V1).await;
+        t.release_gone(V2).await;
+        wait_for(format!("the seed to go in round {round}"), || async {
+            check(t.get("v1", "Secret", "x-clusterstack-seed").await.is_none(), "it is there")
+        })
+        .await;
+    }
+}
+
+/// `--cascade=orphan`.
+fn orphaning() -> DeleteParams {
+    DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() }
+}
+
+#[tokio::test]
+async fn releases_outlive_stacks_that_are_orphaned_and_made_again_at_once() {
+    let t = World::new("orphans").await;
+    let _operator = t.operator(&[]);
+    let repo = t.repo();
+    repo.release(V1, &format!("{CLASS}{SETTINGS}"));
+    t.create_stack("x", &repo.url(), json!({"versions": ["v1"]})).await;
+    t.ready("x", "v1").await;
+    let release = t.releases().get(V1).await.unwrap().metadata.uid;
+    let class = t.get(CLUSTER_API, "ClusterClass", V1).await.unwrap()["metadata"]["uid"].clone();
+    for round in 0..12 {
+        t.stacks().delete("x", &orphaning()).await.unwrap();
+        t.stack_gone("x").await;
+        t.create_stack("x", &repo.url(), json!({"versions": ["v1"]})).await;
+        // Somewhere between what its watch tells and what is done about it.
+        tokio::time::sleep(Duration::from_millis(12 * round)).await;
+    }
+    t.stacks().delete("x", &orphaning()).await.unwrap();
+    t.stack_gone("x").await;
+    t.release_says(V1, ConditionType::Ready, "False", "OwnerMissing").await;
+    assert_eq!(t.releases().get(V1).await.unwrap().metadata.uid, release);
+    assert_eq!(t.get(CLUSTER_API, "ClusterClass", V1).await.unwrap()["metadata"]["uid"], class);
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::controller::Reading;
-use super::{Context, cluster_addon, cluster_stack, image_provider, origin};
+use super::{Context, cluster_addon, cluster_stack, deletion, image_provider, origin};
 use crate::api::condition::{Reason, Reported};
 use crate::api::{ClusterAddon, ClusterStack, ClusterStackRelease, ClusterStackSource, ProviderClusterStackRelease};
 use crate::core::addon::cluster::addon_name;
@@ -42,11 +42,16 @@ pub(super) fn stack_events(
     let (ctx, context) = (Arc::clone(context), Arc::clone(context));
     let mut edited = Edits::default();
     let (known, unreadable) = (context.stacks.clone(), context.unreadable.clone());
+    let noting = Arc::clone(&context);
     let events = stored::watch(client, namespace, known, unreadable)
+        .inspect_ok(move |event| note_orphaning(event, &noting))
         .reflect(writer)
         .inspect_ok(at_init_done(move || drop(context.first_read.stacks.set(()))))
         .inspect_ok(reading.noted());
     touched(events).inspect_ok(move |stack| {
+        if stack.is_gone {
+            ctx.memory.forget(&stack.object.uid().unwrap_or_default());
+        }
         // Each release has its first pass by itself: those that are known by now would have two.
         let handled =
             stack.object.status.as_ref().map(|status| status.last_handled_reconcile_at.clone()).unwrap_or_default();
@@ -58,6 +63,15 @@ pub(super) fn stack_events(
             provided_of(release, &to_provided);
         }
     })
+}
+
+/// Notes ClusterStacks whose releases are to stay. No pass may see it: Kubernetes' collector of garbage takes the mark away when it has
+/// taken the releases that it knows of.
+fn note_orphaning(event: &watcher::Event<ClusterStack>, ctx: &Context) {
+    let (watcher::Event::Apply(stack) | watcher::Event::InitApply(stack)) = event else { return };
+    if deletion::is_orphaned(stack) {
+        ctx.memory.orphans(&stack.uid().unwrap_or_default());
+    }
 }
 
 /// ClusterStackReleases as they change. What changes of one concerns its ClusterStack, and what was fetched the Clusters

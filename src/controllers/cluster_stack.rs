@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
@@ -211,28 +212,57 @@ pub(super) async fn adopt(
     stack: &ClusterStack,
     client: Client,
 ) -> Result<bool, kube::Error> {
-    let namespace = stack.namespace().unwrap_or_default();
-    let stacks: Api<ClusterStack> = Api::namespaced(client.clone(), &namespace);
-    let now = stacks.get_metadata_opt(&stack.name_any()).await?.map(|now| now.metadata);
-    if now.is_none_or(|now| now.uid != stack.uid() || now.deletion_timestamp.is_some()) {
+    if !stays(stack, client.clone()).await? {
         return Ok(false);
     }
-    let api: Api<ClusterStackRelease> = Api::namespaced(client, &namespace);
-    let metadata =
-        json!({"resourceVersion": release.resource_version(), "ownerReferences": [stack.controller_owner_ref(&())]});
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    let name = release.name_any();
-    match api.patch_metadata(&name, &params, &Patch::Merge(json!({"metadata": metadata}))).await {
+    let owner: Vec<OwnerReference> = stack.controller_owner_ref(&()).into_iter().collect();
+    let Some(version) = own_by(release, &owner, client.clone()).await? else {
         // It is looked at again as it is then.
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
-        patched => drop(patched?),
+        return Ok(true);
+    };
+    if !stays(stack, client.clone()).await? {
+        // Deleted in between: who owns nothing any more would take it along.
+        let mut adopted = release.clone();
+        adopted.metadata.resource_version = Some(version);
+        own_by(&adopted, &[], client).await?;
+        return Ok(false);
     }
-    tracing::info!(
-        release = name,
-        stack = stack.name_any(),
-        "a release without an owner is one of its ClusterStack again"
-    );
+    let (release, stack) = (release.name_any(), stack.name_any());
+    tracing::info!(release, stack, "a release without an owner is one of its ClusterStack again");
     Ok(true)
+}
+
+/// Whether a ClusterStack is there, and is not being deleted, as the API server has it.
+async fn stays(stack: &ClusterStack, client: Client) -> Result<bool, kube::Error> {
+    let stacks: Api<ClusterStack> = Api::namespaced(client, &stack.namespace().unwrap_or_default());
+    let now = stacks.get_metadata_opt(&stack.name_any()).await?.map(|now| now.metadata);
+    Ok(now.is_some_and(|now| now.uid == stack.uid() && now.deletion_timestamp.is_none()))
+}
+
+/// Takes a release from its ClusterStack, which goes.
+pub(super) async fn disown(
+    release: &ClusterStackRelease,
+    stack: &ClusterStack,
+    client: Client,
+) -> Result<(), kube::Error> {
+    let is_others = |owner: &&OwnerReference| owner.kind != "ClusterStack" || owner.name != stack.name_any();
+    let others: Vec<OwnerReference> = release.owner_references().iter().filter(is_others).cloned().collect();
+    own_by(release, &others, client).await.map(drop)
+}
+
+/// Sets who owns a release, if it is as it was seen. The version of it that came of that; `None` where it is another or gone.
+async fn own_by(
+    release: &ClusterStackRelease,
+    owners: &[OwnerReference],
+    client: Client,
+) -> Result<Option<String>, kube::Error> {
+    let api: Api<ClusterStackRelease> = Api::namespaced(client, &release.namespace().unwrap_or_default());
+    let metadata = json!({"resourceVersion": release.resource_version(), "ownerReferences": owners});
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    match api.patch_metadata(&release.name_any(), &params, &Patch::Merge(json!({"metadata": metadata}))).await {
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
+        patched => Ok(patched?.metadata.resource_version),
+    }
 }
 
 /// Which of the existing releases are in use, read afresh. `Err` says why that can't be known.
@@ -473,7 +503,8 @@ async fn delete(stack: &ClusterStack, name: &ReleaseName, ctx: &Context) -> Resu
         return Ok(());
     };
     let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &stack.namespace().unwrap_or_default());
-    let preconditions = Some(Preconditions { uid: release.uid(), resource_version: None });
+    // What was decided of it was decided of it as it was seen: somebody may have taken it from its ClusterStack since.
+    let preconditions = Some(Preconditions { uid: release.uid(), resource_version: release.resource_version() });
     match api.delete(&object_name, &DeleteParams { preconditions, ..DeleteParams::background() }).await {
         Ok(_) => {
             ctx.events
@@ -481,7 +512,8 @@ async fn delete(stack: &ClusterStack, name: &ReleaseName, ctx: &Context) -> Resu
                 .await;
             Ok(())
         }
-        Err(kube::Error::Api(error)) if error.code == 404 => Ok(()),
+        // Its change has it looked at again.
+        Err(kube::Error::Api(error)) if matches!(error.code, 404 | 409) => Ok(()),
         Err(error) => Err(error),
     }
 }

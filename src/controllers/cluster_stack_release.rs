@@ -391,10 +391,14 @@ impl Pass<'_> {
         delivery.observe(desired, recorded, Some((&self.ctx.memory, &uid))).await.map(Some)
     }
 
-    /// Whether the release is still there, and stays, and its ClusterStack was not suspended: fetching and rendering take their time. One
+    /// Whether the release is still there, and stays, and its ClusterStack was not suspended or deleted: fetching and rendering take their time. One
     /// that is deleted while somebody uses it stays for now.
     fn is_still_wanted(&self) -> bool {
-        if self.ctx.stacks.get(&ObjectRef::from_obj(self.stack)).is_some_and(|stack| stack.spec.suspend) {
+        let goes_now = |stack: &ClusterStack| {
+            stack.metadata.deletion_timestamp.is_some() && self.stack.metadata.deletion_timestamp.is_none()
+        };
+        let stack = self.ctx.stacks.get(&ObjectRef::from_obj(self.stack));
+        if stack.is_some_and(|stack| stack.spec.suspend || goes_now(&stack)) {
             return false;
         }
         let is_going = |release: &ClusterStackRelease| release.metadata.deletion_timestamp.is_some();

@@ -69,16 +69,30 @@ fn seed_named(namespace: String, name: String) -> Owner {
     Owner { kind: "ClusterStack".to_owned(), namespace, name }
 }
 
+/// Whether Kubernetes' collector of garbage is to take its releases from a ClusterStack, and has not told yet that it did.
+pub(super) fn is_orphaned(stack: &ClusterStack) -> bool {
+    stack.metadata.deletion_timestamp.is_some() && finalizer::is_on(stack, ORPHANING)
+}
+
 /// One pass over a ClusterStack that is being deleted.
 pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action, Error> {
     // Kubernetes' collector of garbage takes its releases from it first (`--cascade=orphan`): they stay.
-    if !finalizer::is_on(stack, CLUSTER_STACK_FINALIZER) || finalizer::is_on(stack, ORPHANING) {
+    if !finalizer::is_on(stack, CLUSTER_STACK_FINALIZER) || is_orphaned(stack) {
         return Ok(Action::await_change());
     }
     let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &stack.namespace().unwrap_or_default());
     let (all, unread) = releases_beside(stack, ctx).await?;
-    let lives_on = is_orphan(stack) || all.iter().any(|release| is_left_by(release, stack));
-    let releases: Vec<ClusterStackRelease> = all.into_iter().filter(|release| is_owned(release, stack)).collect();
+    let mut lives_on = is_orphan(stack) || all.iter().any(|release| is_left_by(release, stack));
+    let mut releases: Vec<ClusterStackRelease> = all.into_iter().filter(|release| is_owned(release, stack)).collect();
+    if ctx.memory.is_orphaning(&stack.uid().unwrap_or_default()) {
+        // What was made, or given back to it, while the collector did not look.
+        for release in releases.extract_if(.., |release| release.metadata.deletion_timestamp.is_none()) {
+            lives_on = true;
+            cluster_stack::disown(&release, stack, ctx.clients.own())
+                .await
+                .doing(|| format!("leaving ClusterStackRelease {} behind", release.name_any()))?;
+        }
+    }
     if releases.is_empty() && unread.is_none() {
         // What lives on has the passwords of the seed.
         if !lives_on {
@@ -160,7 +174,10 @@ async fn delete_release(
     let name = release.name_any();
     if orphan && !is_orphan(release) {
         let patch = json!({"metadata": {"annotations": {DELETION_POLICY: ORPHAN}}});
-        api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.doing(|| format!("orphaning {name}"))?;
+        match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Err(kube::Error::Api(error)) if error.code == 404 => return Ok(()),
+            other => other.map(drop).doing(|| format!("orphaning {name}"))?,
+        }
     }
     if release.metadata.deletion_timestamp.is_some() {
         return Ok(());
@@ -334,10 +351,14 @@ pub(super) async fn release(
         Removal::Done { orphaned, copies } => {
             removal::orphan(release, &rights, &orphaned, ctx).await?;
             removal::leave(release, &copies, ctx).await?;
-            if stack.is_none() {
-                end_seed(release, ctx).await?;
+            if stack.is_some() {
+                return finish(release, ctx).await.map(Going::On);
             }
-            finish(release, ctx).await.map(Going::On)
+            end_seed(release, ctx).await?;
+            let next = finish(release, ctx).await?;
+            // Of two that go together each saw the other until now.
+            end_seed(release, ctx).await?;
+            Ok(Going::On(next))
         }
         Removal::Held(trouble) => held(release, ctx, trouble).await.map(Going::On),
     }

@@ -30,6 +30,7 @@ struct Entry {
     made: Option<u64>,
     asked: Option<String>,
     source_asked: Option<SourceAsked>,
+    is_orphaning: bool,
     usable: Option<BTreeSet<String>>,
     created: Vec<String>,
     turn: Option<u64>,
@@ -186,6 +187,16 @@ impl Memory {
     /// Forgets an object.
     pub fn forget(&self, uid: &str) {
         self.lock().remove(uid);
+    }
+
+    /// Notes that what this object owns is to stay when it goes (`--cascade=orphan`): it says so itself for a moment only.
+    pub fn orphans(&self, uid: &str) {
+        self.lock().entry(uid.to_owned()).or_default().is_orphaning = true;
+    }
+
+    /// Whether what this object owns is to stay when it goes.
+    pub fn is_orphaning(&self, uid: &str) -> bool {
+        self.lock().get(uid).is_some_and(|entry| entry.is_orphaning)
     }
 
     /// A CustomResourceDefinition of what was refused changed: it may be taken now.

@@ -43,7 +43,7 @@ pub enum Notice {
     Addons(String, String),
     /// Something changed that the addons of a Cluster are made from, or one of their objects: its namespace and name.
     Addon(String, String),
-    /// A Cluster changed what it uses, or lost a Machine: the namespaces of its ClusterClass, before and after.
+    /// A Cluster changed what it uses, or lost a Machine or its ClusterAddon: the namespaces of its ClusterClass, before and after.
     Cluster(BTreeSet<String>),
     /// A source answered for which a pass did not wait.
     Answered(Waiter),

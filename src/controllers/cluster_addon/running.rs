@@ -31,13 +31,20 @@ pub(in crate::controllers) async fn run(
     (to_addons, triggers): (UnboundedSender<ObjectRef<ClusterAddon>>, UnboundedReceiver<ObjectRef<ClusterAddon>>),
     intake: CancellationToken,
 ) {
-    let (reader, writer) = reflector::store();
+    let (reader, writer) = reflector::store::<ClusterAddon>();
     let reading = Reading::new();
     let namespace = ctx.settings.namespace.clone();
     let changes = stored::watch(client, namespace.as_deref(), reader.clone(), ctx.unreadable.clone())
         .inspect_ok(ctx.moves.noted())
         .reflect(writer)
         .inspect_ok(reading.noted());
+    let watches = Arc::clone(&ctx.watches);
+    let changes = touched(changes).inspect_ok(move |addon| {
+        if addon.is_gone {
+            // It outlives its Cluster, and uses a release until then.
+            watches.tell(Notice::Cluster(addon.object.namespace().into_iter().collect()));
+        }
+    });
     let addons = reader.clone();
     let _ = ctx.caches.addons.set(reader.clone());
     on_handover(&ctx, &reader, to_addons);
@@ -45,7 +52,7 @@ pub(in crate::controllers) async fn run(
     let on_error = |addon: &ClusterAddon, error: &Error, ctx: &Context| ctx.on_error(addon, error);
     let cancel = ctx.cancel.clone();
     let controller = Controller { store: reader, reading, ctx, on_error, intake, cancel };
-    controller.run(asking_by(touched(changes), edit), triggers, pass).await;
+    controller.run(asking_by(changes, edit), triggers, pass).await;
 }
 
 /// What of a ClusterAddon asks for a pass: all but what the operator reports, and notes itself when all stages are done.
