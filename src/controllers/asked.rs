@@ -1,6 +1,8 @@
 //! Who asked for a source to be read now: by the annotation of an object, or from outside. That is handled when the source has said
 //! something since then, however long it takes.
 
+use std::time::Duration;
+
 use kube::{Resource, ResourceExt};
 use tokio::time::Instant;
 
@@ -40,7 +42,7 @@ impl<'a> Asked<'a> {
     }
 
     /// How old a list may be: `max`, but `least` for who asks, or from after that.
-    pub(super) fn age(&self, max: std::time::Duration, least: std::time::Duration) -> Age {
+    pub(super) fn age(&self, max: Duration, least: Duration) -> Age {
         Age { max: if self.is_any() { least } else { max }, since: self.since }
     }
 

@@ -69,7 +69,7 @@ pub(super) fn stack_events(
 /// taken the releases that it knows of.
 fn note_orphaning(event: &watcher::Event<ClusterStack>, ctx: &Context) {
     let (watcher::Event::Apply(stack) | watcher::Event::InitApply(stack)) = event else { return };
-    if deletion::is_orphaned(stack) {
+    if deletion::is_orphaning(stack) {
         ctx.memory.orphans(&stack.uid().unwrap_or_default());
     }
 }

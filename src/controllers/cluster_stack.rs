@@ -216,9 +216,12 @@ pub(super) async fn adopt(
         return Ok(false);
     }
     let owner: Vec<OwnerReference> = stack.controller_owner_ref(&()).into_iter().collect();
-    let Some(version) = own_by(release, &owner, client.clone()).await? else {
+    let version = match own_by(release, &owner, client.clone()).await {
+        Ok(Some(version)) => version,
         // It is looked at again as it is then.
-        return Ok(true);
+        Ok(None) => return Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 409 => return Ok(true),
+        Err(error) => return Err(error),
     };
     if !stays(stack, client.clone()).await? {
         // Deleted in between: who owns nothing any more would take it along.
@@ -239,7 +242,7 @@ async fn stays(stack: &ClusterStack, client: Client) -> Result<bool, kube::Error
     Ok(now.is_some_and(|now| now.uid == stack.uid() && now.deletion_timestamp.is_none()))
 }
 
-/// Takes a release from its ClusterStack, which goes.
+/// Takes a release from its ClusterStack, which goes. One that changed meanwhile is an error: it is not taken from it, and would go along.
 pub(super) async fn disown(
     release: &ClusterStackRelease,
     stack: &ClusterStack,
@@ -250,7 +253,7 @@ pub(super) async fn disown(
     own_by(release, &others, client).await.map(drop)
 }
 
-/// Sets who owns a release, if it is as it was seen. The version of it that came of that; `None` where it is another or gone.
+/// Sets who owns a release, if it is as it was seen, and is a conflict if not. The version of it that came of that; `None` where it is gone.
 async fn own_by(
     release: &ClusterStackRelease,
     owners: &[OwnerReference],
@@ -260,7 +263,7 @@ async fn own_by(
     let metadata = json!({"resourceVersion": release.resource_version(), "ownerReferences": owners});
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     match api.patch_metadata(&release.name_any(), &params, &Patch::Merge(json!({"metadata": metadata}))).await {
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
         patched => Ok(patched?.metadata.resource_version),
     }
 }

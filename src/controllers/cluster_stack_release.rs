@@ -391,8 +391,8 @@ impl Pass<'_> {
         delivery.observe(desired, recorded, Some((&self.ctx.memory, &uid))).await.map(Some)
     }
 
-    /// Whether the release is still there, and stays, and its ClusterStack was not suspended or deleted: fetching and rendering take their time. One
-    /// that is deleted while somebody uses it stays for now.
+    /// Whether the release is still there, and stays, and its ClusterStack was not suspended or deleted: fetching and rendering take their
+    /// time. One that is deleted while somebody uses it stays for now.
     fn is_still_wanted(&self) -> bool {
         let goes_now = |stack: &ClusterStack| {
             stack.metadata.deletion_timestamp.is_some() && self.stack.metadata.deletion_timestamp.is_none()

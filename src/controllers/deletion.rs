@@ -70,14 +70,14 @@ fn seed_named(namespace: String, name: String) -> Owner {
 }
 
 /// Whether Kubernetes' collector of garbage is to take its releases from a ClusterStack, and has not told yet that it did.
-pub(super) fn is_orphaned(stack: &ClusterStack) -> bool {
+pub(super) fn is_orphaning(stack: &ClusterStack) -> bool {
     stack.metadata.deletion_timestamp.is_some() && finalizer::is_on(stack, ORPHANING)
 }
 
 /// One pass over a ClusterStack that is being deleted.
 pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action, Error> {
     // Kubernetes' collector of garbage takes its releases from it first (`--cascade=orphan`): they stay.
-    if !finalizer::is_on(stack, CLUSTER_STACK_FINALIZER) || is_orphaned(stack) {
+    if !finalizer::is_on(stack, CLUSTER_STACK_FINALIZER) || is_orphaning(stack) {
         return Ok(Action::await_change());
     }
     let api: Api<ClusterStackRelease> = Api::namespaced(ctx.clients.own(), &stack.namespace().unwrap_or_default());

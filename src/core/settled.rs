@@ -107,7 +107,7 @@ pub fn behind(stack: &Value, releases: &[Value], at: &str) -> Option<String> {
     };
     releases.iter().find_map(|release| {
         let (metadata, status) = (&release["metadata"], &release["status"]);
-        if metadata.get("deletionTimestamp").is_some_and(|at| !at.is_null()) || !is_listed(&metadata["name"]) {
+        if is_going(release) || !is_listed(&metadata["name"]) {
             return None;
         }
         let name = metadata["name"].as_str().unwrap_or_default();
@@ -131,17 +131,20 @@ pub fn older(stack: &Value, releases: &[Value]) -> Option<String> {
     let rows = stack["status"]["summary"].as_array().into_iter().flatten();
     rows.filter(|row| row["ready"] != true).find_map(|row| {
         let release = releases.iter().find(|release| release["metadata"]["name"] == row["name"])?;
-        let (metadata, status) = (&release["metadata"], &release["status"]);
-        if metadata.get("deletionTimestamp").is_some_and(|at| !at.is_null()) {
+        if is_going(release) {
             return None;
         }
-        let name = metadata["name"].as_str().unwrap_or_default();
+        let (name, status) = (row["name"].as_str().unwrap_or_default(), &release["status"]);
         if status["ready"] == true {
             return Some(format!("ClusterStackRelease {name} is Ready, and the ClusterStack does not say so yet"));
         }
         let attempted = status["lastAttemptedReconcileAt"].as_str().unwrap_or_default();
         (attempted != handled).then(|| format!("ClusterStackRelease {name} is not looked at yet"))
     })
+}
+
+fn is_going(object: &Value) -> bool {
+    !object["metadata"]["deletionTimestamp"].is_null()
 }
 
 fn spoken(condition: &Condition) -> String {
