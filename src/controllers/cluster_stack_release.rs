@@ -22,7 +22,7 @@ use super::origin::{Origin, own_demand};
 use super::owned::owners;
 use super::rights::Rights;
 use super::turns::beside_its_turn;
-use super::{Action, Context, Doing, Error, cluster_stack, deletion, finalizer, reconcile_at, spread};
+use super::{Action, Context, Doing, Error, cluster_stack, deletion, finalizer, reconcile_at, release_owner, spread};
 use crate::api::cluster_stack_release::{ClusterStackReleaseStatus, Resource as Row, ResourceStatus};
 use crate::api::condition::{self, ConditionType, Reason, Reported};
 use crate::api::{
@@ -88,7 +88,7 @@ async fn pass(release: &ClusterStackRelease, sight: Sight, ctx: &Arc<Context>) -
         }
     }
     if let Some(stack) = stack.is_none().then(|| left_by(release, ctx)).flatten() {
-        let adopted = cluster_stack::adopt(release, &stack, ctx.clients.own()).await;
+        let adopted = release_owner::adopt(release, &stack, ctx.clients.own()).await;
         if adopted.doing(|| format!("adopting {}", release.name_any()))? {
             return Ok(Some(Action::await_change()));
         }
@@ -147,7 +147,7 @@ pub(super) fn stack_of(release: &ClusterStackRelease, ctx: &Context) -> Option<A
 fn left_by(release: &ClusterStackRelease, ctx: &Context) -> Option<Arc<ClusterStack>> {
     let (namespace, stack) = (release.namespace()?, release.labels().get(CLUSTER_STACK_LABEL)?);
     let stack = ctx.stacks.get(&ObjectRef::new(stack).within(&namespace))?;
-    (stack.metadata.deletion_timestamp.is_none() && cluster_stack::is_left_by(release, &stack)).then_some(stack)
+    (stack.metadata.deletion_timestamp.is_none() && release_owner::is_left_by(release, &stack)).then_some(stack)
 }
 
 /// The files of a release that was fetched before, by whichever replica: from the store, or fetched as they were.

@@ -9,8 +9,9 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
 use super::asked::Asked;
+use super::release_owner::is_owned;
 use super::subscription::SOON;
-use super::{Action, Context, Doing, Error, cluster_stack, origin, reconcile_at, seats, spread};
+use super::{Action, Context, Doing, Error, origin, reconcile_at, seats, spread};
 use crate::api::cluster_stack::LastPoll;
 use crate::api::condition::{self, ConditionType, Reason};
 use crate::api::{ClusterStack, ClusterStackRelease, ClusterStackSource};
@@ -144,7 +145,7 @@ fn unusable(source: &ClusterStackSource, ctx: &Context) -> BTreeSet<String> {
     let stacks: Vec<_> = stacks.iter().filter(|stack| is_of_source(stack)).collect();
     let releases = ctx.stack_releases.state();
     let broken = releases.iter().filter(|release| is_unusable(release));
-    let owned = |release: &ClusterStackRelease| stacks.iter().any(|stack| cluster_stack::is_owned(release, stack));
+    let owned = |release: &ClusterStackRelease| stacks.iter().any(|stack| is_owned(release, stack));
     broken.filter(|release| owned(release)).map(|release| release.name_any()).collect()
 }
 

@@ -15,8 +15,9 @@ use serde_json::json;
 
 use self::removal::Removal;
 pub use self::search::Searches;
-use super::cluster_stack::{self, is_left_by, is_owned, views, write_status};
+use super::cluster_stack::{self, views, write_status};
 use super::delivery;
+use super::release_owner::{self, is_left_by, is_owned};
 use super::{Action, Context, Doing, Error, finalizer, reconcile_at};
 use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::Reason;
@@ -88,7 +89,7 @@ pub(super) async fn stack(stack: &ClusterStack, ctx: &Context) -> Result<Action,
         // What was made, or given back to it, while the collector did not look.
         for release in releases.extract_if(.., |release| release.metadata.deletion_timestamp.is_none()) {
             lives_on = true;
-            cluster_stack::disown(&release, stack, ctx.clients.own())
+            release_owner::disown(&release, stack, ctx.clients.own())
                 .await
                 .doing(|| format!("leaving ClusterStackRelease {} behind", release.name_any()))?;
         }

@@ -25,6 +25,7 @@ mod passes;
 mod pokes;
 mod provider;
 mod receiver;
+mod release_owner;
 mod rights;
 mod run;
 mod runtime_hooks;

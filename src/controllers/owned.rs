@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::Event;
 
-use super::cluster_stack::is_owned;
+use super::release_owner::is_owned;
 use crate::api::{ClusterStack, ClusterStackRelease};
 
 /// Names of releases, by namespace and name of the ClusterStack that owns them.

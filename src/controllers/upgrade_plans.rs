@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::release_owner::is_owned;
 use super::upgrade::{Goal, Planner};
-use super::{Context, Doing, Error, cluster_stack};
+use super::{Context, Doing, Error};
 use crate::api::cluster_stack::AvailableRelease;
 use crate::api::condition::{MAX_MESSAGE, Reason, cut};
 use crate::api::source::Approval;
@@ -167,7 +168,7 @@ async fn wanted(ctx: &Context, waiting: &[(Arc<ClusterStack>, AvailableRelease)]
     let releases = ctx.stack_releases.state();
     let mut wanted = Vec::new();
     for (stack, available) in waiting {
-        let own = releases.iter().filter(|release| cluster_stack::is_owned(release, stack));
+        let own = releases.iter().filter(|release| is_owned(release, stack));
         let classes: BTreeSet<(String, String)> = own
             .flat_map(|release| {
                 let rows = release.status.as_ref().map(|status| status.resources.as_slice()).unwrap_or_default();

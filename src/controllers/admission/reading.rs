@@ -18,9 +18,9 @@ use crate::api::{
     ALLOW_CLASS_CHANGE, ClusterStack, ClusterStackRelease, ClusterStackSource, DELETE_FOR_MOVE, DELETION_POLICY, GROUP,
 };
 use crate::controllers::cluster_addon::release_among;
-use crate::controllers::cluster_stack::is_owned;
 use crate::controllers::deletion::{rows_of, template_kinds};
 use crate::controllers::origin;
+use crate::controllers::release_owner::is_owned;
 use crate::controllers::served::SeenReleases;
 use crate::core::addon::cluster::{Cluster, read};
 use crate::core::admission::Verdict;

@@ -8,8 +8,8 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use super::super::cluster_stack::is_owned;
 use super::super::deletion;
+use super::super::release_owner::is_owned;
 use super::releases::{Present, Target};
 use super::{Planner, UpgradeError, api};
 use crate::api::cluster_stack_release::Resource as Row;

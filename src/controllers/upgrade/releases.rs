@@ -6,8 +6,8 @@ use std::time::Duration;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
-use super::super::cluster_stack::is_owned;
 use super::super::origin::{Origin, demand, own_demand};
+use super::super::release_owner::is_owned;
 use super::{Goal, Planner, UpgradeError, api};
 use crate::api::condition::Reason;
 use crate::api::source::{DirectorySource, Source};
