@@ -124,6 +124,28 @@ async fn without_the_flag_there_is_no_page() {
     assert!(operator.get("probes", &path(&t)).await.starts_with("HTTP/1.0 404"));
 }
 
+/// A roll-out would replace replicas that work by it.
+#[tokio::test]
+async fn an_address_that_is_taken_makes_no_replica_ready() {
+    for flag in ["--page-bind-address", "--receiver-bind-address"] {
+        let t = World::new("taken").await;
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap().to_string();
+        let flags = [flag, &address, "--leader-elect", "--leader-elect-namespace", &t.namespace];
+        let mut operator = t.operator(&flags);
+        while operator.is_running() {
+            let answer = operator.get("probes", "/readyz").await;
+            assert!(!answer.contains(" 200 "), "{answer}");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        let log = operator.log();
+        assert!(
+            log.contains(&format!("can't be served on {address}")) && log.contains("Address already in use"),
+            "{log}"
+        );
+    }
+}
+
 fn replica(t: &World, name: &str) -> Operator {
     let store = t.dir().join(format!("store-{name}"));
     let sharing =

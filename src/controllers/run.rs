@@ -130,9 +130,14 @@ pub(super) async fn run(settings: Settings, ongoing: Ongoing, stop: Cancellation
     let tasks = TaskTracker::new();
     tasks.spawn({
         let (members, readiness, end) = (members.clone(), readiness.clone(), work.clone());
-        // A roll-out must not replace all replicas by some that never come to work.
+        let started = Arc::clone(&ongoing.started);
+        // A roll-out must not replace all replicas by some that never come to work: that can't bind an address, say.
         async move {
-            if end.run_until_cancelled(members.joined()).await.is_some() {
+            let works = async {
+                members.joined().await;
+                started.wait().await;
+            };
+            if end.run_until_cancelled(works).await.is_some() {
                 readiness.set(true);
             }
         }
