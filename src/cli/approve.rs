@@ -110,7 +110,7 @@ async fn approve(args: &ApproveArgs) -> Result<()> {
         let before = Approvals::read(stack.annotations().get(APPROVED).map_or("", String::as_str));
         let after = with(before.clone(), &versions, &stack);
         if before == after {
-            anstream::eprintln!("approved already: {}", listed(&after));
+            output::note!("approved already: {}", listed(&after));
             return Ok(());
         }
         let patch = json!({"metadata": {
@@ -180,7 +180,7 @@ fn show(stack: &ClusterStack) -> Result<()> {
     let unread = report::may_have_more("ClusterStack", stack, text.is_empty());
     report::left_out(&unread);
     if text.is_empty() {
-        anstream::eprintln!("nothing waits for approval in ClusterStack {}", stack.name_any());
+        output::note!("nothing waits for approval in ClusterStack {}", stack.name_any());
         return Ok(());
     }
     output::print(&text)

@@ -134,7 +134,7 @@ fn create(args: &BundleArgs) -> Result<()> {
     };
     registry::write_archive(file, &artifacts)?;
     let number = args.releases.len();
-    anstream::eprintln!("{}: {number} release{}", file.display(), if number == 1 { "" } else { "s" });
+    output::note!("{}: {number} release{}", file.display(), if number == 1 { "" } else { "s" });
     Ok(())
 }
 
@@ -325,13 +325,13 @@ impl Progress {
     fn at(&self, name: &str) {
         self.at.set(self.at.get() + 1);
         if self.shown {
-            anstream::eprint!("\r\x1b[K{} {}/{}: {name}", self.what, self.at.get(), self.all);
+            output::note_part!("\r\x1b[K{} {}/{}: {name}", self.what, self.at.get(), self.all);
         }
     }
 
     fn done(&self) {
         if self.shown {
-            anstream::eprint!("\r\x1b[K");
+            output::note_part!("\r\x1b[K");
         }
     }
 }

@@ -180,7 +180,7 @@ async fn all_of(
 
 async fn install_with(installer: &Installer<'_>, waves: &Waves, timeout: Duration, waits: bool) -> Result<()> {
     let mut tell = |object: &ObjectKey, change| say(object, change, false);
-    let mut waiting = |what: &str| anstream::eprintln!("waiting: {what}");
+    let mut waiting = |what: &str| output::note!("waiting: {what}");
     let failed = |error| hinted(&error, false);
     installer.wait_gone(waves, timeout, &mut waiting).await.map_err(failed)?;
     installer.apply(waves, &mut tell).await.map_err(failed)?;
@@ -285,7 +285,7 @@ fn say(object: &ObjectKey, change: Change, is_dry: bool) {
     // The chart has them go with it: they hold what can be fetched and built again, and builds that run begin anew.
     let is_with_claims = change == Change::Removed && object.kind == "StatefulSet";
     let claims = if is_with_claims { ", with its PersistentVolumeClaims" } else { "" };
-    anstream::println!("{object} {style}{word}{style:#}{claims}{dry}");
+    output::progress!("{object} {style}{word}{style:#}{claims}{dry}");
 }
 
 /// Whether the namespace of an object is missing.

@@ -107,7 +107,7 @@ fn migrate(args: &MigrateArgs, facts: &Facts) -> Result<()> {
         })?;
         install::rehearse(client, &args.namespace, &waves, &takes).await?;
         if facts.deployments.iter().any(cso::is_stopped) && !args.backup.exists() {
-            anstream::println!(
+            output::progress!(
                 "CSO was stopped before: {} holds what is left of it, the way back is what was written then",
                 args.backup.display()
             );
@@ -115,20 +115,20 @@ fn migrate(args: &MigrateArgs, facts: &Facts) -> Result<()> {
         write(&args.backup, &backup)?;
         // Should anything fail from here on, they are there for who goes on by hand.
         let kept = keep_values(args, &values)?;
-        old.stop(facts, args.timeout, &mut |step| anstream::println!("{step}")).await.map_err(hinted)?;
+        old.stop(facts, args.timeout, &mut |step| output::progress!("{step}")).await.map_err(hinted)?;
         let from = facts.deployments.first().and_then(|object| object["metadata"]["namespace"].as_str());
         install::make_namespace(client, &args.namespace).await?;
         for origin in cso::origins(facts) {
             let (to, (kind, name)) = (&args.namespace, &origin);
             match old.copy(&origin, from.unwrap_or_default(), to).await? {
                 Copied::Nothing => {}
-                Copied::Written => anstream::println!("{kind} {to}/{name} copied"),
-                Copied::Kept => anstream::println!("{kind} {to}/{name} is there with other content, and stays"),
+                Copied::Written => output::progress!("{kind} {to}/{name} copied"),
+                Copied::Kept => output::progress!("{kind} {to}/{name} is there with other content, and stays"),
             }
         }
         install::all(client, &args.namespace, &waves, &takes, args.timeout).await?;
         let shown = kept.display();
-        anstream::println!(
+        output::progress!(
             "values are not remembered: upgrade by `clusterstack install -f {shown}`, which holds what was taken over"
         );
         Ok(())
@@ -148,7 +148,7 @@ fn keep_values(args: &MigrateArgs, values: &Map<String, Value>) -> Result<PathBu
     write(&kept, &text)?;
     if is_other {
         let (there, new) = (path.display(), kept.display());
-        anstream::println!("{there} is there with other content, and stays: what is installed is in {new}");
+        output::progress!("{there} is there with other content, and stays: what is installed is in {new}");
     }
     Ok(kept)
 }

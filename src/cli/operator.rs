@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::report;
+use super::{output, report};
 use crate::io::members;
 use crate::io::telemetry;
 use crate::io::traces::{Collector, Traces};
@@ -54,7 +54,7 @@ pub fn run(flags: Flags) -> Result<ExitCode> {
 fn with_all_files() {
     let files = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files }) {
-        anstream::eprintln!("warning: no more than {:?} files can be open at once: {error}", files.current);
+        output::note!("warning: no more than {:?} files can be open at once: {error}", files.current);
     }
 }
 

@@ -3,7 +3,7 @@
 //! Guarantee: what others wrote into objects, and API servers and tools say, steers no terminal: it goes through
 //! [`one_line`] or [`visible`].
 
-use std::fmt::Write as _;
+use std::fmt::{Arguments, Write as _};
 use std::io::Write;
 
 use anyhow::{Context, Result};
@@ -25,8 +25,47 @@ pub enum Format {
 
 /// Writes text to standard output; its colours only where they can be seen.
 pub fn print(text: &str) -> Result<()> {
-    let mut out = anstream::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to standard output")
+    write_all(anstream::stdout().lock(), text).context("cannot write to standard output")
+}
+
+/// A line of progress for standard output, as `println!` takes it. Where it can't be written what is under way goes on: it is not to
+/// stop half done, and its result is told by [`print`].
+macro_rules! progress {
+    ($($words:tt)*) => {
+        $crate::cli::output::to_output(format_args!($($words)*))
+    };
+}
+
+/// A line for standard error, as `eprintln!` takes it; nobody is left to tell where that can't be written.
+macro_rules! note {
+    ($($words:tt)*) => {
+        $crate::cli::output::to_error(format_args!("{}\n", format_args!($($words)*)))
+    };
+}
+
+/// The same without a line break.
+macro_rules! note_part {
+    ($($words:tt)*) => {
+        $crate::cli::output::to_error(format_args!($($words)*))
+    };
+}
+
+pub(crate) use {note, note_part, progress};
+
+/// What [`progress`] does.
+pub(crate) fn to_output(line: Arguments<'_>) {
+    // The reader may have gone, or the disk be full.
+    let _ = write_all(anstream::stdout().lock(), &format!("{line}\n"));
+}
+
+/// What [`note`] does.
+pub(crate) fn to_error(text: Arguments<'_>) {
+    let _ = write_all(anstream::stderr().lock(), &text.to_string());
+}
+
+fn write_all(mut to: impl Write, text: &str) -> std::io::Result<()> {
+    to.write_all(text.as_bytes())?;
+    to.flush()
 }
 
 /// Text as it may reach a terminal: its characters that steer one, or turn the direction of what stands around them, are

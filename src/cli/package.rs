@@ -95,7 +95,7 @@ pub fn run(args: &PackageArgs) -> Result<()> {
         None => directory::write(&args.out, &release)?,
     };
     for remark in &package.remarks {
-        anstream::eprintln!("note: {remark}");
+        output::note!("note: {remark}");
     }
     told(args, &package, &release, &published)
 }

@@ -110,7 +110,7 @@ pub fn run(args: &PushArgs) -> Result<()> {
         let (failed, done): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|row| row["state"] == "failed");
         output::print(&done.into_iter().map(line).collect::<String>())?;
         for row in failed {
-            anstream::eprint!("{}", line(row));
+            output::note_part!("{}", line(row));
         }
     }
     match failures.as_slice() {

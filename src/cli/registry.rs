@@ -8,6 +8,7 @@ use clap::Args;
 use docker_credential::{CredentialRetrievalError, DockerCredential};
 use serde_json::{Value, json};
 
+use super::output;
 use super::report::Hinted;
 use crate::io::publish::registry::Registry;
 use crate::io::publish::remote::Reach;
@@ -75,7 +76,7 @@ impl RegistryArgs {
 
 /// Says on the error channel what is waited for.
 fn told(text: &str) {
-    anstream::eprintln!("{text}");
+    output::note!("{text}");
 }
 
 /// A Docker configuration with the login for a repository: the one that is written there, or the one that the credential helper has

@@ -75,11 +75,11 @@ pub fn run(args: &ReleasesArgs) -> Result<()> {
     match args.output {
         ReleasesFormat::Json => output::print(&output::format(&rows, Format::Json)?)?,
         ReleasesFormat::Yaml => output::print(&output::format(&rows, Format::Yaml)?)?,
-        ReleasesFormat::Text if rows.is_empty() => anstream::eprintln!("no releases"),
+        ReleasesFormat::Text if rows.is_empty() => output::note!("no releases"),
         ReleasesFormat::Text => output::print(&table(&rows))?,
     }
     for note in cut {
-        anstream::eprintln!("{}", output::one_line(&note));
+        output::note!("{}", output::one_line(&note));
     }
     report::left_out(&unread);
     Ok(())

@@ -1,13 +1,13 @@
 //! How a failure is told: `error: …`, its causes, and what to do about it.
 
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use kube::ResourceExt;
 use kube::core::Status;
 
-use super::output::{one_line, visible};
+use super::output::{self, one_line, visible};
 use crate::api::condition::{self, ConditionType, Reported};
 
 /// An error that knows what the user can do about it.
@@ -54,8 +54,7 @@ pub fn failure(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(is_closed_pipe) {
         return ExitCode::SUCCESS;
     }
-    // Nobody is left to tell when standard error is closed.
-    let _ = anstream::stderr().write_all(text(error).as_bytes());
+    output::note_part!("{}", text(error));
     ExitCode::FAILURE
 }
 
@@ -63,7 +62,7 @@ pub fn failure(error: &anyhow::Error) -> ExitCode {
 pub fn left_out<'a>(notes: impl IntoIterator<Item = &'a String>) {
     let yellow = Style::new().fg_color(Some(AnsiColor::Yellow.into()));
     for note in notes {
-        anstream::eprintln!("{yellow}warning{yellow:#}: {}", one_line(note));
+        output::note!("{yellow}warning{yellow:#}: {}", one_line(note));
     }
 }
 

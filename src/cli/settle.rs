@@ -158,7 +158,7 @@ pub async fn settle<W: Wish>(targets: Vec<Target>, wish: &W, args: &SettleArgs) 
     });
     match args.output {
         Some(format) => output::print(&output::format(&rows, format)?)?,
-        None if rows.is_empty() => anstream::eprintln!("there are none"),
+        None if rows.is_empty() => output::note!("there are none"),
         None => {}
     }
     let is_good = |row: &Row| matches!(row.outcome, "done" | "asked" | "skipped");
@@ -193,7 +193,7 @@ async fn follow<W: Wish>(
 ) -> Result<Outcome> {
     // Said before the first look, which may be later than all that is waited for.
     let mut told = UNSEEN.to_owned();
-    anstream::eprintln!("{}: {told}", target.shown());
+    output::note!("{}: {told}", target.shown());
     let mut failed: Option<(Instant, Outcome)> = None;
     loop {
         let is_over = until.is_some_and(|until| Instant::now() >= until);
@@ -217,7 +217,7 @@ async fn follow<W: Wish>(
             (Some(why), _) => {
                 failed = None;
                 if told != why {
-                    anstream::eprintln!("{}: {}", target.shown(), one_line(&why));
+                    output::note!("{}: {}", target.shown(), one_line(&why));
                     told = why;
                 }
             }

@@ -108,7 +108,7 @@ pub fn run(args: &ShardsArgs) -> Result<()> {
         ShardsFormat::Json => output::print(&output::format(&rows, Format::Json)?),
         ShardsFormat::Yaml => output::print(&output::format(&rows, Format::Yaml)?),
         ShardsFormat::Text if rows.is_empty() => {
-            anstream::eprintln!("no replicas share the work: an operator with --leader-elect=false is alone");
+            output::note!("no replicas share the work: an operator with --leader-elect=false is alone");
             Ok(())
         }
         ShardsFormat::Text => output::print(&table(&rows, Timestamp::now())),

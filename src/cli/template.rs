@@ -220,13 +220,13 @@ pub fn run(args: &TemplateArgs) -> Result<()> {
 /// Of what Helm warns too.
 fn warn(chart: &Chart, rendered: &Rendered) {
     if chart.metadata.deprecated {
-        anstream::eprintln!("warning: {}: the chart is deprecated", chart.name());
+        output::note!("warning: {}: the chart is deprecated", chart.name());
     }
     for misfit in &rendered.misfits {
-        anstream::eprintln!("warning: value {misfit}");
+        output::note!("warning: value {misfit}");
     }
     for left_out in &rendered.left_out {
-        anstream::eprintln!("warning: {}: {left_out}", left_out.source);
+        output::note!("warning: {}: {left_out}", left_out.source);
     }
 }
 

@@ -133,7 +133,7 @@ async fn follow(
 /// Tells what is waited for, where that is something else than before.
 fn say(waits: &mut String, now: String) {
     if *waits != now {
-        anstream::eprintln!("{}", output::one_line(&now));
+        output::note!("{}", output::one_line(&now));
         *waits = now;
     }
 }

@@ -75,7 +75,7 @@ pub fn run(args: &TreeArgs) -> Result<()> {
         TreeFormat::Yaml => output::print(&output::format(&nodes, Format::Yaml)?),
         TreeFormat::Text if nodes.is_empty() => {
             let all = if args.only_problems { "nothing is in the way" } else { "no ClusterStack" };
-            anstream::eprintln!("{all} {}", found.place);
+            output::note!("{all} {}", found.place);
             Ok(())
         }
         TreeFormat::Text => output::print(&render::text(&nodes, render::terminal_width())),

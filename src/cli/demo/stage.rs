@@ -17,7 +17,7 @@ use super::promise::Promises;
 use super::repository::{Repository, Stack};
 use super::screen::{Screen, seconds};
 use super::story::Story;
-use crate::cli::report;
+use crate::cli::{output, report};
 
 /// How long the story may take.
 const STORY: Duration = Duration::from_mins(3);
@@ -112,9 +112,9 @@ impl Stage {
     }
 
     fn failed(&self, error: &anyhow::Error) {
-        anstream::eprint!("{}", report::text(error));
+        output::note_part!("{}", report::text(error));
         if let Some(operator) = &self.operator {
-            eprintln!("the last lines of the operator's log:\n{}", operator.last_lines(LINES));
+            output::note!("the last lines of the operator's log:\n{}", operator.last_lines(LINES));
         }
     }
 
@@ -158,7 +158,7 @@ impl Stage {
         troubles.extend(self.place.remove().err());
         let Some(trouble) = troubles.into_iter().next() else { return Ok(()) };
         if failed {
-            anstream::eprint!("{}", report::text(&trouble));
+            output::note_part!("{}", report::text(&trouble));
             return Ok(());
         }
         Err(trouble)

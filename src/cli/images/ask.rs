@@ -105,7 +105,7 @@ pub async fn cancel(args: &AskArgs) -> Result<ExitCode> {
 /// Asks with annotations beside, and tells what became of it; `before` is the status as it was read.
 pub(super) async fn ask(wish: Wish, named: &Named, before: &Status, wait: Duration, beside: Value) -> Result<ExitCode> {
     if let Some(why) = wish.needless(before) {
-        anstream::eprintln!("{}: {why}", named.shown);
+        output::note!("{}: {why}", named.shown);
         return Ok(ExitCode::SUCCESS);
     }
     let asked = Timestamp::now().to_string();
@@ -120,7 +120,7 @@ pub(super) async fn ask(wish: Wish, named: &Named, before: &Status, wait: Durati
             return Ok(ExitCode::SUCCESS);
         }
         if wait.is_zero() {
-            anstream::eprintln!("{}: asked for; the operator was not waited for", named.shown);
+            output::note!("{}: asked for; the operator was not waited for", named.shown);
             return Ok(ExitCode::SUCCESS);
         }
         if Instant::now() >= until {

@@ -76,7 +76,7 @@ pub async fn run(args: &ListArgs) -> Result<ExitCode> {
         ImagesFormat::Json => output::print(&output::format(&rows, Format::Json)?)?,
         ImagesFormat::Yaml => output::print(&output::format(&rows, Format::Yaml)?)?,
         ImagesFormat::Text if rows.is_empty() => {
-            anstream::eprintln!("no node images {place}");
+            output::note!("no node images {place}");
             // Who waits for them must not take it for their success.
             return Ok(if args.watch { ExitCode::from(NONE) } else { ExitCode::SUCCESS });
         }

@@ -135,7 +135,7 @@ impl Log {
     /// Says once what is waited for.
     fn say(&mut self, what: &str) {
         if !what.is_empty() && self.said != what {
-            anstream::eprintln!("{}", output::visible(what));
+            output::note!("{}", output::visible(what));
             what.clone_into(&mut self.said);
         }
     }

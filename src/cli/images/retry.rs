@@ -14,7 +14,7 @@ use super::ask::{self, Wish};
 use super::{Image, KINDS, NameArgs, Named};
 use crate::api::image_release::{ImagePhase, ProviderNodeImageReleaseStatus as Status};
 use crate::cli::connection::ConnectionArgs;
-use crate::cli::report;
+use crate::cli::{output, report};
 use crate::io::stored;
 use crate::settings::duration;
 
@@ -89,7 +89,7 @@ async fn all(args: &RetryArgs) -> Result<ExitCode> {
     failed.sort_by(|(one, _), (other, _)| one.shown.cmp(&other.shown));
     if failed.is_empty() {
         let place = only.map_or_else(|| "in any namespace".to_owned(), |only| format!("in namespace {only}"));
-        anstream::eprintln!("no build was given up {place}");
+        output::note!("no build was given up {place}");
     }
     let begin = Instant::now();
     let asked = stream::iter(failed).map(|(named, status)| async move {

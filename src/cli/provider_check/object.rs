@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{Check, Run};
 use crate::api::{CLUSTER_STACK_LABEL, ClusterStackRelease, FIELD_MANAGER};
-use crate::cli::output::one_line;
+use crate::cli::output::{self, one_line};
 use crate::core::provider::{Instance, State, checks, state};
 use crate::io::apply::refusal;
 use crate::io::kinds::Kind;
@@ -44,7 +44,7 @@ impl Run<'_> {
             let maps: Api<ConfigMap> = Api::namespaced(self.connection.client.clone(), &self.namespace);
             if let Err(error) = self.connection.answer(maps.delete(&name, &DeleteParams::background())).await? {
                 let why = one_line(&refusal(&error).message);
-                anstream::eprintln!("ConfigMap {}/{name} is left behind: {why}", self.namespace);
+                output::note!("ConfigMap {}/{name} is left behind: {why}", self.namespace);
             }
         }
         let made = result?;
@@ -158,7 +158,7 @@ impl Progress {
             let _ = write!(std::io::stderr(), "\r\x1b[2K{text}");
         } else if self.said.as_ref() != Some(&news) {
             let dash = if news.is_empty() { "" } else { ": " };
-            anstream::eprintln!("waiting for {}{dash}{news}", self.what);
+            output::note!("waiting for {}{dash}{news}", self.what);
         }
         self.said = Some(news);
     }

@@ -8,6 +8,7 @@ use kube::api::{ListParams, LogParams};
 use kube::{Api, ResourceExt};
 
 use super::{Log, Look};
+use crate::cli::output;
 use crate::core::image::job::selector;
 
 /// Up to where the logs were printed.
@@ -42,7 +43,7 @@ impl Log {
         for pod in pods {
             if pod != self.pods.pod {
                 if self.has_printed {
-                    anstream::eprintln!("pod {pod}:");
+                    output::note!("pod {pod}:");
                 }
                 self.pods = Cursor { pod: pod.clone(), mark: Mark::default() };
             }
