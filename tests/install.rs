@@ -35,6 +35,10 @@ fn dry_run(values: &[&str]) -> Vec<Value> {
     objects(&clusterstack(&args).succeeds())
 }
 
+fn named(objects: &[Value], kind: &str, name: &str) -> Option<Value> {
+    objects.iter().find(|one| one["kind"] == kind && one["metadata"]["name"] == name).cloned()
+}
+
 fn without_namespace(objects: Vec<Value>) -> Vec<Value> {
     objects.into_iter().filter(|object| object["kind"] != "Namespace").collect()
 }
@@ -91,9 +95,6 @@ fn the_rights_of_the_chart_are_those_that_the_tests_run_with() {
 
 #[test]
 fn values_choose_what_is_installed() {
-    let named = |objects: &[Value], kind: &str, name: &str| {
-        objects.iter().find(|one| one["kind"] == kind && one["metadata"]["name"] == name).cloned()
-    };
     let plain = dry_run(&[]);
     let deployment = named(&plain, "Deployment", "clusterstack").unwrap();
     let pod = &deployment["spec"]["template"]["spec"];
@@ -158,12 +159,35 @@ fn values_that_make_no_sense_are_refused() {
         ("settings.burst=many", "burst: invalid value 'many'"),
         ("settings.log-format=text", "can be a flag alone"),
         ("fullnameOverride=Foo_Bar", "fullnameOverride"),
+        ("flags.leader-elect=false", "flags.leader-elect=false needs replicas 1"),
+        ("flags.leader-elect=false,replicas=null", "flags.leader-elect=false needs replicas 1"),
+        ("flags.leader-elect={false},replicas=3", "flags.leader-elect=false needs replicas 1"),
+        (
+            "flags.leader-elect-namespace=foo",
+            "flags.leader-elect-namespace: the operator has rights on Leases in its own",
+        ),
         ("rbac.secretsNamespaces={Team_A}", "secretsNamespaces"),
         ("flags.alow-source=127.0.0.1", "flags.alow-source: `clusterstack operator` has no flag --alow-source"),
     ] {
         let said = clusterstack(&["install", "--dry-run", "--set", value]).fails(1);
         assert!(said.contains(expected) && said.contains("install --chart DIR"), "{value}: {said}");
     }
+}
+
+#[test]
+fn one_that_is_alone_is_never_two() {
+    let strategy =
+        |values: &[&str]| named(&dry_run(values), "Deployment", "clusterstack").unwrap()["spec"]["strategy"].clone();
+    assert_eq!(strategy(&["flags.leader-elect=false", "replicas=1"])["type"], "Recreate");
+    for values in
+        [&["replicas=1"][..], &["flags.leader-elect=true"], &["flags.leader-elect-namespace=clusterstack-system"]]
+    {
+        assert_eq!(strategy(values), json!({"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}), "{values:?}");
+    }
+    let text = ["install", "--dry-run", "--set-string", "flags.leader-elect=false"];
+    assert!(clusterstack(&text).fails(1).contains("needs replicas 1"));
+    let set = dry_run(&["flags.leader-elect=false", "replicas=1", "storage.size=1Gi"]);
+    assert!(named(&set, "StatefulSet", "clusterstack").is_some());
 }
 
 #[test]
