@@ -35,8 +35,9 @@ pub fn backup(facts: &Facts, there: Option<&str>) -> Result<String, BackupError>
 fn items(text: &str) -> Result<Vec<Value>, BackupError> {
     let mut list = yaml::parse(text)?;
     let is_list = list["apiVersion"] == "v1" && list["kind"] == "List";
-    match list["items"].take() {
-        Value::Array(items) if is_list && items.iter().all(|item| item["kind"].is_string()) => Ok(items),
+    // No map at all may be there.
+    match list.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) if is_list && items.iter().all(|item| item["kind"].is_string()) => Ok(items),
         _ => Err(BackupError::NoList),
     }
 }
@@ -82,6 +83,10 @@ mod tests {
         for (text, part) in [
             ("a: b", "no List"),
             ("", "no List"),
+            ("hello", "no List"),
+            ("- a\n- b", "no List"),
+            ("3", "no List"),
+            ("true", "no List"),
             ("kind: List", "no List"),
             ("apiVersion: v1\nkind: List\nitems: [1]", "no List"),
             ("apiVersion: v1\nkind: Secret\nitems: []", "no List"),
