@@ -402,6 +402,27 @@ fn an_api_server_that_is_gone_is_one_finding() {
 }
 
 #[test]
+fn what_can_not_be_written_is_no_fault_of_the_program() {
+    let chart = chart();
+    let text = fs::read_to_string(chart.path().join("Chart.yaml")).unwrap() + "deprecated: true\n";
+    fs::write(chart.path().join("Chart.yaml"), text).unwrap();
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let run = |out: Stdio, err: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_clusterstack"));
+        command.args(["template", "x"]).arg(chart.path()).stdin(Stdio::null()).stdout(out).stderr(err);
+        command.output().unwrap()
+    };
+    // The warning is lost, what it is about is not.
+    let output = run(Stdio::piped(), full().into());
+    assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(0), false), "{output:?}");
+    // The result is.
+    let output = run(full().into(), Stdio::piped());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot write to standard output") && !said.contains("panicked"), "{said}");
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_clusterstack"))
         .arg("crds")
