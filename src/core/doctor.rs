@@ -73,6 +73,9 @@ pub fn saw_nothing(findings: &[Finding]) -> bool {
 /// What is said of a question that was not answered in time.
 pub const UNANSWERED: &str = "the API server gives no answer";
 
+/// What is said where the API server does not know who asks.
+pub const NO_LOGIN: &str = "the API server does not take the login of the kubeconfig";
+
 /// What was read, or why it could not be.
 pub type Read<T> = Result<T, String>;
 
@@ -98,6 +101,8 @@ pub struct Workload {
     pub object: Value,
     /// Its pods.
     pub pods: Vec<Value>,
+    /// The ServiceAccount that it works as, by namespace and name, where that is not there.
+    pub missing_account: Option<String>,
     /// What its ServiceAccount may do.
     pub rights: Option<Read<Vec<Asked>>>,
 }
@@ -140,6 +145,8 @@ pub struct Facts {
     pub definitions: Read<Vec<Value>>,
     /// What runs the operator.
     pub workloads: Read<Vec<Workload>>,
+    /// Deployments of the Go operator.
+    pub cso: Vec<Value>,
     /// What replicas say.
     pub shards: Read<Vec<OperatorShard>>,
     /// The Leases by which they live.
@@ -167,13 +174,14 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     let mut all = vec![operator::kubernetes(&facts.kubernetes)];
     all.extend(operator::definitions(&facts.definitions));
     all.extend(operator::workloads(&facts.workloads));
+    all.extend(operator::cso(&facts.cso));
     all.extend(replicas::check(&facts.shards, &facts.leases, facts.now));
     all.push(operator::cluster_api(&facts.cluster_api));
     all.extend(clusters::check(facts));
     all.extend(serving::hooks(facts));
     all.extend(serving::webhooks(facts));
     for (kind, found) in &facts.objects {
-        all.extend(objects::check(kind, found));
+        all.extend(objects::check(kind, found, facts.now));
     }
     all
 }

@@ -344,6 +344,10 @@ fn row_node(row: &Resource) -> Node {
 /// Ready, reason and message from the conditions.
 pub fn verdict(conditions: &[Condition], deleting: bool) -> (Option<bool>, String, String) {
     match condition::find(conditions, ConditionType::Ready) {
+        // What it said last is of before.
+        Some(ready) if deleting && ready.is_true() => {
+            (Some(false), "Deleting".into(), "no operator has said yet what it waits for".into())
+        }
         Some(ready) => (state(ready), ready.reason.clone(), ready.message.clone()),
         None if deleting => (Some(false), "Deleting".into(), String::new()),
         None => (None, "NoStatus".into(), "no operator has looked at it yet".into()),
@@ -501,6 +505,18 @@ mod tests {
         let tree = tree(&stack, &[], &[]);
         assert_eq!((tree.ready, tree.reason.as_str()), (None, "NoStatus"));
         assert!(tree.has_problem());
+    }
+
+    #[test]
+    fn what_is_being_deleted_is_not_ready_whatever_it_said_last() {
+        let mut stack = stack(("True", "Ready", "usable: v2"), &json!([]));
+        stack.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        let told = tree(&stack, &[], &[]);
+        assert_eq!((told.ready, told.reason.as_str()), (Some(false), "Deleting"));
+        assert_eq!(told.message, "no operator has said yet what it waits for");
+        stack.status.as_mut().unwrap().conditions[0].status = "False".into();
+        stack.status.as_mut().unwrap().conditions[0].reason = "InUse".into();
+        assert_eq!(tree(&stack, &[], &[]).reason, "InUse");
     }
 
     #[test]

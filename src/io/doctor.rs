@@ -16,7 +16,8 @@ use super::apply::refusal;
 use super::kinds::{Kind, Kinds};
 use super::{leases, stored};
 use crate::api::{GROUP, INFRASTRUCTURE_GROUP, MANAGED_BY as OPERATOR, MANAGED_BY_LABEL, OperatorShard};
-use crate::core::doctor::{Facts, Read, UNANSWERED, Workload};
+use crate::core::cso::LABEL as CSO;
+use crate::core::doctor::{Facts, NO_LOGIN, Read, UNANSWERED, Workload};
 use crate::core::install::INSTALLED_IN;
 
 /// How many definitions are asked for at once.
@@ -48,6 +49,7 @@ pub async fn facts(client: &Client) -> Read<Facts> {
         Err(kube::Error::Api(status)) if status.code != 401 => {
             Err(told("it does not say which version it is")(kube::Error::Api(status)))
         }
+        Err(kube::Error::Api(status)) => return Err(format!("{NO_LOGIN}: {}", status.message)),
         Err(error) => return Err(refusal(&error).message),
     };
     let kinds = Kinds::default();
@@ -70,6 +72,8 @@ pub async fn facts(client: &Client) -> Read<Facts> {
         kubernetes: version,
         definitions: reader.definitions().await,
         workloads: reader.workloads(&needed).await,
+        // That Deployments can't be listed is told of our own.
+        cso: reader.all("apps", "Deployment", &format!("{}={}", CSO.0, CSO.1)).await.unwrap_or_default(),
         shards,
         leases,
         now,
@@ -165,8 +169,9 @@ impl Reader<'_> {
                     continue;
                 }
                 let pods = self.pods(&object).await;
+                let missing_account = rights::missing_account(self.client, &object).await;
                 let rights = Some(rights::of_workload(self.client, &object, needed).await);
-                workloads.push(Workload { object, pods, rights });
+                workloads.push(Workload { object, pods, missing_account, rights });
             }
         }
         Ok(workloads)

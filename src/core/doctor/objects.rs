@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -11,6 +12,17 @@ use crate::api::{ClusterAddon, ClusterStack, ClusterStackRelease, ClusterStackSo
 
 /// What is said of an object that says nothing.
 const NOT_LOOKED_AT: &str = "NotLookedAt";
+
+/// What is said of an object that is being deleted, and goes on saying that it is as it should be.
+const DELETION_NOT_SEEN: &str = "DeletionNotSeen";
+/// How long an operator may take to say that it saw it.
+const SEES: SignedDuration = SignedDuration::from_secs(60);
+
+/// Whether an object is being deleted for so long that an operator would have said something of it.
+fn is_unseen(object: &Value, now: Timestamp) -> bool {
+    let since = object["metadata"]["deletionTimestamp"].as_str().and_then(|since| since.parse::<Timestamp>().ok());
+    since.is_some_and(|since| now.duration_since(since) > SEES)
+}
 
 /// Whether this version can read an object: one that it can't is left alone, whatever it said before.
 fn is_readable(kind: &str, object: &Value) -> bool {
@@ -28,7 +40,7 @@ fn is_readable(kind: &str, object: &Value) -> bool {
 }
 
 /// How an object says that it is.
-fn grade(kind: &str, object: &Value) -> Option<(Grade, String)> {
+fn grade(kind: &str, object: &Value, now: Timestamp) -> Option<(Grade, String)> {
     if !is_readable(kind, object) {
         return Some((Grade::Bad, Reason::Unreadable.as_str().to_owned()));
     }
@@ -44,7 +56,7 @@ fn grade(kind: &str, object: &Value) -> Option<(Grade, String)> {
         return Some((Grade::Bad, ready.map_or_else(|| "Failed".to_owned(), |(_, word, _)| reason(word))));
     }
     match ready {
-        Some(("True", ..)) => None,
+        Some(("True", ..)) => is_unseen(object, now).then(|| (Grade::Warning, DELETION_NOT_SEEN.to_owned())),
         Some((_, word, _)) => Some((Grade::Warning, reason(word))),
         None => Some((Grade::Warning, NOT_LOOKED_AT.to_owned())),
     }
@@ -53,6 +65,9 @@ fn grade(kind: &str, object: &Value) -> Option<(Grade, String)> {
 /// What to do about objects that say this.
 fn remedy(reason: &str) -> String {
     match Reason::named(reason) {
+        None if reason == DELETION_NOT_SEEN => {
+            "no operator has seen that they are being deleted: what is said of operators tells why".to_owned()
+        }
         None if reason == NOT_LOOKED_AT => {
             "no operator has said anything of them yet: what is said of operators tells why".to_owned()
         }
@@ -65,14 +80,14 @@ fn remedy(reason: &str) -> String {
 }
 
 /// How those of a kind are.
-pub(super) fn check(kind: &'static str, found: &Read<Vec<Value>>) -> Vec<Finding> {
+pub(super) fn check(kind: &'static str, found: &Read<Vec<Value>>, now: Timestamp) -> Vec<Finding> {
     let found = match found {
         Ok(found) => found,
         Err(why) => return vec![Finding::unknown(kind, why)],
     };
     let mut by_reason: BTreeMap<(std::cmp::Reverse<Grade>, String), Vec<&Value>> = BTreeMap::new();
     for object in found {
-        if let Some((grade, reason)) = grade(kind, object) {
+        if let Some((grade, reason)) = grade(kind, object, now) {
             by_reason.entry((std::cmp::Reverse(grade), reason)).or_default().push(object);
         }
     }
@@ -86,7 +101,8 @@ pub(super) fn check(kind: &'static str, found: &Read<Vec<Value>>) -> Vec<Finding
     }
     let of_reason = |((grade, reason), objects): (&(std::cmp::Reverse<Grade>, String), &Vec<&Value>)| {
         let names: Vec<String> = objects.iter().map(|object| named(object)).collect();
-        let is_untold = *reason == Reason::Unreadable.as_str();
+        // What it said last is of before.
+        let is_untold = *reason == Reason::Unreadable.as_str() || reason == DELETION_NOT_SEEN;
         let told = objects.first().filter(|_| !is_untold);
         let message = told.and_then(|first| condition(first, "Ready")).map_or("", |(_, _, message)| message);
         let names = some(names.iter().map(String::as_str));
@@ -102,6 +118,28 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn now() -> Timestamp {
+        "2026-01-01T00:02:00Z".parse().unwrap()
+    }
+
+    #[test]
+    fn what_goes_on_to_be_ready_while_it_is_deleted_is_seen_by_nobody() {
+        let ready = |since: &str, spec: Value| {
+            json!({"metadata": {"name": "a", "namespace": "t", "deletionTimestamp": since}, "spec": spec,
+                "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Ready", "message": "usable: v2"}]}})
+        };
+        let old = ready("2026-01-01T00:00:59Z", json!({}));
+        let found = check("X", &Ok(vec![old]), now());
+        let [only] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!((only.grade, only.message.as_str()), (Grade::Warning, "1 of 1 DeletionNotSeen: t/a"));
+        assert!(only.remedy.contains("no operator has seen"), "{only:?}");
+        for object in
+            [ready("2026-01-01T00:01:30Z", json!({})), ready("2026-01-01T00:00:00Z", json!({"suspend": true}))]
+        {
+            assert_eq!(grade("X", &object, now()), None, "{object}");
+        }
+    }
 
     #[test]
     fn an_object_that_fails_says_why() {
@@ -120,7 +158,7 @@ mod tests {
             (json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Ready"}]}}), None),
         ] {
             let expected = expected.map(|(grade, reason)| (grade, reason.to_owned()));
-            assert_eq!(grade("X", &object), expected, "{object}");
+            assert_eq!(grade("X", &object, now()), expected, "{object}");
         }
     }
 
@@ -129,9 +167,9 @@ mod tests {
         let conditions = json!([{"type": "Ready", "status": "True", "reason": "Ready", "message": "usable: v1"}]);
         let mut addon = json!({"metadata": {"name": "a"}, "spec": {"clusterRef": {"name": "c"}},
             "status": {"conditions": conditions, "stages": []}});
-        assert_eq!(grade("ClusterAddon", &addon), None);
+        assert_eq!(grade("ClusterAddon", &addon, now()), None);
         addon["status"]["stages"] = "junk".into();
-        let found = check("ClusterAddon", &Ok(vec![addon]));
+        let found = check("ClusterAddon", &Ok(vec![addon]), now());
         let [only] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!((only.grade, only.message.as_str()), (Grade::Bad, "1 of 1 Unreadable: a"));
         assert!(only.remedy.contains("docs/operations.md"), "{only:?}");
@@ -143,7 +181,7 @@ mod tests {
         for reason in ["SourceUnreachable", "BuildFailed", "SpecInvalid", "NoReleaseFound", "FailedToApplyObjects"] {
             assert!(remedy(reason).contains("docs/operations.md") && book.contains(&format!("`{reason}`")), "{reason}");
         }
-        for reason in ["Progressing", "Fetching", "Deleting", "NotReady", "Failed", NOT_LOOKED_AT] {
+        for reason in ["Progressing", "Fetching", "Deleting", "NotReady", "Failed", NOT_LOOKED_AT, DELETION_NOT_SEEN] {
             assert!(!remedy(reason).contains("docs/operations.md"), "{reason}");
         }
     }

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::{Asked, Finding, Grade, Read, Workload, condition, named, some};
+use super::{Asked, Finding, Grade, NO_LOGIN, Read, Workload, condition, named, objects_of, some};
 use crate::api;
 use crate::core::build_info::BUILD;
-use crate::core::install::{told, waits_for};
+use crate::core::cso::is_stopped;
+use crate::core::install::{leaving, told, waits_for};
 
 /// How many minors of Kubernetes behind the one of this binary are looked upon as usual: those that its project supports.
 const MINORS: u64 = 3;
@@ -21,6 +22,9 @@ pub(super) fn kubernetes(version: &Read<String>) -> Finding {
     const CHECK: &str = "kubernetes";
     let version = match version {
         Ok(version) => version,
+        Err(why) if why.starts_with(NO_LOGIN) => {
+            return Finding::new(CHECK, Grade::Bad, why, "log in anew: it is wrong, or has ended");
+        }
         Err(why) => {
             return Finding::new(CHECK, Grade::Bad, why, "look at the kubeconfig and at the API server");
         }
@@ -53,6 +57,13 @@ fn holds(there: &Value, wanted: &Value) -> bool {
     }
 }
 
+/// Whether each version that is wanted is served.
+fn serves_all(there: &Value, wanted: &Value) -> bool {
+    let is_served =
+        |name: &Value| objects_of(&there["versions"]).any(|one| one["name"] == *name && one["served"] == true);
+    objects_of(&wanted["versions"]).all(|version| is_served(&version["name"]))
+}
+
 pub(super) fn definitions(found: &Read<Vec<Value>>) -> Vec<Finding> {
     const CHECK: &str = "definitions";
     const REMEDY: &str = "clusterstack install, or clusterstack crds | kubectl apply --server-side -f -";
@@ -62,7 +73,8 @@ pub(super) fn definitions(found: &Read<Vec<Value>>) -> Vec<Finding> {
         Ok(found) => found,
         Err(why) => return vec![Finding::unknown(CHECK, why)],
     };
-    let (mut missing, mut leaving, mut pending, mut other) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut missing, mut going, mut pending) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut unserved, mut other) = (Vec::new(), Vec::new());
     let all = api::custom_resource_definitions();
     for wanted in &all {
         let name = wanted.name_any();
@@ -73,9 +85,11 @@ pub(super) fn definitions(found: &Read<Vec<Value>>) -> Vec<Finding> {
         // What a definition of ours can't be turned into is told by its own tests.
         let wanted = serde_json::to_value(&wanted.spec).unwrap_or_default();
         if !there["metadata"]["deletionTimestamp"].is_null() {
-            leaving.push(name);
+            going.push(name);
         } else if condition(there, "Established").is_none_or(|(status, ..)| status != "True") {
             pending.push(name);
+        } else if !serves_all(&there["spec"], &wanted) {
+            unserved.push(name);
         } else if !holds(&there["spec"], &wanted) {
             other.push(name);
         }
@@ -83,8 +97,9 @@ pub(super) fn definitions(found: &Read<Vec<Value>>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (names, grade, what, remedy) in [
         (missing, Grade::Bad, "not installed", REMEDY),
-        (leaving, Grade::Bad, "being deleted, with all their objects", GOES),
+        (going, Grade::Bad, "being deleted, with all their objects", GOES),
         (pending, Grade::Bad, "not established", REMEDY),
+        (unserved, Grade::Bad, "not served in the version that this binary works with", REMEDY),
         (other, Grade::Warning, "of another version than this binary", REMEDY),
     ] {
         if !names.is_empty() {
@@ -113,6 +128,12 @@ pub(super) fn workloads(found: &Read<Vec<Workload>>) -> Vec<Finding> {
     for workload in found {
         let kind = workload.object["kind"].as_str().unwrap_or_default();
         let name = format!("{kind} {}", named(&workload.object));
+        if let Some(why) = leaving(&workload.object) {
+            let remedy = "nothing, it goes on by itself; a pod whose node is gone for good goes by kubectl delete pod --force. \
+                          clusterstack install makes it anew";
+            findings.push(Finding::new(CHECK, Grade::Warning, format!("{name} is being deleted: {why}"), remedy));
+            continue;
+        }
         findings.push(match waits_for(&workload.object) {
             _ if workload.object["spec"]["replicas"] == 0 => {
                 let remedy = "scale it up: kubectl scale --replicas, or clusterstack install";
@@ -125,9 +146,29 @@ pub(super) fn workloads(found: &Read<Vec<Workload>>) -> Vec<Finding> {
                 Finding::new(CHECK, Grade::Bad, message, remedy)
             }
         });
-        findings.extend(workload.rights.as_ref().map(|rights| self::rights(&name, rights)));
+        findings.extend(match &workload.missing_account {
+            Some(account) => Some(no_account(&name, account)),
+            None => workload.rights.as_ref().map(|rights| self::rights(&name, rights)),
+        });
     }
     findings
+}
+
+fn no_account(workload: &str, account: &str) -> Finding {
+    let message =
+        format!("{workload} works as ServiceAccount {account}, which is not there: all of its requests are refused");
+    let remedy = "clusterstack install, which makes it and restarts the pods: they hold tokens of the one that is gone";
+    Finding::new("rights", Grade::Bad, message, remedy)
+}
+
+/// The Go operator, where it runs: it works on the same objects.
+pub(super) fn cso(deployments: &[Value]) -> Vec<Finding> {
+    let runs = |one: &&Value| !is_stopped(one) && leaving(one).is_none();
+    let tell = |one: &Value| {
+        let message = format!("Deployment {}, the Go operator (CSO), works on the same objects", named(one));
+        Finding::new("operator", Grade::Bad, message, "clusterstack migrate-from-cso")
+    };
+    deployments.iter().filter(runs).map(tell).collect()
 }
 
 fn rights(workload: &str, asked: &Read<Vec<Asked>>) -> Finding {

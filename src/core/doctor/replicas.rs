@@ -13,6 +13,8 @@ use crate::core::share::life::{Leases, Life, life};
 const CHECK: &str = "replicas";
 /// How long a replica that has come may take to say what it is, and all of them to agree who leads.
 const SETTLES: SignedDuration = SignedDuration::from_secs(60);
+const COME_BACK: &str = "start the operator, or see why it can't reach the API server: look at its pods and their logs; what is left of an \
+                         operator that is not to come back goes by kubectl delete operatorshard NAME";
 const WAITS: &str = "within a minute they agree; if not, look at the log of the one that is named and at its Lease";
 
 pub(super) fn check(found: &Read<Vec<OperatorShard>>, leases: &Leases, now: Timestamp) -> Vec<Finding> {
@@ -25,12 +27,15 @@ pub(super) fn check(found: &Read<Vec<OperatorShard>>, leases: &Leases, now: Time
         let remedy = "start the operator; one with --leader-elect=false says nothing here";
         return vec![Finding::new(CHECK, Grade::Bad, message, remedy)];
     }
-    let Seen { live, settling, gone, unknown } = seen(found, leases, now);
+    let Seen { live, settling, gone, ended, unknown } = seen(found, leases, now);
     let mut findings = Vec::new();
     if !gone.is_empty() {
         let message = format!("not at work, whatever they said last: {}", some(gone.iter().map(String::as_str)));
-        let remedy = "start the operator, or see why it can't reach the API server: look at its pods and their logs";
-        findings.push(Finding::new(CHECK, Grade::Bad, message, remedy));
+        findings.push(Finding::new(CHECK, Grade::Bad, message, COME_BACK));
+    }
+    if live.is_empty() && settling.is_empty() && gone.is_empty() {
+        let message = format!("no replica is at work; these have ended: {}", some(ended.iter().map(String::as_str)));
+        findings.push(Finding::new(CHECK, Grade::Bad, message, COME_BACK));
     }
     findings.extend(of_words(&live));
     findings.extend(of_versions(&live));
@@ -45,7 +50,7 @@ pub(super) fn check(found: &Read<Vec<OperatorShard>>, leases: &Leases, now: Time
         let message = format!("{} say what they are; whether they live is not known: {}", found.len(), why.join("; "));
         findings.push(Finding::unknown(CHECK, &message));
     } else if findings.is_empty() {
-        findings.push(Finding::good(CHECK, format!("{} at work, one leads", found.len())));
+        findings.push(Finding::good(CHECK, format!("{} at work, one leads", live.len())));
     }
     findings
 }
@@ -53,12 +58,14 @@ pub(super) fn check(found: &Read<Vec<OperatorShard>>, leases: &Leases, now: Time
 /// Replicas by what their Leases say.
 #[derive(Default)]
 struct Seen<'a> {
-    /// Those that live, or of which it is not known, and those that say themselves that they are not at work.
+    /// Those that live, or of which it is not known.
     live: Vec<&'a OperatorShard>,
     /// Those that came a moment ago and have not found their place.
     settling: Vec<&'a OperatorShard>,
     /// Those that ended without a word, and why that is known.
     gone: Vec<String>,
+    /// Those that ended and said so, of which traces are left: why that is known.
+    ended: Vec<String>,
     /// Why it is not known.
     unknown: BTreeSet<String>,
 }
@@ -69,6 +76,7 @@ fn seen<'a>(found: &'a [OperatorShard], leases: &Leases, now: Timestamp) -> Seen
         let says_so = status(shard).ready || status(shard).leader;
         match life(leases, (&shard.spec.lease_namespace, &shard.name_any()), now) {
             Ok(Life::Ended(why)) if says_so => seen.gone.push(format!("{} ({why})", shard.name_any())),
+            Ok(Life::Ended(why)) => seen.ended.push(format!("{} ({why})", shard.name_any())),
             _ if is_settling(shard, now) => seen.settling.push(shard),
             Ok(_) => seen.live.push(shard),
             Err(why) => {
@@ -114,7 +122,8 @@ fn of_words(found: &[&OperatorShard]) -> Vec<Finding> {
 }
 
 fn of_versions(found: &[&OperatorShard]) -> Option<Finding> {
-    let versions: BTreeSet<String> = found.iter().map(|shard| status(shard).version).collect();
+    let versions = found.iter().map(|shard| status(shard).version);
+    let versions: BTreeSet<String> = versions.filter(|version| !version.is_empty()).collect();
     let versions: Vec<&str> = versions.iter().map(String::as_str).collect();
     if versions.len() > 1 {
         let message = format!("versions {} are at work together", versions.join(", "));

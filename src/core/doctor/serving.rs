@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::{Backing, Facts, Finding, Grade, Served, condition, named, objects_of};
-use crate::core::install::WEBHOOK_CERTIFICATE;
+use crate::core::install::{WEBHOOK_CERTIFICATE, leaving};
 
 pub(super) fn hooks(facts: &Facts) -> Vec<Finding> {
     const CHECK: &str = "hooks";
@@ -147,6 +147,7 @@ fn at_fault(configuration: &Value, secret: &str, served: &Served) -> Fault {
 /// The workload that is told by this flag to serve something.
 fn who_serves(facts: &Facts, flag: &str) -> Option<String> {
     let workloads = facts.workloads.as_deref().unwrap_or_default().iter().map(|workload| &workload.object);
+    let workloads = workloads.filter(|workload| leaving(workload).is_none());
     let serves = |workload: &&Value| {
         objects_of(&workload["spec"]["template"]["spec"]["containers"]).any(|container| is_set(container, flag))
     };

@@ -58,7 +58,7 @@ fn deployment(ready: i64) -> Workload {
         "status": {"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "readyReplicas": ready, "availableReplicas": ready},
     });
     let asked = asked("list clusters.cluster.x-k8s.io", true);
-    Workload { object, pods: Vec::new(), rights: Some(Ok(vec![asked])) }
+    Workload { object, pods: Vec::new(), rights: Some(Ok(vec![asked])), ..Workload::default() }
 }
 
 fn certificate(bundle: &str, is_usable: bool) -> Certificate {
@@ -78,6 +78,7 @@ pub(super) fn healthy() -> Facts {
         kubernetes: Ok(format!("v{}.1", crate::core::build_info::BUILD.kubernetes)),
         definitions: Ok(definitions()),
         workloads: Ok(vec![deployment(2)]),
+        cso: Vec::new(),
         shards: Ok(vec![shard("a", &json!({"leader": true})), shard("b", &json!({}))]),
         leases: BTreeMap::from([("cs".into(), Ok(["a", "b"].map(|name| lease(name, RENEWED)).to_vec()))]),
         now: "2026-01-01T00:00:10Z".parse().unwrap(),
@@ -124,6 +125,7 @@ fn a_healthy_installation_has_nothing_to_mend() {
 fn each_fault_is_found_alone_and_told_what_to_do() {
     let cases: &[Case] = &[
         (|f| f.kubernetes = Err("no answer".into()), "kubernetes", Grade::Bad, "no answer"),
+        (|f| f.kubernetes = Err(format!("{NO_LOGIN}: Unauthorized")), "kubernetes", Grade::Bad, "Unauthorized"),
         (|f| f.kubernetes = Ok("v1.99.0".into()), "kubernetes", Grade::Warning, "v1.99.0"),
         (|f| f.kubernetes = Ok("v1.20.0".into()), "kubernetes", Grade::Warning, "v1.20.0"),
         (
@@ -150,7 +152,40 @@ fn each_fault_is_found_alone_and_told_what_to_do() {
             Grade::Warning,
             "of another version than this binary: clusterstacks.",
         ),
+        (
+            |f| f.definitions.as_mut().unwrap()[0]["spec"]["versions"][0]["served"] = json!(false),
+            "definitions",
+            Grade::Bad,
+            "not served in the version that this binary works with: clusterstacks.",
+        ),
         (|f| f.workloads = Ok(vec![]), "operator", Grade::Warning, "neither a Deployment"),
+        // What else is said of it, and of what it serves, is no fault.
+        (
+            |f| {
+                serve(f, "--hook-bind-address=:1");
+                f.hooks = Ok(vec![]);
+                let workload = &mut f.workloads.as_mut().unwrap()[0];
+                workload.object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+                workload.object["metadata"]["finalizers"] = json!(["foregroundDeletion"]);
+                workload.object["status"] = json!({});
+                workload.rights = Some(Ok(vec![asked("list nodes", false)]));
+            },
+            "operator",
+            Grade::Warning,
+            "Deployment cs/clusterstack is being deleted: foregroundDeletion has to let it go",
+        ),
+        (
+            |f| f.workloads.as_mut().unwrap()[0].missing_account = Some("cs/clusterstack".into()),
+            "rights",
+            Grade::Bad,
+            "works as ServiceAccount cs/clusterstack, which is not there",
+        ),
+        (
+            |f| f.cso = vec![json!({"metadata": {"name": "cso", "namespace": "cso-system"}, "spec": {"replicas": 1}})],
+            "operator",
+            Grade::Bad,
+            "Deployment cso-system/cso, the Go operator (CSO), works on the same objects",
+        ),
         (|f| f.workloads = Ok(vec![deployment(1)]), "operator", Grade::Bad, "1 of 2"),
         (
             |f| {
@@ -242,12 +277,47 @@ fn whether_it_runs_is_found_whatever_it_says() {
             "whatever they said last: b (its Lease is gone)",
         ),
         (
+            |f| {
+                f.shards = Ok(["a", "b"].map(|name| shard(name, &json!({"ready": false, "version": ""}))).to_vec());
+                f.leases.insert("cs".into(), Ok(vec![]));
+            },
+            "replicas",
+            Grade::Bad,
+            "no replica is at work; these have ended: a (its Lease is gone), b (",
+        ),
+        (
             |f| drop(f.leases.insert("cs".into(), Err("Leases can't be listed: forbidden".into()))),
             "replicas",
             Grade::Unknown,
             "whether they live is not known: Leases can't be listed: forbidden",
         ),
     ]);
+}
+
+/// As a loop of crashes leaves them, and an operator of another namespace that is gone.
+#[test]
+fn replicas_that_ended_count_for_nothing() {
+    let mut facts = healthy();
+    let shards = facts.shards.as_mut().unwrap();
+    shards.push(shard("c", &json!({"ready": false, "version": ""})));
+    shards.push(came("d", "2026-01-01T00:00:05Z"));
+    let mut other = shard("e", &json!({"ready": false, "version": "0.0.9"}));
+    other.spec.lease_namespace = "other".into();
+    shards.push(other);
+    let back = Lease { metadata: lease("c", RENEWED).metadata, ..Lease::default() };
+    facts.leases.get_mut("cs").unwrap().as_mut().unwrap().push(back);
+    facts.leases.insert("other".into(), Ok(vec![]));
+    let found = findings(&facts);
+    assert_eq!(worst(&found), Grade::Good, "{found:#?}");
+    assert!(found.iter().any(|one| one.message == "2 at work, one leads"), "{found:#?}");
+    // One that lives and has not said its version is no other version.
+    let mut facts = healthy();
+    facts.shards.as_mut().unwrap()[1] = shard("b", &json!({"version": ""}));
+    assert_eq!(worst(&findings(&facts)), Grade::Good);
+    // What is dead and said that it worked.
+    facts.leases.insert("cs".into(), Ok(vec![lease("a", RENEWED)]));
+    let found = findings(&facts);
+    assert!(found.iter().any(|one| one.remedy.contains("kubectl delete operatorshard NAME")), "{found:#?}");
 }
 
 /// One that has said nothing yet.
@@ -411,6 +481,7 @@ fn what_is_bound_or_registered_where_it_is_needed_is_no_fault() {
             f.workloads.as_mut().unwrap()[0].rights = Some(Ok(rights));
         },
         |f| f.hooks = Ok(vec![]),
+        |f| f.cso = vec![json!({"metadata": {"name": "cso", "namespace": "cso-system"}, "spec": {"replicas": 0}})],
         |f| {
             f.hooks = Ok(vec![]);
             serve(f, "--hook-bind-address=0");

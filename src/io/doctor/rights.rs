@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::Client;
 use kube::api::{Api, PostParams};
 use serde_json::Value;
@@ -48,11 +49,26 @@ impl Needed {
     }
 }
 
+/// Namespace and name of the `ServiceAccount` that a workload works as.
+fn account_of(workload: &Value) -> (String, String) {
+    let namespace = text(&workload["metadata"]["namespace"]).to_owned();
+    let account = text(&workload["spec"]["template"]["spec"]["serviceAccountName"]);
+    // As the API server has it where none is named.
+    (namespace, if account.is_empty() { "default".to_owned() } else { account.to_owned() })
+}
+
+/// The `ServiceAccount` that a workload works as, where it is not there; nothing where that can't be read.
+pub(super) async fn missing_account(client: &Client, workload: &Value) -> Option<String> {
+    let (namespace, name) = account_of(workload);
+    let api: Api<ServiceAccount> = Api::namespaced(client.clone(), &namespace);
+    let found = api.get_metadata_opt(&name).await.ok()?;
+    found.is_none().then(|| format!("{namespace}/{name}"))
+}
+
 /// Whether the `ServiceAccount` of a workload may do what the operator has to do. What may be bound in namespaces is asked
 /// there, where it is not given in the whole cluster.
 pub(super) async fn of_workload(client: &Client, workload: &Value, needed: &Needed) -> Read<Vec<Asked>> {
-    let namespace = text(&workload["metadata"]["namespace"]).to_owned();
-    let account = text(&workload["spec"]["template"]["spec"]["serviceAccountName"]);
+    let (namespace, account) = account_of(workload);
     let user = format!("system:serviceaccount:{namespace}:{account}");
     let failed = || told(format!("what {user} may do can't be asked"));
     let mut first = of(Role::Operator, "");
