@@ -85,6 +85,9 @@ fn named_by_environment() -> Option<Result<Kubeconfig, KubeconfigError>> {
     Some(there.iter().try_fold(Kubeconfig::default(), merge))
 }
 
+/// What to do where the API server does not know who asks.
+pub const LOG_IN: &str = "log in anew: it is wrong, or has ended; --kubeconfig and --context name another one";
+
 impl Connection {
     /// What the API server answers, within a while.
     ///
@@ -99,13 +102,12 @@ impl Connection {
         match error {
             kube::Error::Api(status) if status.code == 404 => Hinted::new(
                 format!("the API server {} does not serve {kinds}", self.server),
-                "install the CRDs with `clusterstack crds | kubectl apply --server-side -f -`",
+                "`clusterstack install` brings the CRDs with the operator, `clusterstack crds | kubectl apply --server-side -f -` them alone",
             ),
-            kube::Error::Api(status) if status.code == 401 => Hinted::new(
-                format!("the API server {} does not take the login of the kubeconfig", self.server),
-                "log in anew: it is wrong, or has ended; --kubeconfig and --context name another one",
-            )
-            .because(status.message),
+            kube::Error::Api(status) if status.code == 401 => {
+                Hinted::new(format!("the API server {} does not take the login of the kubeconfig", self.server), LOG_IN)
+                    .because(status.message)
+            }
             kube::Error::Api(status) if status.code == 403 => Hinted::new(
                 format!("{kinds} can't be {what}"),
                 "ask for the right to do so, or name a namespace of yours with -n",

@@ -13,6 +13,7 @@ use super::report::{self, Hinted};
 use crate::api::{ClusterAddon, ClusterStack, ClusterStackRelease};
 use crate::core::in_use::ClusterUse;
 use crate::core::tree::{ClusterView, Node, tree};
+use crate::io::apply::refusal;
 use crate::io::kinds::Kinds;
 use crate::io::{stored, usage};
 
@@ -136,11 +137,11 @@ async fn clusters(client: &Client, namespace: Option<&str>) -> Vec<ClusterView> 
     }
     let mut notes = Vec::new();
     let clusters = clusters.unwrap_or_else(|error| {
-        notes.push(format!("Clusters can't be listed, and none is shown: {error}"));
+        notes.push(format!("Clusters can't be listed, and none is shown: {}", refusal(&error).message));
         Vec::new()
     });
     let (addons, unread) = addons.unwrap_or_else(|error| {
-        notes.push(format!("ClusterAddons can't be listed, and none is shown: {error}"));
+        notes.push(format!("ClusterAddons can't be listed, and none is shown: {}", refusal(&error).message));
         (Vec::new(), Vec::new())
     });
     report::left_out(notes.iter().chain(&unread));
