@@ -144,12 +144,13 @@ async fn one_command_installs_it_and_it_is_scaled_upgraded_and_taken_away() {
     // Taken away, what it brought stays.
     let said = succeeds(&t, &["uninstall"]).await;
     assert!(said.contains("StatefulSet clusterstack-system/clusterstack removed"), "{said}");
+    // They had their rights until they ended, and left nothing.
     let pods: Api<Pod> = Api::namespaced(t.client.clone(), NAMESPACE);
-    wait_for("the pods to be gone", || async {
-        let left = pods.list(&ListParams::default()).await.unwrap().items.len();
-        if left == 0 { Ok(()) } else { Err(format!("{left}")) }
-    })
-    .await;
+    assert!(pods.list(&ListParams::default()).await.unwrap().items.is_empty(), "{said}");
+    assert!(!said.contains("OperatorShard"), "{said}");
+    assert_eq!(t.kubectl(&["get", "operatorshards", "-o", "name"]), "");
+    let leases = ["get", "leases", "-n", NAMESPACE, "-l", "clusterstack.x-k8s.io/member", "-o", "name"];
+    assert_eq!(t.kubectl(&leases), "");
     // Nobody is to wait for hooks that nobody answers.
     let registered = "extensionconfigs,validatingwebhookconfigurations";
     assert_eq!(t.kubectl(&["get", registered, "-l", "app.kubernetes.io/managed-by=clusterstack", "-o", "name"]), "");

@@ -37,7 +37,12 @@ async fn what_is_there_stays_or_is_waited_for_or_taken_over() {
     succeeds(&t, &["install", "--no-wait"]).await;
     a_form_that_does_not_get_ready_replaces_nothing(&t).await;
     a_definition_that_goes_is_waited_for(&t).await;
+    pods_with_tokens_of_an_account_that_is_gone_are_restarted(&t).await;
+    what_flux_applied_is_left_to_flux(&t).await;
+    a_line_that_can_not_be_written_stops_nothing(&t).await;
+    one_that_is_alone_is_exchanged_by_itself(&t).await;
     no_key_is_left_behind(&t).await;
+    what_somebody_made_by_hand_stays(&t).await;
     what_helm_left_behind_is_taken_over(&t).await;
 }
 
@@ -86,6 +91,101 @@ async fn a_definition_that_goes_is_waited_for(t: &World) {
     assert_eq!(t.kubectl(&["get", "crd", DEFINITION, "-o", "jsonpath={.metadata.deletionTimestamp}"]), "");
 }
 
+/// What doctor finds, by its check and a part of its message.
+async fn finds(t: &World, check: &str, part: &str) {
+    let doctor = clusterstack(t, &["doctor", "-o", "json"]).await;
+    let found: Vec<Value> = serde_json::from_slice(&doctor.stdout).unwrap();
+    let is_it = |one: &Value| one["check"] == check && one["message"].as_str().unwrap().contains(part);
+    assert!(found.iter().any(is_it), "{part}: {found:#?}");
+}
+
+const INSTALL: &[&str] = &["install", "--no-wait"];
+
+async fn pods_with_tokens_of_an_account_that_is_gone_are_restarted(t: &World) {
+    succeeds(t, INSTALL).await;
+    let restarted = || {
+        let path = r"jsonpath={.spec.template.metadata.annotations.kubectl\.kubernetes\.io/restartedAt}";
+        t.kubectl(&["get", "deployment", "clusterstack", "-n", NAMESPACE, "-o", path])
+    };
+    assert_eq!(restarted(), "");
+    t.kubectl(&["delete", "serviceaccount", "clusterstack", "-n", NAMESPACE]);
+    finds(t, "rights", "works as ServiceAccount clusterstack-system/clusterstack, which is not there").await;
+    let told = "Deployment clusterstack-system/clusterstack restarted, for its ServiceAccount is new";
+    let said = succeeds(t, &["install", "--dry-run=server"]).await;
+    assert!(said.contains(told) && restarted().is_empty(), "{said}");
+    let said = succeeds(t, INSTALL).await;
+    assert!(said.contains(told), "{said}");
+    let at = restarted();
+    assert_ne!(at, "");
+    let said = succeeds(t, INSTALL).await;
+    assert!(!said.contains("restarted") && restarted() == at, "{said}");
+}
+
+async fn what_flux_applied_is_left_to_flux(t: &World) {
+    let label = |value: &str| t.kubectl(&["label", "deployment", "clusterstack", "-n", NAMESPACE, value]);
+    label("kustomize.toolkit.fluxcd.io/name=cs");
+    for args in [INSTALL, &["uninstall"], &["uninstall", "--dry-run"]] {
+        let said = fails(t, args).await;
+        let told = "Deployment clusterstack-system/clusterstack was installed with Flux (Kustomization)";
+        assert!(said.contains(told), "{said}");
+        assert_eq!(said.contains("remove it there"), args[0] == "uninstall", "{said}");
+    }
+    assert_ne!(t.kubectl(&["get", "service", "clusterstack-metrics", "-n", NAMESPACE, "-o", "name"]), "");
+    label("kustomize.toolkit.fluxcd.io/name-");
+}
+
+async fn a_line_that_can_not_be_written_stops_nothing(t: &World) {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_clusterstack"));
+    command.args(INSTALL).args(["--set", "replicas=1"]).env("KUBECONFIG", &t.plane.kubeconfig);
+    command.stdout(full()).stderr(full());
+    let status = tokio::task::spawn_blocking(move || command.status()).await.unwrap().unwrap();
+    assert!(status.success(), "{status}");
+    let path = "jsonpath={.spec.replicas}";
+    assert_eq!(t.kubectl(&["get", "deployment", "clusterstack", "-n", NAMESPACE, "-o", path]), "1");
+}
+
+async fn one_that_is_alone_is_exchanged_by_itself(t: &World) {
+    let strategy = || {
+        let path = "jsonpath={.spec.strategy.type}";
+        t.kubectl(&["get", "deployment", "clusterstack", "-n", NAMESPACE, "-o", path])
+    };
+    let alone = ["install", "--no-wait", "--set", "replicas=1,flags.leader-elect=false"];
+    succeeds(t, &["install", "--no-wait"]).await;
+    assert_eq!(strategy(), "RollingUpdate");
+    succeeds(t, &alone).await;
+    assert_eq!(strategy(), "Recreate");
+    let said = succeeds(t, &alone).await;
+    assert!(said.contains("Deployment clusterstack-system/clusterstack unchanged"), "{said}");
+    let none = succeeds(t, &["install", "--set", "replicas=0", "--timeout", "30s"]).await;
+    assert!(!none.contains("the operator runs") && none.contains("is to have no replica"), "{none}");
+    assert_eq!(strategy(), "RollingUpdate");
+}
+
+/// Leases and words of replicas: one that died, one that gave its Lease back, one of another namespace.
+fn left_by_replicas(t: &World) {
+    for (name, namespace, holder) in [("dead", NAMESPACE, "a"), ("back", NAMESPACE, ""), ("other", &*t.namespace, "a")]
+    {
+        let member = json!({"clusterstack.x-k8s.io/member": "true"});
+        let renewed = "2026-01-01T00:00:00.000000Z";
+        apply(
+            t,
+            &json!({
+                "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                "metadata": {"name": name, "namespace": namespace, "labels": member},
+                "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed},
+            }),
+        );
+        apply(
+            t,
+            &json!({
+                "apiVersion": "clusterstack.x-k8s.io/v1alpha1", "kind": "OperatorShard", "metadata": {"name": name},
+                "spec": {"leaseNamespace": namespace, "identity": name},
+            }),
+        );
+    }
+}
+
 async fn no_key_is_left_behind(t: &World) {
     let ours = json!({"app.kubernetes.io/managed-by": "clusterstack"});
     let secret = |name: &str, labels: &Value| {
@@ -111,12 +211,45 @@ async fn no_key_is_left_behind(t: &World) {
     );
     let secrets = || t.kubectl(&["get", "secrets", "-n", NAMESPACE, "-o", "jsonpath={.items[*].metadata.name}"]);
     let before = secrets();
-    succeeds(t, &["uninstall", "--dry-run"]).await;
-    assert_eq!(secrets(), before);
-    let said = succeeds(t, &["uninstall"]).await;
+    left_by_replicas(t);
+    let traces = || t.kubectl(&["get", "operatorshards", "-o", "name"]);
+    let all = traces();
+    let said = succeeds(t, &["uninstall", "--dry-run"]).await;
+    assert!(said.contains("OperatorShard dead removed (server dry run)"), "{said}");
+    assert_eq!((secrets(), traces()), (before, all));
+    let output = clusterstack(t, &["uninstall"]).await;
+    let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("waiting: Leases that were not given back, until nobody acts by them: dead"), "{told}");
+    for gone in ["Lease clusterstack-system/dead", "Lease clusterstack-system/back", "OperatorShard dead"] {
+        assert!(said.contains(&format!("{gone} removed")), "{gone}: {said}");
+    }
+    assert_eq!(traces(), "operatorshard.clusterstack.x-k8s.io/other\n");
+    let leases = t.kubectl(&["get", "leases", "-A", "-l", "clusterstack.x-k8s.io/member", "-o", "name"]);
+    assert_eq!(leases, "lease.coordination.k8s.io/other\n");
+    t.kubectl(&["delete", "operatorshard", "other"]);
+    // They ended before what they need for it went.
+    let at = |what: &str| said.find(what).unwrap_or_else(|| panic!("no {what}: {said}"));
+    assert!(at("Deployment clusterstack-system/clusterstack removed") < at("ServiceAccount "), "{said}");
     assert!(said.contains("Secret clusterstack-system/clusterstack-hook-certificate removed"), "{said}");
     assert_eq!(secrets(), "capi-webhook-certificate clusterstack-team-webhook-certificate theirs-hook-certificate");
     assert!(fails(t, &["uninstall", "-n", "No_Name"]).await.contains("is no name of a namespace"));
+}
+
+async fn what_somebody_made_by_hand_stays(t: &World) {
+    let labels = json!({"app": "mine"});
+    let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "x", "image": "x"}]}});
+    apply(
+        t,
+        &json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "clusterstack", "namespace": NAMESPACE},
+            "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+        }),
+    );
+    let said = fails(t, &["install", "--no-wait"]).await;
+    assert!(said.contains("nothing was changed") && said.contains("spec.selector can't be changed"), "{said}");
+    assert!(said.contains("--set fullnameOverride=NAME") && !said.contains("kubectl delete"), "{said}");
+    t.kubectl(&["delete", "deployment", "clusterstack", "-n", NAMESPACE]);
 }
 
 async fn what_helm_left_behind_is_taken_over(t: &World) {

@@ -188,6 +188,13 @@ fn one_that_is_alone_is_never_two() {
     assert!(clusterstack(&text).fails(1).contains("needs replicas 1"));
     let set = dry_run(&["flags.leader-elect=false", "replicas=1", "storage.size=1Gi"]);
     assert!(named(&set, "StatefulSet", "clusterstack").is_some());
+    // What all installations have together is no one's.
+    let said = clusterstack(&["install", "--dry-run"]).succeeds();
+    for document in serde_yaml::from_multiple::<Value>(&said).unwrap() {
+        let is_labelled = document.pointer("/metadata/labels/clusterstack.x-k8s.io~1installed-in").is_some();
+        let is_shared = document["kind"] == "CustomResourceDefinition" || document["kind"] == "Namespace";
+        assert_eq!(is_labelled, !is_shared, "{document}");
+    }
 }
 
 #[test]

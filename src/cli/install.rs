@@ -13,9 +13,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::connection::{ConnectionArgs, block_on};
+use super::connection::{ConnectionArgs, LOG_IN, block_on};
 use super::output::{self, Format};
-use super::report::Hinted;
+use super::report::{self, Hinted};
 use super::template::ValuesArgs;
 use crate::core::chart::{Capabilities, Chart, HelmVersion, Release, RenderInput, render};
 use crate::core::files::FileTree;
@@ -44,8 +44,8 @@ Examples:
   clusterstack uninstall --dry-run
   clusterstack uninstall
 
-The CRDs, and with them all ClusterStacks and what they brought, stay; so does the namespace. Objects that are deleted
-while no operator runs wait for one.";
+It waits until the pods have ended, for they need their rights until then. The CRDs, and with them all ClusterStacks and what
+they brought, stay; so does the namespace. Objects that are deleted while no operator runs wait for one.";
 
 /// Flags of `clusterstack install`.
 #[derive(Args, Clone, Debug)]
@@ -98,6 +98,10 @@ pub struct UninstallArgs {
     /// Change nothing: say what would be removed
     #[arg(long)]
     dry_run: bool,
+
+    /// How long its pods may take to end; then it is told, and the rest is removed
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = duration)]
+    timeout: Duration,
 }
 
 /// Who is asked in a dry run.
@@ -190,7 +194,15 @@ async fn install_with(installer: &Installer<'_>, waves: &Waves, timeout: Duratio
     // What is of an earlier form works, by its own rights, until the new one does.
     installer.prune(waves, &mut tell).await.map_err(failed)?;
     installer.withdraw(waves, &mut tell).await.map_err(failed)?;
-    if waits { output::print("the operator runs; `clusterstack shards` shows its replicas\n") } else { Ok(()) }
+    if !waits {
+        return Ok(());
+    }
+    if waves.workloads.iter().all(|workload| workload["spec"]["replicas"] == 0) {
+        let message = "the operator is to have no replica, and nothing works until it has one: kubectl scale, or the same command \
+                       with --set replicas=2\n";
+        return output::print(message);
+    }
+    output::print("the operator runs; `clusterstack shards` shows its replicas\n")
 }
 
 /// Installs these objects and waits until the operator runs; the definitions that it `takes` may be Helm's.
@@ -255,18 +267,48 @@ pub fn uninstall(args: &UninstallArgs) -> Result<()> {
             removed += 1;
             say(object, change, args.dry_run);
         };
-        installer.remove(&mut tell).await.map_err(|error| {
-            if is_forbidden(&error) {
-                let hint = "removing takes the rights of a cluster administrator; what is gone is gone, and the same command goes on";
-                return Hinted::new(error.to_string(), hint).into();
-            }
-            hinted(&error, args.dry_run)
-        })?;
+        take_away(&installer, args.timeout, &mut tell).await.map_err(|error| kept(&error, args.dry_run))?;
         if removed == 0 {
             output::print(&format!("`clusterstack install` made nothing in {}\n", args.namespace))?;
         }
         Ok(())
     })
+}
+
+/// Removes all, in the order in which it ends well.
+async fn take_away(
+    installer: &Installer<'_>,
+    timeout: Duration,
+    tell: &mut impl FnMut(&ObjectKey, Change),
+) -> Result<(), InstallError> {
+    let mut waiting = |what: &str| output::note!("waiting: {what}");
+    installer.keeps().await?;
+    let ends = installer.stop(tell).await?;
+    let left = installer.wait_ended(&ends, timeout, &mut waiting).await?;
+    // A node that is gone must not keep all the rest.
+    let left = left.iter().map(|what| {
+        format!("after {} s still waiting for {what}; the rest is removed all the same", timeout.as_secs())
+    });
+    report::left_out(&left.collect::<Vec<_>>());
+    installer.remove(tell, &mut waiting).await
+}
+
+/// Why it can't be taken away, with what to do.
+fn kept(error: &InstallError, is_dry: bool) -> anyhow::Error {
+    let hint = match error {
+        InstallError::Foreign { .. } => {
+            "remove it there: it would be brought back. Where that tool has the CRDs, they go when it is removed there, and with them all \
+             ClusterStacks: docs/install.md"
+        }
+        error if refuses(error, 401) => LOG_IN,
+        error if refuses(error, 403) && is_dry => "removing takes the rights of a cluster administrator",
+        error if refuses(error, 403) => {
+            "removing takes the rights of a cluster administrator; what is gone is gone, and the same command goes on"
+        }
+        _ if is_dry => "check --kubeconfig and --context",
+        _ => "check --kubeconfig and --context; what is gone is gone, and the same command goes on",
+    };
+    Hinted::new(error.to_string(), hint).into()
 }
 
 fn word(change: Change) -> (&'static str, AnsiColor) {
@@ -275,6 +317,7 @@ fn word(change: Change) -> (&'static str, AnsiColor) {
         Change::Configured => ("configured", AnsiColor::Yellow),
         Change::Unchanged => ("unchanged", AnsiColor::White),
         Change::Removed => ("removed", AnsiColor::Red),
+        Change::Restarted => ("restarted", AnsiColor::Yellow),
     }
 }
 
@@ -283,9 +326,13 @@ fn say(object: &ObjectKey, change: Change, is_dry: bool) {
     let style = Style::new().fg_color(Some(colour.into()));
     let dry = if is_dry { " (server dry run)" } else { "" };
     // The chart has them go with it: they hold what can be fetched and built again, and builds that run begin anew.
-    let is_with_claims = change == Change::Removed && object.kind == "StatefulSet";
-    let claims = if is_with_claims { ", with its PersistentVolumeClaims" } else { "" };
-    output::progress!("{object} {style}{word}{style:#}{claims}{dry}");
+    let is_with_claims = object.kind == "StatefulSet";
+    let more = match change {
+        Change::Removed if is_with_claims => ", with its PersistentVolumeClaims",
+        Change::Restarted => ", for its ServiceAccount is new",
+        _ => "",
+    };
+    output::progress!("{object} {style}{word}{style:#}{more}{dry}");
 }
 
 /// Whether the namespace of an object is missing.
@@ -300,9 +347,10 @@ fn names_namespace_that_goes(error: &kube::Error) -> bool {
     status.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == "NamespaceTerminating")
 }
 
-fn is_forbidden(error: &InstallError) -> bool {
+/// Whether the API server said no by this code.
+fn refuses(error: &InstallError, code: u16) -> bool {
     let InstallError::Refused { error, .. } = error else { return false };
-    matches!(&**error, kube::Error::Api(status) if status.code == 403)
+    matches!(&**error, kube::Error::Api(status) if status.code == code)
 }
 
 fn hinted(error: &InstallError, is_dry: bool) -> anyhow::Error {
@@ -310,7 +358,8 @@ fn hinted(error: &InstallError, is_dry: bool) -> anyhow::Error {
         InstallError::Refused { error: cause, .. } if names_namespace_that_goes(cause) => {
             "wait until that namespace is gone, `kubectl wait --for=delete namespace/…`, make it anew, and give the same command again"
         }
-        error if is_forbidden(error) => {
+        error if refuses(error, 401) => LOG_IN,
+        error if refuses(error, 403) => {
             "installing takes the rights of a cluster administrator; --dry-run prints what one has to apply"
         }
         InstallError::Refused { error: cause, .. } if names_no_namespace(cause) && is_dry => {
@@ -322,6 +371,9 @@ fn hinted(error: &InstallError, is_dry: bool) -> anyhow::Error {
         InstallError::Refused { .. } if is_dry => "check --kubeconfig and --context, and the values",
         InstallError::Refused { .. } => {
             "check --kubeconfig and --context; what was applied stays, and the same command goes on"
+        }
+        InstallError::Immutable { is_ours: false, .. } => {
+            "it was not made by this command, and stays: give this operator another name, --set fullnameOverride=NAME"
         }
         InstallError::Immutable { object, .. } => &format!(
             "`{}`, then the same command again; claims that are there keep their size",
@@ -383,7 +435,10 @@ pub fn objects(namespace: &str, values: Map<String, Value>) -> Result<Vec<Value>
         }
         // Not Helm: who looks, and Helm itself, would take it for a release of Helm's.
         object["metadata"]["labels"]["app.kubernetes.io/managed-by"] = MANAGED_BY.into();
-        object["metadata"]["labels"][INSTALLED_IN] = namespace.into();
+        // All installations share the definitions.
+        if object["kind"] != "CustomResourceDefinition" {
+            object["metadata"]["labels"][INSTALLED_IN] = namespace.into();
+        }
         objects.push(object);
     }
     judge(&objects)?;

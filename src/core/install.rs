@@ -5,11 +5,15 @@ mod kustomize;
 mod order;
 mod registered;
 mod rollout;
+mod traces;
 
 pub use kustomize::{Overlay, files as kustomize_files};
-pub use order::{INSTALLED_IN, MANAGED_BY, Owner, Waves, elsewhere, key, left_by, make_way, owner, waves};
+pub use order::{
+    INSTALLED_IN, MANAGED_BY, MANAGER, Owner, Waves, elsewhere, is_marked, key, left_by, make_way, owner, waves,
+};
 pub use registered::{HOOK_CERTIFICATE, WEBHOOK_CERTIFICATE, answered_by, is_displaced, is_left, is_spent};
-pub use rollout::{leaving, told, waits_for};
+pub use rollout::{ending, has_old_account, leaving, told, waits_for};
+pub use traces::{held, traces};
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};

@@ -1,13 +1,13 @@
 //! Applies an installation of the operator, removes what an earlier one left, and waits until it runs.
 
+mod removal;
 mod waiting;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Secret;
+use jiff::Timestamp;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
-use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -15,16 +15,14 @@ use thiserror::Error;
 use super::apply::refusal;
 use super::helm;
 use super::kinds::{Kind, Kinds};
-use crate::api::{MANAGED_BY as OPERATOR, MANAGED_BY_LABEL, OWNER_KIND_LABEL};
+use crate::api::{MANAGED_BY as OPERATOR, MANAGED_BY_LABEL};
 use crate::core::cso::HELM;
 use crate::core::immutable;
 use crate::core::install::{
-    INSTALLED_IN, MANAGED_BY, NAME, Owner, Waves, elsewhere, is_left, is_spent, key, leaving, left_by, owner,
+    INSTALLED_IN, MANAGED_BY, MANAGER, Owner, Waves, elsewhere, has_old_account, is_left, is_marked, key, leaving,
+    left_by, owner,
 };
 use crate::core::manifest::ObjectKey;
-
-/// Field manager of what is installed.
-pub const MANAGER: &str = "clusterstack-install";
 
 /// Kinds that an earlier installation may have left: of other values, or of another version.
 const LEFT: &[(&str, &str)] = &[
@@ -78,13 +76,15 @@ pub enum InstallError {
         fields: String,
         /// The API server's words.
         words: String,
+        /// Whether it is one that `clusterstack install` made, or no workload.
+        is_ours: bool,
     },
     /// Somebody else keeps it.
     #[error("{object} was installed with {by}{}", of_release(release.as_ref()))]
     Foreign {
         /// The object.
         object: String,
-        /// Who: the value of `app.kubernetes.io/managed-by`.
+        /// Who: the value of `app.kubernetes.io/managed-by`, or the tool that applied our base.
         by: String,
         /// The release of Helm that keeps it: namespace, name, and the kinds of objects by which Helm knows it.
         release: Option<Release>,
@@ -153,6 +153,8 @@ pub enum Change {
     Unchanged,
     /// It was of an earlier installation.
     Removed,
+    /// Its pods are exchanged, for their `ServiceAccount` is new.
+    Restarted,
 }
 
 /// A release of Helm: namespace, name, and the kinds of objects by which Helm knows it.
@@ -182,14 +184,24 @@ impl<'a> Installer<'a> {
         Self { takes: definitions, ..self }
     }
 
-    /// Applies everything in its order; `tell` is told of each object. CRDs that a release of Helm left behind are taken over.
+    /// Applies everything in its order; `tell` is told of each object. CRDs that a release of Helm left behind are taken over, and
+    /// what runs with tokens of a `ServiceAccount` that was not there is restarted.
     ///
     /// # Errors
     /// The first refusal. What was installed by Helm, say, is left to Helm: then nothing is changed.
     pub async fn apply(&self, waves: &Waves, tell: &mut impl FnMut(&ObjectKey, Change)) -> Result<(), InstallError> {
         let left = self.nobody_elses(waves).await?;
+        let mut made = Vec::new();
         for object in waves.objects() {
-            self.apply_one(object, tell).await?;
+            let (before, after) = self.apply_one(object, tell).await?;
+            match before {
+                None => made.push(key(object)),
+                Some(before) if has_old_account(&before, &after, &made) => {
+                    self.restart(object).await?;
+                    tell(&key(object), Change::Restarted);
+                }
+                Some(_) => {}
+            }
             if self.may_take(object) || left.contains(&key(object)) {
                 self.take(object).await?;
             }
@@ -230,11 +242,23 @@ impl<'a> Installer<'a> {
 
     /// All that was installed of a kind, without definitions of kinds.
     async fn ours(&self, api_version: &str, kind: &str) -> Result<Vec<Value>, InstallError> {
-        let labels = format!("{MANAGED_BY_LABEL}={MANAGED_BY},{INSTALLED_IN}={}", self.namespace);
-        self.labelled(api_version, kind, &labels).await
+        self.labelled(api_version, kind, &self.labels()).await
+    }
+
+    /// Labels of all that was installed here.
+    fn labels(&self) -> String {
+        format!("{MANAGED_BY_LABEL}={MANAGED_BY},{INSTALLED_IN}={}", self.namespace)
     }
 
     async fn labelled(&self, api_version: &str, kind: &str, labels: &str) -> Result<Vec<Value>, InstallError> {
+        let mut found = self.all(api_version, kind, labels).await?;
+        // Those on their way out wait for nobody here.
+        found.retain(|object| object["metadata"]["deletionTimestamp"].is_null());
+        Ok(found)
+    }
+
+    /// The same with those that are being deleted.
+    async fn all(&self, api_version: &str, kind: &str, labels: &str) -> Result<Vec<Value>, InstallError> {
         let failed = |error| InstallError::Refused { object: kind.to_owned(), what: "listed", error: Box::new(error) };
         let Some(found) = self.kinds.get(self.client, api_version, kind).await.map_err(failed)? else {
             return Ok(Vec::new());
@@ -244,8 +268,6 @@ impl<'a> Installer<'a> {
         Ok(list
             .items
             .into_iter()
-            // Those on their way out wait for nobody here.
-            .filter(|object| object.metadata.deletion_timestamp.is_none())
             .map(|mut object| {
                 object.types = Some(kube::api::TypeMeta { api_version: api_version.to_owned(), kind: kind.to_owned() });
                 serde_json::to_value(object).unwrap_or_default()
@@ -315,7 +337,12 @@ impl<'a> Installer<'a> {
         Ok(live.map(|live| serde_json::to_value(live).unwrap_or_default()))
     }
 
-    async fn apply_one(&self, object: &Value, tell: &mut impl FnMut(&ObjectKey, Change)) -> Result<(), InstallError> {
+    /// Applies an object; gives it as it was, if it was there, and as it is.
+    async fn apply_one(
+        &self,
+        object: &Value,
+        tell: &mut impl FnMut(&ObjectKey, Change),
+    ) -> Result<(Option<Value>, Value), InstallError> {
         let before = self.live(object).await?;
         let Some(kind) = self.kind(object).await? else {
             return Err(InstallError::NoKind { object: key(object).to_string() });
@@ -323,7 +350,7 @@ impl<'a> Installer<'a> {
         // It would be made anew when it is gone.
         if self.is_dry && before.as_ref().is_some_and(|before| leaving(before).is_some()) {
             tell(&key(object), Change::Created);
-            return Ok(());
+            return Ok((None, object.clone()));
         }
         let mut params = PatchParams::apply(MANAGER).force();
         params.dry_run = self.is_dry;
@@ -335,67 +362,30 @@ impl<'a> Installer<'a> {
                 if self.is_dry && status.code == 404 && object["metadata"]["namespace"] == self.namespace =>
             {
                 tell(&key(object), Change::Created);
-                return Ok(());
+                return Ok((None, object.clone()));
             }
-            applied => applied.map_err(|error| unapplied(object, error))?,
+            applied => applied.map_err(|error| unapplied(object, before.as_ref(), error))?,
         };
-        let change = match before {
+        let change = match &before {
             None => Change::Created,
-            Some(before) if is_same(&before, &applied) => Change::Unchanged,
+            Some(before) if is_same(before, &applied) => Change::Unchanged,
             Some(_) => Change::Configured,
         };
         tell(&key(object), change);
-        Ok(())
+        Ok((before, serde_json::to_value(applied).unwrap_or_default()))
     }
 
-    /// Deletes what was installed, what the operator registered, and the keys for it: everything but definitions of kinds and
-    /// the namespace.
-    ///
-    /// # Errors
-    /// The first refusal.
-    pub async fn remove(&self, tell: &mut impl FnMut(&ObjectKey, Change)) -> Result<(), InstallError> {
-        self.prune(&Waves::default(), tell).await?;
-        self.withdraw(&Waves::default(), tell).await?;
-        self.remove_certificates(tell).await
-    }
-
-    /// Removes the certificates, and their keys, of what the operator registered here. Another operator of this namespace would
-    /// have them, too.
-    async fn remove_certificates(&self, tell: &mut impl FnMut(&ObjectKey, Change)) -> Result<(), InstallError> {
-        let is_ours = |object: &Value| {
-            let labels = &object["metadata"]["labels"];
-            labels[MANAGED_BY_LABEL] == MANAGED_BY && labels[INSTALLED_IN] == self.namespace
-        };
-        for (api_version, kind) in WORKLOADS {
-            let operators = self.labelled(api_version, kind, &format!("app.kubernetes.io/name={NAME}")).await?;
-            let is_here = |object: &Value| object["metadata"]["namespace"] == self.namespace;
-            if operators.iter().any(|object| is_here(object) && !is_ours(object)) {
-                return Ok(());
-            }
-        }
-        let mut registered = Vec::new();
-        for (group, kind) in REGISTERED {
-            registered.extend(self.registered(group, kind).await?);
-        }
-        // Those were removed, or would be.
-        registered.retain(|object| !is_left(object, self.namespace, &Waves::default()));
-        let registered: Vec<&str> = registered.iter().map(|object| text(&object["metadata"]["name"])).collect();
-        let failed =
-            |error| InstallError::Refused { object: "Secret".to_owned(), what: "listed", error: Box::new(error) };
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), self.namespace);
-        let of_operator = ListParams::default().labels(&format!("{MANAGED_BY_LABEL}={OPERATOR}"));
-        // Without what they hold.
-        let secrets = secrets.list_metadata(&of_operator).await.map_err(failed)?;
-        // What a release applied is labelled as its own.
-        let is_applied = |secret: &PartialObjectMeta<Secret>| secret.labels().contains_key(OWNER_KIND_LABEL);
-        let spent =
-            secrets.items.into_iter().filter(|secret| !is_applied(secret) && is_spent(&secret.name_any(), &registered));
-        for secret in spent {
-            let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": secret.metadata});
-            self.delete(&object).await?;
-            tell(&key(&object), Change::Removed);
-        }
-        Ok(())
+    /// Has all pods of a workload exchanged, as `kubectl rollout restart` does.
+    async fn restart(&self, object: &Value) -> Result<(), InstallError> {
+        let Some(kind) = self.kind(object).await? else { return Ok(()) };
+        let annotations = json!({"kubectl.kubernetes.io/restartedAt": Timestamp::now().to_string()});
+        let patch = json!({"spec": {"template": {"metadata": {"annotations": annotations}}}});
+        // Not ours: what is applied the next time is to leave it.
+        let manager = Some("kubectl-rollout".to_owned());
+        let params = PatchParams { dry_run: self.is_dry, field_manager: manager, ..PatchParams::default() };
+        let name = text(&object["metadata"]["name"]);
+        let restarted = self.api(&kind, object).patch(name, &params, &Patch::Merge(&patch)).await;
+        restarted.map(drop).map_err(|error| refused(object, "restarted", error))
     }
 
     /// Removes what the operator registered and no Service of this installation answers any more. An older replica would
@@ -424,9 +414,12 @@ impl<'a> Installer<'a> {
     }
 
     async fn delete(&self, object: &Value) -> Result<(), InstallError> {
+        self.delete_by(object, DeleteParams::foreground()).await
+    }
+
+    async fn delete_by(&self, object: &Value, mut params: DeleteParams) -> Result<(), InstallError> {
         let Some(kind) = self.kind(object).await? else { return Ok(()) };
         let uid = object["metadata"]["uid"].as_str().map(str::to_owned);
-        let mut params = DeleteParams::foreground();
         params.dry_run = self.is_dry;
         params.preconditions = Some(Preconditions { uid, resource_version: None });
         match self.api(&kind, object).delete(text(&object["metadata"]["name"]), &params).await {
@@ -470,14 +463,16 @@ fn is_same(before: &Value, after: &DynamicObject) -> bool {
 }
 
 /// Why an object can't be applied.
-fn unapplied(object: &Value, error: kube::Error) -> InstallError {
+fn unapplied(object: &Value, before: Option<&Value>, error: kube::Error) -> InstallError {
     let kube::Error::Api(status) = &error else { return refused(object, "applied", error) };
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let causes = causes.map(|cause| (cause.field.as_str(), cause.message.as_str()));
     match immutable::fields(causes).filter(|_| status.code == 422) {
         Some(fields) => {
             let (fields, words) = (fields.join(", "), status.message.clone());
-            InstallError::Immutable { object: key(object), fields, words }
+            let is_workload = WORKLOADS.iter().any(|(_, kind)| object["kind"] == *kind);
+            let is_ours = !is_workload || before.is_none_or(is_marked);
+            InstallError::Immutable { object: key(object), fields, words, is_ours }
         }
         None => refused(object, "applied", error),
     }

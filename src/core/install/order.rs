@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::api::HELM_RESOURCE_POLICY;
+use crate::api::{HELM_RESOURCE_POLICY, MANAGED_BY_LABEL};
 use crate::core::cso::{applied_by, release};
 use crate::core::manifest::{ObjectKey, split_api_version};
 
@@ -42,7 +42,7 @@ pub fn waves(objects: Vec<Value>) -> Waves {
 pub enum Owner {
     /// `clusterstack install`, or nobody who says so.
     Ours,
-    /// Another tool, by its `app.kubernetes.io/managed-by`.
+    /// Another tool: Flux or Argo CD by what they set, others by their `app.kubernetes.io/managed-by`.
     Other(String),
 }
 
@@ -52,13 +52,27 @@ pub const MANAGED_BY: &str = "clusterstack-install";
 /// Label of what is installed: the namespace of its operator. Another installation of the same cluster has another.
 pub const INSTALLED_IN: &str = "clusterstack.x-k8s.io/installed-in";
 
+/// Field manager of what is installed.
+pub const MANAGER: &str = "clusterstack-install";
+
 /// Who keeps an object that is there.
 pub fn owner(live: &Value) -> Owner {
-    let by = live["metadata"]["labels"]["app.kubernetes.io/managed-by"].as_str();
+    let by = live["metadata"]["labels"][MANAGED_BY_LABEL].as_str();
     match by {
-        Some(by) if by != MANAGED_BY && live["kind"] != "Namespace" => Owner::Other(by.to_owned()),
+        _ if live["kind"] == "Namespace" => Owner::Ours,
+        // The base of kustomize says so, too, whoever applies it.
+        Some(MANAGED_BY) if !is_taken(live) => {
+            applied_by(live).map_or(Owner::Ours, |tool| Owner::Other(tool.to_owned()))
+        }
+        Some(by) if by != MANAGED_BY => Owner::Other(by.to_owned()),
         _ => Owner::Ours,
     }
+}
+
+/// Whether a definition was taken over: from the Go operator's manifest, say, which Flux applied once, and whose labels stay.
+fn is_taken(live: &Value) -> bool {
+    let managers = live["metadata"]["managedFields"].as_array().into_iter().flatten();
+    live["kind"] == "CustomResourceDefinition" && managers.into_iter().any(|entry| entry["manager"] == MANAGER)
 }
 
 /// The release of Helm, by namespace and name, that leaves a definition behind when it is removed. `None` where another tool
@@ -67,6 +81,11 @@ pub fn left_by(live: &Value) -> Option<(&str, &str)> {
     let keeps = live["metadata"]["annotations"][HELM_RESOURCE_POLICY] == "keep";
     let may_be = keeps && live["kind"] == "CustomResourceDefinition" && applied_by(live).is_none();
     release(live).filter(|_| may_be)
+}
+
+/// Whether an object says that it was made by `clusterstack install`.
+pub fn is_marked(live: &Value) -> bool {
+    live["metadata"]["labels"][MANAGED_BY_LABEL] == MANAGED_BY
 }
 
 /// The namespace of another installation that has an object; definitions and namespaces are everybody's.
@@ -119,6 +138,35 @@ mod tests {
             (of("Role", Some("Helm")), Owner::Other("Helm".into())),
             // A namespace is shared.
             (of("Namespace", Some("Helm")), Owner::Ours),
+        ] {
+            assert_eq!(owner(&live), expected, "{live}");
+        }
+    }
+
+    #[test]
+    fn what_flux_or_argo_applied_of_our_base_is_theirs() {
+        let flux = json!({"kustomize.toolkit.fluxcd.io/name": "cs"});
+        let argo = json!({"argocd.argoproj.io/tracking-id": "cs:x"});
+        let of = |kind: &str, by: Option<&str>, labels: &Value, annotations: &Value, manager: &str| {
+            let mut labels = labels.clone();
+            labels["app.kubernetes.io/managed-by"] = by.into();
+            json!({"kind": kind, "metadata": {
+                "labels": labels, "annotations": annotations, "managedFields": [{"manager": "x"}, {"manager": manager}],
+            }})
+        };
+        let (ours, none) = (Some(MANAGED_BY), &json!({}));
+        let (is_flux, is_argo) = (Owner::Other("Flux (Kustomization)".into()), Owner::Other("Argo CD".into()));
+        let definition = "CustomResourceDefinition";
+        for (live, expected) in [
+            (of("Deployment", ours, &flux, none, "kustomize-controller"), is_flux.clone()),
+            (of("Deployment", ours, none, &argo, "argocd-controller"), is_argo),
+            // It was applied over it by hand, and would be again by the tool.
+            (of("Deployment", ours, &flux, none, MANAGER), is_flux.clone()),
+            (of("Namespace", ours, &flux, none, "kustomize-controller"), Owner::Ours),
+            (of(definition, ours, &flux, none, "kustomize-controller"), is_flux),
+            // Those of the Go operator, before they are taken over and after that.
+            (of(definition, None, &flux, none, "kustomize-controller"), Owner::Ours),
+            (of(definition, ours, &flux, none, MANAGER), Owner::Ours),
         ] {
             assert_eq!(owner(&live), expected, "{live}");
         }

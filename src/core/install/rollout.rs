@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::core::manifest::ObjectKey;
+
 /// What a `Deployment` or `StatefulSet` waits for; `None` if every replica is of its last form and ready.
 pub fn waits_for(workload: &Value) -> Option<String> {
     let (status, spec) = (&workload["status"], &workload["spec"]);
@@ -33,6 +35,31 @@ pub fn leaving(live: &Value) -> Option<String> {
     let finalizers = metadata["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let held = || format!("{} has to let it go", finalizers.collect::<Vec<_>>().join(", "));
     Some(told.filter(|told| !told.is_empty()).map_or_else(held, str::to_owned))
+}
+
+/// What of a workload that is being deleted still runs; `pods` are those of its selector. It may be there without: claims may take
+/// longer.
+pub fn ending(name: &str, pods: &[Value]) -> Option<String> {
+    let has_ended = |pod: &&Value| pod["status"]["phase"] == "Succeeded" || pod["status"]["phase"] == "Failed";
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let told = |pod: &Value| {
+        let node = pod["spec"]["nodeName"].as_str().map_or_else(String::new, |node| format!(" on node {node}"));
+        format!("pod {}{node}", text(&pod["metadata"]["name"]))
+    };
+    let left: Vec<String> = pods.iter().filter(|pod| !has_ended(pod)).map(told).collect();
+    (!left.is_empty()).then(|| format!("{name} to end: {}", left.join(", ")))
+}
+
+/// Whether the pods of a workload that was `before` work on with tokens of a `ServiceAccount` that is gone: one of its name was `made`,
+/// and nothing else has them exchanged.
+pub fn has_old_account(before: &Value, after: &Value, made: &[ObjectKey]) -> bool {
+    let (template, namespace) = (&after["spec"]["template"], &after["metadata"]["namespace"]);
+    let is_its = |account: &ObjectKey| {
+        account.kind == "ServiceAccount"
+            && *namespace == account.namespace.as_str()
+            && template["spec"]["serviceAccountName"] == account.name.as_str()
+    };
+    before["spec"]["template"] == *template && made.iter().any(is_its)
 }
 
 /// What is waited for, with the reasons of the pods that are in the way.
@@ -118,6 +145,43 @@ mod tests {
             (json!({"metadata": metadata, "status": {"conditions": terminating}}), Some("2 left")),
         ] {
             assert_eq!(leaving(&live).as_deref(), expected, "{live}");
+        }
+    }
+
+    #[test]
+    fn what_ends_names_its_pods() {
+        let pod = |name: &str, node: Option<&str>, phase: &str| json!({"metadata": {"name": name}, "spec": {"nodeName": node}, "status": {"phase": phase}});
+        for (pods, expected) in [
+            (vec![], None),
+            (vec![pod("a", Some("n"), "Failed"), pod("b", None, "Succeeded")], None),
+            (vec![pod("a", Some("n"), "Running"), pod("b", None, "Pending")], Some("X to end: pod a on node n, pod b")),
+        ] {
+            assert_eq!(ending("X", &pods).as_deref(), expected, "{pods:?}");
+        }
+    }
+
+    #[test]
+    fn pods_of_an_account_that_was_made_anew_are_restarted_unless_they_are_exchanged() {
+        let workload = |namespace: &str, account: &str, image: &str| {
+            let pod = json!({"serviceAccountName": account, "image": image});
+            json!({"metadata": {"namespace": namespace}, "spec": {"template": {"spec": pod}}})
+        };
+        let key = |kind: &str| ObjectKey {
+            kind: kind.into(),
+            namespace: "ns".into(),
+            name: "x".into(),
+            ..ObjectKey::default()
+        };
+        let before = workload("ns", "x", "1");
+        for (after, made, expected) in [
+            (workload("ns", "x", "1"), vec![key("Role"), key("ServiceAccount")], true),
+            (workload("ns", "x", "1"), vec![key("Role")], false),
+            (workload("ns", "x", "2"), vec![key("ServiceAccount")], false),
+        ] {
+            assert_eq!(has_old_account(&before, &after, &made), expected, "{after}");
+        }
+        for other in [workload("ns", "y", "1"), workload("other", "x", "1")] {
+            assert!(!has_old_account(&other, &other, &[key("ServiceAccount")]), "{other}");
         }
     }
 

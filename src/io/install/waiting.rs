@@ -11,7 +11,7 @@ use super::{InstallError, Installer, text};
 use crate::core::install::{Waves, key, leaving, told, waits_for};
 
 /// How often it is looked at what is waited for.
-const LOOK: Duration = Duration::from_millis(500);
+pub(super) const LOOK: Duration = Duration::from_millis(500);
 
 impl Installer<'_> {
     pub(super) async fn established(&self, definition: &Value) -> Result<(), InstallError> {
@@ -96,13 +96,17 @@ impl Installer<'_> {
 
     /// The pods of a workload; none where they can't be read, for they only explain.
     async fn pods(&self, workload: &Value) -> Vec<Value> {
-        let Ok(Some(kind)) = self.kinds.get(self.client, "v1", "Pod").await else { return Vec::new() };
+        self.pods_of(workload).await.unwrap_or_default()
+    }
+
+    pub(super) async fn pods_of(&self, workload: &Value) -> Result<Vec<Value>, InstallError> {
+        let failed = |error| InstallError::Refused { object: "Pod".to_owned(), what: "listed", error: Box::new(error) };
+        let Some(kind) = self.kinds.get(self.client, "v1", "Pod").await.map_err(failed)? else { return Ok(Vec::new()) };
         let labels = workload["spec"]["selector"]["matchLabels"].as_object().into_iter().flatten();
         let labels: Vec<String> = labels.map(|(name, value)| format!("{name}={}", text(value))).collect();
         let namespace = text(&workload["metadata"]["namespace"]);
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &kind.resource);
-        let pods = api.list(&ListParams::default().labels(&labels.join(","))).await;
-        pods.map(|list| list.items.iter().filter_map(|pod| serde_json::to_value(pod).ok()).collect())
-            .unwrap_or_default()
+        let pods = api.list(&ListParams::default().labels(&labels.join(","))).await.map_err(failed)?;
+        Ok(pods.items.iter().filter_map(|pod| serde_json::to_value(pod).ok()).collect())
     }
 }
