@@ -152,40 +152,7 @@ fn each_fault_is_found_alone_and_told_what_to_do() {
             Grade::Warning,
             "of another version than this binary: clusterstacks.",
         ),
-        (
-            |f| f.definitions.as_mut().unwrap()[0]["spec"]["versions"][0]["served"] = json!(false),
-            "definitions",
-            Grade::Bad,
-            "not served in the version that this binary works with: clusterstacks.",
-        ),
         (|f| f.workloads = Ok(vec![]), "operator", Grade::Warning, "neither a Deployment"),
-        // What else is said of it, and of what it serves, is no fault.
-        (
-            |f| {
-                serve(f, "--hook-bind-address=:1");
-                f.hooks = Ok(vec![]);
-                let workload = &mut f.workloads.as_mut().unwrap()[0];
-                workload.object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-                workload.object["metadata"]["finalizers"] = json!(["foregroundDeletion"]);
-                workload.object["status"] = json!({});
-                workload.rights = Some(Ok(vec![asked("list nodes", false)]));
-            },
-            "operator",
-            Grade::Warning,
-            "Deployment cs/clusterstack is being deleted: foregroundDeletion has to let it go",
-        ),
-        (
-            |f| f.workloads.as_mut().unwrap()[0].missing_account = Some("cs/clusterstack".into()),
-            "rights",
-            Grade::Bad,
-            "works as ServiceAccount cs/clusterstack, which is not there",
-        ),
-        (
-            |f| f.cso = vec![json!({"metadata": {"name": "cso", "namespace": "cso-system"}, "spec": {"replicas": 1}})],
-            "operator",
-            Grade::Bad,
-            "Deployment cso-system/cso, the Go operator (CSO), works on the same objects",
-        ),
         (|f| f.workloads = Ok(vec![deployment(1)]), "operator", Grade::Bad, "1 of 2"),
         (
             |f| {
@@ -251,6 +218,45 @@ fn each_fault_is_found_alone_and_told_what_to_do() {
         ),
     ];
     found_alone(cases);
+}
+
+#[test]
+fn what_keeps_the_operator_from_its_work_is_found_alone() {
+    found_alone(&[
+        (
+            |f| f.definitions.as_mut().unwrap()[0]["spec"]["versions"][0]["served"] = json!(false),
+            "definitions",
+            Grade::Bad,
+            "not served in the version that this binary works with: clusterstacks.",
+        ),
+        // What else is said of it, and of what it serves, is no fault.
+        (
+            |f| {
+                serve(f, "--hook-bind-address=:1");
+                f.hooks = Ok(vec![]);
+                let workload = &mut f.workloads.as_mut().unwrap()[0];
+                workload.object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+                workload.object["metadata"]["finalizers"] = json!(["foregroundDeletion"]);
+                workload.object["status"] = json!({});
+                workload.rights = Some(Ok(vec![asked("list nodes", false)]));
+            },
+            "operator",
+            Grade::Warning,
+            "Deployment cs/clusterstack is being deleted: foregroundDeletion has to let it go",
+        ),
+        (
+            |f| f.workloads.as_mut().unwrap()[0].missing_account = Some("cs/clusterstack".into()),
+            "rights",
+            Grade::Bad,
+            "works as ServiceAccount cs/clusterstack, which is not there",
+        ),
+        (
+            |f| f.cso = vec![json!({"metadata": {"name": "cso", "namespace": "cso-system"}, "spec": {"replicas": 1}})],
+            "operator",
+            Grade::Bad,
+            "Deployment cso-system/cso, the Go operator (CSO), works on the same objects",
+        ),
+    ]);
 }
 
 #[test]
