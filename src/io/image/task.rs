@@ -12,6 +12,7 @@ mod error;
 mod processes;
 pub mod supervisor;
 mod tool;
+mod tree;
 mod verify;
 mod watch;
 mod work_dir;
@@ -38,6 +39,7 @@ use crate::io::source::Access;
 pub use error::StepError;
 
 use digest::{Sums, of_file};
+use tree::Modes;
 use watch::{Patience, Upload, Watch};
 use work_dir::WorkDir;
 
@@ -406,7 +408,7 @@ impl Task {
             Work::Upload => return self.upload(site, &input()?).await,
             Work::Register => return self.register(site, finished).await,
         };
-        if let Some(full) = watch::over_the_disk(directory.path(), self.settings.bounds.disk).await {
+        if let Some(full) = watch::over_the_disk(directory.path(), self.settings.bounds.disk, Modes::Given).await {
             return Err(full);
         }
         if site.cancel.is_cancelled() {

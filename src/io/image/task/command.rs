@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::digest::{CHUNK, Sums, blocking, of_file};
 use super::error::StepError;
 use super::supervisor::{Ended, Order, ToolLimits};
-use super::{Made, Site, tool, work_dir};
+use super::{Made, Site, tool, tree, work_dir};
 use crate::core::image::command::{check_arguments, check_confined, environment, executable};
 use crate::core::image::pipeline::Tool;
 
@@ -54,8 +54,13 @@ pub(super) async fn run(site: &Site<'_>, wanted: &Tool, file: &str) -> Result<Ma
         grace: site.settings.grace,
     };
     finished(name, &site.run_tool(&order).await?)?;
-    let (made, output) = (run.clone(), run.join(file));
-    let checked = blocking(site.cancel, move |_| regular_file(&made, &output)).await?;
+    let (made, output, inner) = (run.clone(), run.join(file), PathBuf::from(file));
+    let checked = blocking(site.cancel, move |_| {
+        // It is to be taken out, whatever the tool left of our rights; what is no way is said below.
+        let _ = tree::give_way(&made, &inner);
+        regular_file(&made, &output)
+    })
+    .await?;
     let (sums, _) = of_file(checked.clone(), Sums::for_checksum(None), site.cancel, |_| ()).await?;
     Ok(Made { path: checked, digest: sums.digest() })
 }

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::error::StepError;
+use super::tree::{self, Modes};
 use super::{Report, work_dir};
 use crate::core::duration::spoken;
 use crate::core::image::build::Progress;
@@ -169,7 +170,7 @@ impl<'r> Watch<'r> {
                 )))
             } else if looked.elapsed() > DISK {
                 looked = Instant::now();
-                over_the_disk(directory, patience.disk).await
+                over_the_disk(directory, patience.disk, Modes::Kept).await
             } else {
                 None
             };
@@ -196,10 +197,10 @@ fn moved_on(since: &mut Instant, patience: Duration, is_told: bool) -> bool {
     is_told && since.elapsed() > patience
 }
 
-/// That a work directory holds more than it may.
-pub(super) async fn over_the_disk(directory: &Path, limit: u64) -> Option<StepError> {
+/// That a work directory holds more than it may. What a tool that runs keeps from us counts when it has ended, by `modes`.
+pub(super) async fn over_the_disk(directory: &Path, limit: u64, modes: Modes) -> Option<StepError> {
     let path = directory.to_owned();
-    let usage = tokio::task::spawn_blocking(move || work_dir::usage(&path)).await.unwrap_or(0);
+    let usage = tokio::task::spawn_blocking(move || tree::usage(&path, modes)).await.unwrap_or(0);
     (usage > limit).then(|| {
         StepError::hopeless(format!(
             "the work directory holds {usage} bytes, and build.limits.disk of the provider's template allows {limit}: allow more, or make smaller images"

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::digest::blocking;
 use super::error::StepError;
-use super::processes;
+use super::{processes, tree};
 use crate::core::digest::hex;
 use crate::core::image::build::Output;
 
@@ -186,13 +186,7 @@ impl WorkDir {
     pub(super) fn remove(self) -> Result<(), StepError> {
         clear(&self.path)?;
         for file in [TOOL_LOCK, LOCK] {
-            let file = self.path.join(file);
-            match fs::remove_file(&file) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(StepError::file("removing", &file, &error));
-                }
-                _ => {}
-            }
+            remove(&self.path.join(file))?;
         }
         fs::remove_dir(&self.path).map_err(|error| StepError::file("removing", &self.path, &error))
     }
@@ -270,21 +264,7 @@ pub(super) fn make(path: &Path) -> Result<(), StepError> {
 /// # Errors
 /// Something can't be removed.
 pub(super) fn remove(path: &Path) -> Result<(), StepError> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StepError::file("removing", path, &error)),
-        _ => Ok(()),
-    }
-}
-
-/// Bytes on disk of a directory and all below it; what goes away meanwhile does not count.
-pub(super) fn usage(path: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(path) else { return 0 };
-    let of = |entry: fs::DirEntry| {
-        let Ok(metadata) = entry.metadata() else { return 0 };
-        let own = metadata.blocks() * 512;
-        if metadata.is_dir() { own + usage(&entry.path()) } else { own }
-    };
-    entries.flatten().map(of).sum()
+    tree::remove(path).map_err(|error| StepError::file("removing", path, &error))
 }
 
 async fn lock(path: &Path, cancel: &CancellationToken) -> Result<File, StepError> {
@@ -310,6 +290,8 @@ fn try_lock(path: &Path) -> Result<Option<File>, StepError> {
     let failed = |error: io::Error| StepError::file("locking", &file, &error);
     loop {
         make(path)?;
+        // A tool may have taken our rights over it; what can't be done there says so.
+        let _ = tree::give_way(path, Path::new(""));
         let lock = match OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&file) {
             Ok(lock) => lock,
             // Whoever had the lock removed the directory meanwhile.
@@ -350,29 +332,26 @@ async fn end_tools(path: &Path, grace: Duration) -> Result<(), StepError> {
 
 fn read(path: &Path) -> Result<Option<Journal>, StepError> {
     let file = path.join(JOURNAL);
+    let unknown = || Journal { id: String::new(), inputs: String::new(), entries: Vec::new() };
     match fs::read(&file) {
-        // One that can't be read is of a disk that lost it: nothing in the directory is known.
-        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes).unwrap_or_else(|_| Journal {
-            id: String::new(),
-            inputs: String::new(),
-            entries: Vec::new(),
-        }))),
+        // One that can't be read is of a disk that lost it, or of a tool: nothing in the directory is known.
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes).unwrap_or_else(|_| unknown()))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::IsADirectory) => {
+            Ok(Some(unknown()))
+        }
         Err(error) => Err(StepError::file("reading", &file, &error)),
     }
 }
 
 /// Removes what is in a directory but for its locks.
 fn clear(path: &Path) -> Result<(), StepError> {
-    let failed = |path: &Path, error: &io::Error| StepError::file("removing", path, error);
-    for entry in fs::read_dir(path).map_err(|error| failed(path, &error))?.flatten() {
+    let entries = fs::read_dir(path).map_err(|error| StepError::file("removing", path, &error))?;
+    for entry in entries.flatten() {
         if entry.file_name() == LOCK || entry.file_name() == TOOL_LOCK {
             continue;
         }
-        let entry = entry.path();
-        let is_dir = entry.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
-        let removed = if is_dir { fs::remove_dir_all(&entry) } else { fs::remove_file(&entry) };
-        removed.map_err(|error| failed(&entry, &error))?;
+        remove(&entry.path())?;
     }
     Ok(())
 }
