@@ -23,7 +23,7 @@ use crate::api::image_template::{ExecutorKind, ProviderClusterStackReleaseTempla
 use crate::api::{
     CANCEL_AT, FIELD_MANAGER, IMAGE_DIGEST, MANAGED_BY, MANAGED_BY_LABEL, NODE_IMAGE_FINALIZER, RETRY_AT,
 };
-use crate::core::image::build::{Build, Command, Event, Phase, SILENCE};
+use crate::core::image::build::{Build, Command, Event, Note, Phase, SILENCE};
 use crate::core::image::garbage;
 use crate::core::image::grant::Grant;
 use crate::core::image::pipeline::{Format, Pipeline};
@@ -77,6 +77,7 @@ pub async fn reconcile(seen: Arc<Image>, ctx: Arc<NodeImages>) -> Result<Action,
     end_jobs(&image, &order, &ctx).await?;
     let Some(change) = look(&image, &order, &ctx).await? else { return Ok(Action::await_change()) };
     obey(&change, &ctx).await;
+    abandon(&change, &order, &ctx).await;
     let Some(change) = tidy(change, &order, &ctx).await? else { return Ok(Action::await_change()) };
     let unused = leave_unused(&change.image, &order, &api, &ctx).await?;
     let Some((change, look)) = Box::pin(looking::look(change, &order, &ctx)).await? else {
@@ -260,6 +261,23 @@ async fn obey(change: &Change, ctx: &NodeImages) {
             Command::Dequeue => ctx.leave(&ObjectRef::from_obj(&change.image)),
             Command::Enqueue | Command::Run { .. } | Command::Tell(_) => {}
         }
+    }
+}
+
+/// Removes what a build left half-made at the destination that is given up because its holders were lost: nobody of them
+/// can do it. What can't be removed now goes with the object.
+async fn abandon(change: &Change, order: &Order, ctx: &NodeImages) {
+    if !change.commands.contains(&Command::Tell(Note::GaveUp)) {
+        return;
+    }
+    let mut order = order.clone();
+    order.claim.attempt = change.build.attempt;
+    let abandoned = match ctx.workshop.steps(&order).await {
+        Ok(steps) => steps.abandon(&ctx.cancel).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = abandoned {
+        tracing::warn!(image = named(&change.image), %error, "what a build left at its destination can't be removed");
     }
 }
 

@@ -7,6 +7,8 @@
 //!                     │  └── retries left ┘ └─ no retries left, or hopeless ──▶ Failed ── retry ──▶ Queued
 //!                     └──── holder lost, shut down, output lost
 //!
+//! A holder that was lost without a word counts as a failure of its attempt: what it builds may be what kills it.
+//!
 //! from any of them:  cancel ──▶ Cancelled ── retry ──▶ Queued       suspend ──▶ Suspended ── resume ──▶ Queued
 //! ```
 //!
@@ -196,6 +198,11 @@ pub enum Event {
         /// Its attempt.
         attempt: u32,
     },
+    /// The holder is surely gone, and did not say so.
+    Lost {
+        /// Its attempt.
+        attempt: u32,
+    },
     /// Somebody cancels it.
     Cancel,
     /// Somebody wants another try.
@@ -306,6 +313,7 @@ impl Build {
                 self.queue();
                 vec![Command::Enqueue]
             }
+            Event::Lost { attempt } if self.is_held_by(*attempt) => self.lost(),
             Event::Cancel if matches!(self.phase, Phase::Queued | Phase::Running | Phase::Suspended) => {
                 let mut commands = self.leave(Phase::Cancelled);
                 commands.push(Command::Tell(Note::Cancelled));
@@ -432,10 +440,27 @@ impl Build {
     }
 
     fn looked(&mut self, now: Timestamp) -> Vec<Command> {
-        let silent = |holder: &&Holder| now.duration_since(holder.heartbeat) > SILENCE;
-        let Some(lost) = self.holder.as_ref().filter(silent).map(|holder| holder.identity.clone()) else {
-            return Vec::new();
-        };
+        let is_silent = |holder: &Holder| now.duration_since(holder.heartbeat) > SILENCE;
+        if self.holder.as_ref().is_some_and(is_silent) { self.lost() } else { Vec::new() }
+    }
+
+    /// Another one goes on, as long as there are retries; the first that is lost in a step always finds one. A Job goes on
+    /// without its holder, and tells by itself how it ends.
+    fn lost(&mut self) -> Vec<Command> {
+        let lost = self.holder.as_ref().map(|holder| holder.identity.clone()).unwrap_or_default();
+        if !self.is_of_job() {
+            self.failures = self.failures.saturating_add(1);
+            self.message = format!("{lost}, which built it, is gone without a word{TRIED_AGAIN}");
+            if self.failures > self.recipe.retries.max(1) {
+                self.message = format!(
+                    "{lost}, which built it, is gone without a word, and this was attempt {} of this step that failed: if it was killed for its memory, give it more or let less be built at once; then `clusterstack images retry` tries it again",
+                    self.failures
+                );
+                // Nobody is left who could be told to stop.
+                self.leave(Phase::Failed);
+                return vec![Command::Tell(Note::GaveUp)];
+            }
+        }
         self.queue();
         vec![Command::Enqueue, Command::Tell(Note::HolderLost(lost))]
     }

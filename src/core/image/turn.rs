@@ -72,7 +72,8 @@ pub fn events(build: &Build, seen: &Seen<'_>) -> Vec<Event> {
     if build.phase == Phase::Running {
         match seen.holder {
             HolderState::Here => {}
-            HolderState::Gone => events.push(Event::ShutDown { attempt: build.attempt }),
+            // Had it ended properly, it had said so.
+            HolderState::Gone => events.push(Event::Lost { attempt: build.attempt }),
             HolderState::Elsewhere => events.push(Event::Looked { now: seen.now }),
         }
     }
@@ -184,6 +185,11 @@ mod tests {
         }
         let silent = Seen { holder: HolderState::Elsewhere, now: late, ..plain };
         assert!(after(build(Running), &silent).1.contains(&Command::Tell(Note::HolderLost("a_1".into()))));
+        let gone = Seen { holder: HolderState::Gone, ..plain };
+        assert!(after(build(Running), &gone).1.contains(&Command::Tell(Note::HolderLost("a_1".into()))));
+        let again = Build { failures: 1, ..build(Running) };
+        assert_eq!(after(again.clone(), &gone), (Failed, vec![Command::Tell(Note::GaveUp)]));
+        assert_eq!(after(again, &Seen { retry_at: ("1", ""), ..gone }).0, Queued);
     }
 
     #[test]

@@ -127,7 +127,7 @@ fn each_event_does_what_the_diagram_says() {
         (
             "a holder that is silent for long is replaced",
             vec![claimed(1), finished(1, 0), Event::Looked { now: at(63) }],
-            (Phase::Queued, 1, 1, 0, vec![Enqueue, Tell(Note::HolderLost("a".into()))]),
+            (Phase::Queued, 1, 1, 1, vec![Enqueue, Tell(Note::HolderLost("a".into()))]),
         ),
         (
             "one that beats is not",
@@ -141,12 +141,54 @@ fn each_event_does_what_the_diagram_says() {
         (
             "the next one goes on where it ended",
             vec![claimed(1), finished(1, 0), Event::Looked { now: at(63) }, claimed(64)],
-            (Phase::Running, 1, 2, 0, vec![Run { attempt: 2, step: 1 }, Tell(Note::StepStarted(1))]),
+            (Phase::Running, 1, 2, 1, vec![Run { attempt: 2, step: 1 }, Tell(Note::StepStarted(1))]),
         ),
         (
             "the one before stands down when it comes back",
             vec![claimed(1), Event::Looked { now: at(63) }, claimed(64), finished(1, 0)],
-            (Phase::Running, 0, 2, 0, vec![]),
+            (Phase::Running, 0, 2, 1, vec![]),
+        ),
+        (
+            "one that is surely gone is replaced at once",
+            vec![claimed(1), Event::Lost { attempt: 1 }],
+            (Phase::Queued, 0, 1, 1, vec![Enqueue, Tell(Note::HolderLost("a".into()))]),
+        ),
+        (
+            "a build that takes its holders along is given up like one that fails",
+            vec![
+                claimed(1),
+                Event::Lost { attempt: 1 },
+                claimed(2),
+                Event::Looked { now: at(63) },
+                claimed(64),
+                Event::Lost { attempt: 3 },
+            ],
+            (Phase::Failed, 0, 3, 3, vec![Tell(Note::GaveUp)]),
+        ),
+        (
+            "one that goes on is not, however many holders it loses",
+            vec![
+                claimed(1),
+                Event::Lost { attempt: 1 },
+                claimed(2),
+                Event::Lost { attempt: 2 },
+                claimed(3),
+                finished(3, 0),
+                Event::Lost { attempt: 3 },
+                claimed(4),
+                Event::Lost { attempt: 4 },
+            ],
+            (Phase::Queued, 1, 4, 2, vec![Enqueue, Tell(Note::HolderLost("a".into()))]),
+        ),
+        (
+            "a holder that ends properly is none that is lost",
+            (1..9).flat_map(|attempt| [claimed(1), Event::ShutDown { attempt }]).collect(),
+            (Phase::Queued, 0, 8, 0, vec![Enqueue]),
+        ),
+        (
+            "a loss of another attempt is none",
+            vec![claimed(1), Event::Lost { attempt: 7 }],
+            (Phase::Running, 0, 1, 0, vec![]),
         ),
         (
             "a holder that ends leaves the rest to another one",
@@ -207,6 +249,28 @@ fn after_the_last_attempt_nothing_says_that_there_is_another_one() {
 }
 
 #[test]
+fn a_holder_that_is_lost_is_named_and_counts_only_where_it_may_be_lost_by_the_build() {
+    let lost = |steps: &[&str], retries: u32, times: u32| {
+        let steps = steps.iter().map(|step| (*step).to_owned()).collect();
+        let first = Build::default().after(&Event::Wanted(Recipe { inputs: "i".into(), steps, retries })).0;
+        (1..=times).fold(first, |build, attempt| build.after(&claimed(1)).0.after(&Event::Lost { attempt }).0)
+    };
+    for (steps, retries, times, phase, failures, says) in [
+        (&STEPS[..], 2, 1, Phase::Queued, 1, "a, which built it, is gone without a word; it is tried again"),
+        // One is nobody's fault.
+        (&STEPS, 0, 1, Phase::Queued, 1, "a, which built it, is gone without a word; it is tried again"),
+        (&STEPS, 0, 2, Phase::Failed, 2, "`clusterstack images retry`"),
+        (&STEPS, 2, 3, Phase::Failed, 3, "attempt 3 of this step"),
+        // A Job goes on without us.
+        (&[job::STEP], 2, 30, Phase::Queued, 0, ""),
+    ] {
+        let build = lost(steps, retries, times);
+        assert_eq!((build.phase, build.failures), (phase, failures), "{steps:?} {retries} {times}");
+        assert!(build.message.contains(says) && build.message.is_empty() == says.is_empty(), "{}", build.message);
+    }
+}
+
+#[test]
 fn pauses_double_up_to_ten_minutes() {
     let seconds: Vec<i64> = [1, 2, 3, 7, 8, 60, u32::MAX].map(|n| pause(n).as_secs()).to_vec();
     assert_eq!(seconds, [10, 20, 40, 600, 600, 600, 600]);
@@ -240,7 +304,8 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => attempt.clone().prop_map(|attempt| Event::Found { attempt, digest: "sha256:there".into() }),
         1 => step.prop_map(|step| Event::OutputLost { step }),
         2 => now.prop_map(|now| Event::Looked { now }),
-        1 => attempt.prop_map(|attempt| Event::ShutDown { attempt }),
+        1 => attempt.clone().prop_map(|attempt| Event::ShutDown { attempt }),
+        1 => attempt.prop_map(|attempt| Event::Lost { attempt }),
         1 => Just(Event::Cancel),
         2 => Just(Event::Retry),
         1 => Just(Event::Suspend),
@@ -288,7 +353,7 @@ proptest! {
             prop_assert!(next.step() >= kept && next.finished[..kept] == build.finished[..kept]);
             match event {
                 // It has ended by itself, or is believed to have.
-                Event::ShutDown { .. } | Event::Looked { .. } if next != build => running.clear(),
+                Event::ShutDown { .. } | Event::Lost { .. } | Event::Looked { .. } if next != build => running.clear(),
                 Event::StepFinished { .. } | Event::Found { .. } if next.phase == Phase::Succeeded => running.clear(),
                 _ => {}
             }
@@ -312,7 +377,8 @@ proptest! {
     #[test]
     fn every_build_can_be_brought_to_its_end(events in prop::collection::vec(any_event(), 0..40)) {
         let mut build = Build::default().after(&Event::Wanted(recipe("i"))).0;
-        for event in events.iter().chain([&Event::Resume, &Event::Retry, &Event::Looked { now: at(9_999) }]) {
+        let asked = [&Event::Resume, &Event::Retry, &Event::Looked { now: at(9_999) }, &Event::Retry];
+        for event in events.iter().chain(asked) {
             build = build.after(event).0;
         }
         build = build.after(&Event::Claimed { identity: "b".into(), now: at(99_999) }).0;
@@ -327,7 +393,8 @@ proptest! {
     fn what_another_attempt_says_changes_nothing(events in prop::collection::vec(any_event(), 0..40), step in 0_usize..3) {
         let build = events.iter().fold(Build::default(), |build, event| build.after(event).0);
         for attempt in [build.attempt + 1, build.attempt.wrapping_sub(1)] {
-            for event in [finished(attempt, step), failed(attempt, Hope::Retry), Event::ShutDown { attempt }] {
+            let told = [Event::ShutDown { attempt }, Event::Lost { attempt }];
+            for event in told.into_iter().chain([finished(attempt, step), failed(attempt, Hope::Retry)]) {
                 prop_assert_eq!(build.after(&event), (build.clone(), Vec::new()));
             }
         }
