@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::{AsyncRead, AsyncReadExt};
+use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod};
@@ -167,7 +168,7 @@ impl Jobs {
     }
 
     /// Deletes the Jobs of an object that have not ended: a pod of theirs may come, or go on, when nobody waits for it any
-    /// more. What has ended stays for its log, for `ttl` seconds: until now its result was needed.
+    /// more. What has ended stays for its log, for `ttl` seconds: until now its result was needed. So long may sidecars run on.
     ///
     /// # Errors
     /// What the API server said.
@@ -175,11 +176,12 @@ impl Jobs {
         let jobs: Api<Job> = Api::namespaced(fence::guarded(&self.client), namespace);
         for job in self.of(namespace, uid).await? {
             let name = job.name_any();
-            if !self.see(namespace, &name).await?.has_ended() {
+            let seen = self.see(namespace, &name).await?;
+            if !seen.has_ended() {
                 delete(&jobs, &job, &DeleteParams::background()).await?;
                 continue;
             }
-            let patch = json!({"metadata": {"uid": job.uid()}, "spec": {"ttlSecondsAfterFinished": ttl}});
+            let patch = json!({"metadata": {"uid": job.uid()}, "spec": seen.kept_for(ttl, Timestamp::now())});
             let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
             if let Err(error) = jobs.patch(&name, &params, &Patch::Merge(patch)).await {
                 let error = refusal(&error).message;

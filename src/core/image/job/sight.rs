@@ -1,8 +1,9 @@
 //! What a Job, its pod and their events say of a build. Container `build` is what counts: sidecars that never end keep no
 //! build from being judged.
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::build::{Hope, Progress};
 use super::CONTAINER;
@@ -100,14 +101,32 @@ impl Seen {
         self
     }
 
-    /// Whether it has come to an end by itself: the Job says so, its pod does, or container `build` has ended.
-    pub fn has_ended(&self) -> bool {
+    /// Whether the Job says that it has ended.
+    fn is_over(&self) -> bool {
         let of_job =
             |job: &Value| ["Failed", "FailureTarget", "Complete"].iter().any(|type_| condition(job, type_).is_some());
+        self.job.as_ref().is_some_and(of_job)
+    }
+
+    /// What the spec of a Job has to say that has come to an end, so that it stays `ttl` seconds for its log, and no longer. While
+    /// a sidecar runs beside container `build` the Job has not ended, and its time to live does not begin: it ends by a deadline.
+    pub fn kept_for(&self, ttl: i32, now: Timestamp) -> Value {
+        let started = self.job.as_ref().and_then(|job| text(job, "/status/startTime").parse::<Timestamp>().ok());
+        match started.filter(|_| !self.is_over()) {
+            Some(started) => {
+                let deadline = now.duration_since(started).as_secs().max(0).saturating_add(i64::from(ttl.max(1)));
+                json!({"ttlSecondsAfterFinished": ttl, "activeDeadlineSeconds": deadline})
+            }
+            None => json!({"ttlSecondsAfterFinished": ttl}),
+        }
+    }
+
+    /// Whether it has come to an end by itself: the Job says so, its pod does, or container `build` has ended.
+    pub fn has_ended(&self) -> bool {
         let of_pod = |pod: &Value| {
             matches!(text(pod, "/status/phase"), "Failed" | "Succeeded") || state(pod, "terminated").is_some()
         };
-        self.job.as_ref().is_some_and(of_job) || self.pod().is_some_and(of_pod)
+        self.is_over() || self.pod().is_some_and(of_pod)
     }
 
     /// What it says.

@@ -369,6 +369,33 @@ fn a_pod_that_is_refused_is_not_waited_for_as_one_that_may_come() {
 }
 
 #[test]
+fn a_job_whose_sidecar_runs_on_ends_by_a_deadline() {
+    let now = "2026-01-01T01:00:00Z".parse().unwrap();
+    let ttl = json!({"ttlSecondsAfterFinished": 600});
+    for (started, condition, expected) in [
+        (
+            Some("2026-01-01T00:00:00Z"),
+            json!([]),
+            json!({"ttlSecondsAfterFinished": 600, "activeDeadlineSeconds": 4200}),
+        ),
+        // By clocks that differ.
+        (
+            Some("2026-01-01T02:00:00Z"),
+            json!([]),
+            json!({"ttlSecondsAfterFinished": 600, "activeDeadlineSeconds": 600}),
+        ),
+        (Some("2026-01-01T00:00:00Z"), json!([{"type": "Failed", "status": "True"}]), ttl.clone()),
+        (Some("2026-01-01T00:00:00Z"), json!([{"type": "Complete", "status": "True"}]), ttl.clone()),
+        (None, json!([]), ttl.clone()),
+    ] {
+        let mut job = job(condition);
+        job["status"]["startTime"] = json!(started);
+        let seen = Seen { job: Some(job), ..Seen::default() };
+        assert_eq!(seen.kept_for(600, now), expected, "{seen:?}");
+    }
+}
+
+#[test]
 fn what_ended_is_judged_by_container_build() {
     let fine = || Some(job(json!([])));
     let result = format!(r#"{{"digest": "{DIGEST}", "size": 5, "location": "s3://x/y", "more": 1}}"#);
