@@ -85,6 +85,11 @@ impl Wish {
             }
             (Self::Cancel, ImagePhase::Succeeded) => "it was at its end before it could be cancelled".to_owned(),
             (Self::Cancel, ImagePhase::Failed) => "it failed before it could be cancelled".to_owned(),
+            // It may fail sooner than one looks.
+            (Self::Retry, ImagePhase::Queued) if status.not_before.is_some() => {
+                format!("attempt {attempt} failed already, and there will be another one: {}", status.message)
+            }
+            (Self::Retry, ImagePhase::Failed) => format!("attempt {attempt} failed already: {}", status.message),
             (Self::Retry, ImagePhase::Queued) => "it waits for a place to build".to_owned(),
             (Self::Retry, ImagePhase::Running) => format!("attempt {attempt} runs"),
             (Self::Retry, ImagePhase::Succeeded) => "the image is at its destination".to_owned(),
@@ -189,5 +194,13 @@ mod tests {
         ] {
             assert_eq!(wish.outcome(&status(phase)), expected);
         }
+        let failed = Status { message: "the network".into(), ..status(Failed) };
+        assert_eq!(Wish::Retry.outcome(&failed), "attempt 2 failed already: the network");
+        let not_before = serde_json::from_value(json!("2026-01-01T00:00:00.000000Z")).ok();
+        let pauses = Status { phase: Queued, not_before, ..failed };
+        assert_eq!(
+            Wish::Retry.outcome(&pauses),
+            "attempt 2 failed already, and there will be another one: the network"
+        );
     }
 }

@@ -53,7 +53,8 @@ impl HttpPut {
             return Err(DestinationError::Refused {
                 action: "using server",
                 location: redacted(&base),
-                problem: "it is no https URL of a directory".to_owned(),
+                problem: "it has something behind ? or #, and names of files are added to it: write https://host/path"
+                    .to_owned(),
             });
         }
         Ok(Self { web: Web::new(access, allow, FIELDS)?, base, authorization })

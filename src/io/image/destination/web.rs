@@ -61,9 +61,12 @@ pub(super) fn endpoint(
 ) -> Result<Url, DestinationError> {
     let refused =
         |problem: String| DestinationError::Refused { action, location: crate::core::source::redact(text), problem };
+    let url = Url::parse(text).map_err(|error| refused(format!("it is no URL ({error}): write https://host/path")))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(refused("it is no https URL: write https://host/path".to_owned()));
+    }
     access.permitted(text, allow).map_err(|error| refused(error.to_string()))?;
-    let url = Url::parse(text).map_err(|error| refused(error.to_string()))?;
-    if matches!(url.scheme(), "http" | "https") { Ok(url) } else { Err(refused("it is no https URL".to_owned())) }
+    Ok(url)
 }
 
 /// A client for one destination.

@@ -1,7 +1,7 @@
 //! Runs a tool beside the operator, under a supervisor of its own.
 
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -61,7 +61,7 @@ pub(super) async fn run(
         let whole = async {
             let waited = async {
                 let status = child.wait().await;
-                if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
+                if !status.as_ref().is_ok_and(ExitStatus::success) {
                     // It was killed, and left its tool alone, which keeps the output open.
                     end_without_supervisor(order).await;
                 }
@@ -96,9 +96,17 @@ pub(super) async fn run(
         // It was killed, and left its tool alone.
         Err(_) => {
             end_without_supervisor(order).await;
-            let said = String::from_utf8_lossy(&said);
-            Err(cannot("its supervisor ended early", &said.trim()))
+            Err(cannot("its supervisor ended early", &last_words(&said, ended.and_then(Result::ok))))
         }
+    }
+}
+
+/// What a supervisor said, or how it ended if that was nothing.
+fn last_words(said: &[u8], status: Option<ExitStatus>) -> String {
+    match (String::from_utf8_lossy(said).trim(), status) {
+        ("", Some(status)) => format!("it ended by {status} and said nothing"),
+        ("", None) => "it said nothing".to_owned(),
+        (said, _) => said.to_owned(),
     }
 }
 
@@ -137,6 +145,24 @@ async fn pump(mut output: ChildStdout, line: &mut (dyn FnMut(&[u8]) + Send)) {
         bytes += read;
         if bytes > BYTES_PER_SECOND {
             tokio::time::sleep_until(second + Duration::from_secs(1)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn a_supervisor_that_said_nothing_is_told_by_its_end() {
+        for (said, status, expected) in [
+            ("its lock is gone\n", Some(ExitStatus::from_raw(9)), "its lock is gone"),
+            ("", Some(ExitStatus::from_raw(9)), "it ended by signal: 9 (SIGKILL) and said nothing"),
+            (" \n", None, "it said nothing"),
+        ] {
+            assert_eq!(last_words(said.as_bytes(), status), expected);
         }
     }
 }

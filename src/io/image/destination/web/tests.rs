@@ -7,8 +7,10 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
+use super::super::http::HttpPut;
 use super::super::{Image, glance};
 use super::*;
+use crate::api::image_destination::HttpDestination;
 use crate::core::digest::hex;
 use crate::io::source::access::Tls;
 
@@ -154,5 +156,24 @@ fn what_the_client_says_of_sources_is_not_said_of_destinations() {
             let said = of_source("uploading to", "", &error, fields).to_string();
             assert_eq!(said, format!("uploading to u failed: {expected}; it is tried again"));
         }
+    }
+}
+
+#[test]
+fn an_address_that_can_t_be_used_is_told_in_words_of_its_field() {
+    let (access, allow) = (Access::default(), AllowList::default());
+    for (text, expected) in [
+        ("s3.example.org", "it is no URL (relative URL without a base): write https://host/path"),
+        ("git@host:path", "it is no URL"),
+        ("ftp://s3.example.org", "it is no https URL: write https://host/path"),
+        ("ssh://git@host/path", "it is no https URL"),
+    ] {
+        let error = endpoint("using bucket", text, &access, &allow).unwrap_err().to_string();
+        assert!(error.contains(expected) && !error.contains("source URL"), "{text}: {error}");
+    }
+    for url in ["https://files.example.org/images?version=1", "https://files.example.org/images#top"] {
+        let spec = HttpDestination { url: url.to_owned(), ..HttpDestination::default() };
+        let error = HttpPut::new(&spec, None, &access, &allow).err().unwrap().to_string();
+        assert!(error.contains("behind ? or #"), "{url}: {error}");
     }
 }
