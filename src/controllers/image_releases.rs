@@ -28,9 +28,14 @@ use crate::core::bundle::Bundle;
 use crate::core::image::grant::{self, Granted, Provenance};
 use crate::core::image::pipeline::Pipeline;
 use crate::core::image::recipe;
+use crate::core::image::room::MAX_IMAGES;
 use crate::core::name::ReleaseName;
 use crate::core::retry::{self, ErrorClass};
-use crate::core::status::{ProviderReleaseFacts, StepState, Trouble, provider_release_status, release_image};
+use crate::core::status::{
+    ProviderReleaseFacts, StepState, Trouble, provider_release_status, refusal_of_image, refused, refused_image,
+    release_image,
+};
+use crate::io::apply::refusal;
 use crate::io::{fence, report};
 
 /// How often a release is looked at whose files are not in the store.
@@ -58,6 +63,7 @@ pub(super) async fn reconcile(
     }
     let template = template_of(&release);
     let class = release.root(&ctx).unwrap_or_default().class;
+    let (uid, mut kept) = (release.uid().unwrap_or_default(), None);
     let mut facts = ProviderReleaseFacts {
         generation: release.metadata.generation,
         template: spoken(&template),
@@ -79,12 +85,27 @@ pub(super) async fn reconcile(
             if template.namespace.is_some() {
                 images.grant(&release, granted(&release, &template, &wanted));
             }
-            facts.images = Some(sync(&release, &template, &wanted, (&images, &class)).await?);
-            facts.synced = StepState::Done(String::new());
-            spread(INTERVAL)
+            let (rows, refused) = sync(&release, &template, &wanted, (&images, &class)).await?;
+            kept = Some(wanted);
+            facts.images = Some(rows);
+            match refused {
+                None => {
+                    ctx.memory.succeeded(&uid);
+                    facts.synced = StepState::Done(String::new());
+                    spread(INTERVAL)
+                }
+                Some(trouble) => {
+                    let class = trouble.class;
+                    facts.synced = StepState::Failed(trouble);
+                    ctx.after(class, &uid)
+                }
+            }
         }
     };
     write_status(&release, &ctx, &facts).await?;
+    if let Some(wanted) = kept {
+        let_go(&release, &wanted, &images).await?;
+    }
     Ok(Action::requeue(next))
 }
 
@@ -214,6 +235,13 @@ async fn wanted(
             wanted.push(Wanted { object, pipeline });
         }
     }
+    if wanted.len() > MAX_IMAGES {
+        let message = format!(
+            "the list has {} node images, and a release has room for {MAX_IMAGES}: make the list shorter and publish a new version",
+            wanted.len()
+        );
+        return Err(Trouble::new(ErrorClass::Invalid, Reason::NodeImagesInvalid, message));
+    }
     Ok((artifact, wanted))
 }
 
@@ -245,19 +273,43 @@ async fn fetched(owner: &ClusterStackRelease, ctx: &Context) -> Result<(Artifact
     Ok((fetched.artifact, fetched.bundle))
 }
 
-/// Makes what is missing, lets go what is not wanted any more, and says how far each image is.
+/// Makes what is missing, and says how far each image is. One that the API server refuses does not keep the others from
+/// being made.
 async fn sync(
     release: &Release,
     template: &TemplateReference,
     wanted: &[Wanted],
     (images, class): (&NodeImages, &str),
-) -> Result<Vec<ReleaseImage>, Error> {
-    let mut rows = Vec::new();
-    let uid = release.uid().unwrap_or_default();
+) -> Result<(Vec<ReleaseImage>, Option<Trouble>), Error> {
+    let (mut rows, mut troubles) = (Vec::new(), Vec::new());
     for image in wanted {
-        let there = ensure(release, template, image, (images, class)).await?;
-        rows.push(release_image(&image.object, &image.pipeline.image, there.status.as_ref()));
+        let (object, name) = (&image.object, &image.pipeline.image);
+        match ensure(release, template, image, (images, class)).await {
+            Ok(there) => rows.push(release_image(object, name, there.status.as_ref())),
+            Err(Error::Api { doing, error }) if is_refused(&error) => {
+                let refusal = refusal(&error);
+                let trouble = refusal_of_image(name, refusal.reason, &format!("{doing}: {}", refusal.message));
+                let namespace = release.namespace().unwrap_or_default();
+                let there = images.images.get(&ObjectRef::<Image>::new(object).within(&namespace));
+                let status = there.as_ref().and_then(|image| image.status.as_ref());
+                rows.push(refused_image(object, name, status, &trouble));
+                troubles.push(trouble);
+            }
+            Err(error) => return Err(error),
+        }
     }
+    Ok((rows, refused(&troubles)))
+}
+
+/// Whether the API server answered that it does not take an object. What it did not answer, or what was seen too late, is
+/// looked at anew, with all others.
+fn is_refused(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code != 409) && !fence::is_not_ours(error)
+}
+
+/// Lets go what is not wanted any more.
+async fn let_go(release: &Release, wanted: &[Wanted], images: &NodeImages) -> Result<(), Error> {
+    let uid = release.uid().unwrap_or_default();
     let names: BTreeSet<&str> = wanted.iter().map(|image| image.object.as_str()).collect();
     for image in images.images.state() {
         let is_own = image.owner_references().iter().any(|owner| owner.uid == uid);
@@ -265,7 +317,7 @@ async fn sync(
             own(release, &image, false, images).await?;
         }
     }
-    Ok(rows)
+    Ok(())
 }
 
 /// An image's object, made if it is missing, with the release among its owners.

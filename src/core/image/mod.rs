@@ -17,4 +17,5 @@ pub mod presence;
 pub mod queue;
 pub mod recipe;
 pub mod record;
+pub mod room;
 pub mod turn;

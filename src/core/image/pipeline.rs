@@ -11,6 +11,8 @@ use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 use url::Url;
 
+use super::room;
+use crate::api::condition::cut;
 use crate::core::digest::hex;
 use crate::core::limits::{Limits, check_path};
 use crate::core::manifest::short_digest;
@@ -18,6 +20,8 @@ use crate::core::node_images::NodeImage;
 
 /// Longest time that a step may ask for.
 pub const LONGEST_STEP: SignedDuration = SignedDuration::from_hours(24);
+/// Bytes of an image's name that is too long to be said whole.
+const SPOKEN_NAME: usize = 128;
 /// Most steps of an image.
 pub const MAX_STEPS: usize = 32;
 
@@ -285,7 +289,15 @@ impl Pipeline {
             let checked = check(step, &steps[..number]);
             checked.map_err(|what| wrong(format!(", step {} ({})", number + 1, step.name), what))?;
         }
-        Ok(Some(Self { image: image.name.clone(), steps, properties }))
+        let made = Self { image: image.name.clone(), steps, properties };
+        let checked = room::check(&made).map_err(|(step, what)| (step.map(|step| step.name.clone()), what));
+        checked.map_err(|(step, what)| {
+            let number = made.steps.iter().position(|other| Some(&other.name) == step.as_ref());
+            let place = number.zip(step).map(|(number, name)| format!(", step {} ({name})", number + 1));
+            let name = cut(&made.image, SPOKEN_NAME);
+            PipelineError { image: name, place: place.unwrap_or_default(), what }
+        })?;
+        Ok(Some(made))
     }
 
     /// Digest of the file that comes of it, where that is certain before: of one that is downloaded, and nothing else.

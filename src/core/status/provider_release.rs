@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::StepState;
+use super::{StepState, Trouble};
 use crate::api::condition::{self, ConditionType, Finding, MAX_MESSAGE, Reason, cut};
 use crate::api::image_release::{ImagePhase, ProviderNodeImageReleaseStatus as ImageStatus};
 use crate::api::provider_release::{ProviderClusterStackReleaseStatus as Status, ReleaseImage};
@@ -10,6 +10,13 @@ use crate::core::retry::ErrorClass;
 
 /// Longest message of an image in the list, in bytes.
 const MAX_ROW: usize = 512;
+
+/// Longest words of the API server that are told of an image, in bytes.
+const MAX_WORDS: usize = 2048;
+/// How the API server says that etcd takes no object of this size: as a fault of its own.
+const TOO_LARGE: [&str; 2] = ["request is too large", "trying to send message larger than max"];
+/// Longest name of the image that is waited for, in bytes.
+const MAX_NAME: usize = 253;
 
 /// What one pass over a ProviderClusterStackRelease found.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +45,45 @@ pub fn release_image(object: &str, name: &str, status: Option<&ImageStatus>) -> 
     }
 }
 
+/// The same of an image whose object the API server refused; `status` is that of the object, if it is there nevertheless.
+pub fn refused_image(object: &str, name: &str, status: Option<&ImageStatus>, trouble: &Trouble) -> ReleaseImage {
+    ReleaseImage { message: cut(&trouble.message, MAX_ROW), ..release_image(object, name, status) }
+}
+
+/// What is said of images whose objects the API server refused: of the first that only a new list helps, else of the first.
+pub fn refused(troubles: &[Trouble]) -> Option<Trouble> {
+    let lasting = troubles.iter().find(|trouble| trouble.class == ErrorClass::Invalid);
+    let told = lasting.or(troubles.first())?;
+    let more = match troubles.len() {
+        1 => String::new(),
+        many => format!("; {} more are refused", many - 1),
+    };
+    Some(Trouble { message: format!("{}{more}", told.message), ..told.clone() })
+}
+
+/// Why an image has no object, from the API server's words: what its schema or its size refuses takes another list, what a quota
+/// or somebody's admission webhook refuses may come.
+pub fn refusal_of_image(name: &str, reason: Reason, words: &str) -> Trouble {
+    let (name, words) = (cut(name, MAX_NAME), cut(words, MAX_WORDS));
+    let is_too_large = TOO_LARGE.iter().any(|sign| words.contains(sign));
+    match reason {
+        Reason::Invalid | Reason::ImmutableField => Trouble::new(
+            ErrorClass::Invalid,
+            Reason::NodeImagesInvalid,
+            format!("image {name}: {words}; correct the list of node images and publish a new version"),
+        ),
+        _ if is_too_large => Trouble::new(
+            ErrorClass::Invalid,
+            Reason::NodeImagesInvalid,
+            format!(
+                "image {name} is too large for an object: {words}; make its steps or properties smaller and publish a new version"
+            ),
+        ),
+        Reason::NamespaceTerminating => Trouble::new(ErrorClass::Waiting, reason, format!("image {name}: {words}")),
+        reason => Trouble::new(ErrorClass::Transient, reason, format!("image {name}: {words}; it is tried again")),
+    }
+}
+
 /// The status of a ProviderClusterStackRelease.
 pub fn provider_release_status(previous: &Status, facts: &ProviderReleaseFacts, now: Timestamp) -> Status {
     let images = facts.images.clone().unwrap_or_else(|| previous.node_images.clone());
@@ -63,8 +109,8 @@ pub fn provider_release_status(previous: &Status, facts: &ProviderReleaseFacts, 
     let done = format!("{there} of {total} node images are there");
     let ready = match (&facts.synced, failure, waiting) {
         (_, Some((reason, message)), _) => Finding::no(ConditionType::Ready, reason, message),
-        // What is there does not go because the release can't be read just now.
-        (StepState::Failed(trouble), None, _) if !previous.ready => {
+        // What is there does not go because the release can't be read just now. Where it can, an image has no object.
+        (StepState::Failed(trouble), None, _) if !previous.ready || facts.images.is_some() => {
             Finding::no(ConditionType::Ready, trouble.reason, &trouble.message)
         }
         (_, None, Some(image)) => {
@@ -91,7 +137,7 @@ pub fn provider_release_status(previous: &Status, facts: &ProviderReleaseFacts, 
         images: format!("{there}/{total}"),
         images_total: count(total),
         images_ready: count(there),
-        waits_for: waiting.map(|image| image.name.clone()).unwrap_or_default(),
+        waits_for: waiting.map(|image| cut(&image.name, MAX_NAME)).unwrap_or_default(),
         node_images: images,
         template: facts.template.clone(),
         artifact: if facts.artifact.is_empty() { previous.artifact.clone() } else { facts.artifact.clone() },
@@ -103,7 +149,6 @@ pub fn provider_release_status(previous: &Status, facts: &ProviderReleaseFacts, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::status::Trouble;
 
     fn image(name: &str, phase: ImagePhase) -> ReleaseImage {
         ReleaseImage { object: name.into(), name: name.into(), phase, message: "m".into(), ..ReleaseImage::default() }
@@ -141,6 +186,54 @@ mod tests {
         assert_eq!(ready.message, "0 of 1 node images are there; waiting for a: m");
         let failed = status(done(), Some(vec![image("a", Failed), image("b", Failed)]));
         assert_eq!(failed.failure_message.unwrap(), "image a: m; 1 more failed");
+    }
+
+    #[test]
+    fn an_image_without_an_object_is_told_whatever_was_there_before() {
+        let too_large = "etcdserver: request is too large";
+        for (reason, words, expected, class) in [
+            (Reason::Invalid, "name is \"\"", Reason::NodeImagesInvalid, ErrorClass::Invalid),
+            (Reason::ApplyFailed, too_large, Reason::NodeImagesInvalid, ErrorClass::Invalid),
+            (Reason::Forbidden, "exceeded quota", Reason::Forbidden, ErrorClass::Transient),
+            (Reason::ApplyFailed, "timeout", Reason::ApplyFailed, ErrorClass::Transient),
+            (Reason::NamespaceTerminating, "going", Reason::NamespaceTerminating, ErrorClass::Waiting),
+        ] {
+            let trouble = refusal_of_image("b", reason, words);
+            assert_eq!((trouble.reason, trouble.class), (expected, class), "{words}");
+            let rows = vec![
+                image("a", ImagePhase::Succeeded),
+                refused_image("b-1", "b", None, &trouble),
+                image("c", ImagePhase::Running),
+            ];
+            let before = Status { ready: true, images: "3/3".into(), ..Status::default() };
+            for previous in [Status::default(), before] {
+                let status = after(&previous, StepState::Failed(trouble.clone()), Some(rows.clone()));
+                let ready = condition::find(&status.conditions, ConditionType::Ready).unwrap();
+                assert_eq!((status.ready, status.images.as_str(), status.waits_for.as_str()), (false, "1/3", "b"));
+                assert_eq!(ready.reason, expected.to_string());
+                assert!(ready.message.contains("image b") && ready.message.contains(words), "{}", ready.message);
+                assert_eq!(status.node_images[1].message, trouble.message);
+                assert_eq!(status.failure_reason.is_some(), class == ErrorClass::Invalid);
+            }
+        }
+    }
+
+    #[test]
+    fn of_many_refused_images_the_one_is_told_that_only_a_new_list_helps() {
+        let quota = refusal_of_image("a", Reason::Forbidden, "exceeded quota");
+        let invalid = refusal_of_image("b", Reason::Invalid, "too long");
+        assert_eq!(refused(&[]), None);
+        assert_eq!(refused(std::slice::from_ref(&quota)), Some(quota.clone()));
+        let both = refused(&[quota, invalid]).unwrap();
+        assert_eq!(both.class, ErrorClass::Invalid);
+        assert!(both.message.starts_with("image b: ") && both.message.ends_with("; 1 more are refused"), "{both:?}");
+    }
+
+    #[test]
+    fn a_long_name_is_cut_where_there_is_no_room_for_it() {
+        let long = image(&"n".repeat(1024), ImagePhase::Running);
+        let status = status(StepState::Done(String::new()), Some(vec![long]));
+        assert_eq!((status.waits_for.len(), status.node_images[0].name.len()), (253, 1024));
     }
 
     #[test]
