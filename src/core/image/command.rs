@@ -32,6 +32,14 @@ pub enum Refused {
         /// Tools that may be run.
         allowed: Vec<String>,
     },
+    /// The first word is a path, which no tool is called.
+    #[error(
+        "{tool:?} is a path, and commands name tools: write the name of one of build.tools of the provider's template, which says its path, or use executor Job"
+    )]
+    Path {
+        /// First word of the command.
+        tool: String,
+    },
     /// An argument or a value leads where the operator's own secrets lie.
     #[error(
         "{what} leads out of the work directory to where secrets may lie ({text:?}): name files of the work directory, or use executor Job"
@@ -74,6 +82,14 @@ fn listed(allowed: &[String]) -> String {
 /// The tool is not listed.
 pub fn executable<'t, P>(tool: &str, tools: &'t BTreeMap<String, P>) -> Result<&'t P, Refused> {
     tools.get(tool).ok_or_else(|| Refused::Tool { tool: cut(tool), allowed: tools.keys().cloned().collect() })
+}
+
+/// Looks at the first word of a command.
+///
+/// # Errors
+/// It is a path.
+pub fn check_tool(tool: &str) -> Result<(), Refused> {
+    if tool.contains('/') { Err(Refused::Path { tool: cut(tool) }) } else { Ok(()) }
 }
 
 /// Looks at the arguments behind the tool.

@@ -11,6 +11,7 @@ pub mod grant;
 pub mod job;
 pub mod leftover;
 pub mod log;
+pub mod naming;
 pub mod pace;
 pub mod pipeline;
 pub mod presence;

@@ -7,14 +7,16 @@ use serde_json::{Map, Value};
 
 use super::charts::{self, Wanted};
 use super::{Desk, Rendered, injected, line_in, names, sample_cluster};
+use crate::api::condition::cut;
 use crate::core::addon::values::{self, ADDON_VALUES, OVERWRITE, Template, ValuesError};
 use crate::core::addon::{condition, essential};
 use crate::core::addon_config::{Action, AddonConfig, Hook};
 use crate::core::bundle::CLUSTER_ADDON;
 use crate::core::chart::{Capabilities, Release, RenderInput, Seed};
 use crate::core::files::below;
-use crate::core::image::command;
 use crate::core::image::pipeline::{Pipeline, Work};
+use crate::core::image::room::MAX_IMAGES;
+use crate::core::image::{command, naming};
 use crate::core::manifest::ObjectKey;
 use crate::core::name::ReleaseName;
 use crate::core::node_images::{self, NodeImages};
@@ -266,6 +268,7 @@ pub(super) fn images(desk: &mut Desk<'_>) {
         let problem = match std::str::from_utf8(text).map(NodeImages::parse) {
             Ok(Ok(list)) => {
                 twice(desk, file, &list);
+                too_many(desk, file, &list);
                 for image in &list.images {
                     let line = names::line_of(desk.files.get(file), &image.name);
                     match Pipeline::of(image) {
@@ -273,6 +276,7 @@ pub(super) fn images(desk: &mut Desk<'_>) {
                         Ok(Some(pipeline)) if list.api_version == node_images::API_VERSION => {
                             unverified(desk, "image-checksum", file, line, &pipeline);
                             commands(desk, file, line, &pipeline);
+                            name(desk, file, line, &pipeline.image);
                         }
                         Ok(Some(pipeline)) => unverified(desk, "image-unverified", file, line, &pipeline),
                         Ok(None) => {}
@@ -291,12 +295,36 @@ pub(super) fn images(desk: &mut Desk<'_>) {
 fn commands(desk: &mut Desk<'_>, file: &str, line: Option<usize>, pipeline: &Pipeline) {
     for step in &pipeline.steps {
         let Work::Build(tool) = &step.work else { continue };
+        let program = command::check_tool(tool.command.first().map_or("", String::as_str));
         let arguments = command::check_arguments(tool.command.get(1..).unwrap_or_default());
         let environment = command::environment(&BTreeMap::new(), &tool.env).map(drop);
-        if let Err(refused) = arguments.and(environment) {
+        if let Err(refused) = program.and(arguments).and(environment) {
             let message = format!("image {}, step {}: {refused}", pipeline.image, step.name);
             desk.find("image-command", Some(file), line, message);
         }
+    }
+}
+
+/// Tells which destinations can't take an image's name.
+fn name(desk: &mut Desk<'_>, file: &str, line: Option<usize>, name: &str) {
+    let refusals = naming::refusals(name);
+    let said: Vec<String> = refusals.iter().map(|(kind, what)| format!("{kind} ({what})")).collect();
+    let (rule, which) = match refusals.len() {
+        0 => return,
+        naming::KINDS => ("image-name", "No destination takes the name"),
+        _ => ("image-name-narrow", "Some destinations can't take the name"),
+    };
+    let message = format!("image {:?}: {which}: {}", cut(name, 128), said.join(", "));
+    desk.find(rule, Some(file), line, message);
+}
+
+/// Tells of a list that no release has room for.
+fn too_many(desk: &mut Desk<'_>, file: &str, list: &NodeImages) {
+    let found = list.images.iter().filter(|image| matches!(Pipeline::of(image), Ok(Some(_)))).count();
+    if found > MAX_IMAGES {
+        let message =
+            format!("{found} images are to be brought, and a release has room for {MAX_IMAGES}: make the list shorter");
+        desk.find("node-images", Some(file), None, message);
     }
 }
 

@@ -65,6 +65,8 @@ pub const RULES: &[Rule] = &[
         "image-unverified",
         "what the list of another provider has downloaded has a checksum, for the built-in provider",
     ),
+    error("image-name", "some destination takes the name of an image"),
+    warning("image-name-narrow", "every destination takes the name of an image"),
     warning("image-command", "commands of images may run beside the operator, not in a Job of the provider's alone"),
     error("object", "each rendered document is an object with a name"),
     error("object-twice", "no object is rendered twice"),

@@ -105,6 +105,11 @@ images:
   format: raw
   steps: [{build: {command: [tool, x], env: {LD_PRELOAD: ./x.so}, output: x.raw}}]
 ";
+const STEP_BY_PATH: &str = "apiVersion: nodeimages.clusterstack.x-k8s.io/v1alpha1
+images:
+- name: ubuntu
+  steps: [{build: {command: [/bin/sh, -c, x], output: x.raw}}]
+";
 const STEP_WITHOUT_FILE: &str = "apiVersion: nodeimages.clusterstack.x-k8s.io/v1alpha1
 images:
 - name: ubuntu
@@ -138,6 +143,11 @@ fn one_broken_thing_is_one_finding() {
     let two = "addonStages:\n  AfterControlPlaneInitialized:\n    - {name: cni, action: apply}\n    - {name: csi, action: apply}\n";
     let last = "addonStages:\n  AfterControlPlaneInitialized:\n    - {name: cni, action: apply}\n    - {name: net, action: apply}\n  BeforeClusterDelete:\n    - {name: net, action: delete}\n";
     let network = "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: net, namespace: kube-system}\nspec: {template: {spec: {volumes: [{hostPath: {path: /etc/cni/net.d}}]}}}\n";
+    let sum = "0".repeat(64);
+    let list = |entries: &str| format!("apiVersion: nodeimages.clusterstack.x-k8s.io/v1alpha1\nimages:\n{entries}");
+    let one = |name: &str| format!("- name: '{name}'\n  url: https://x/y\n  checksum: sha256:{sum}\n");
+    let named = |name: &str| list(&one(name));
+    let too_many = list(&(0..257).map(|number| one(&format!("u{number}"))).collect::<String>());
     let schema = r#"{"properties": {"size": {"type": "string"}}}"#;
     let class = "cluster-class/templates/class.yaml";
     let cases: &[Case<'_>] = &[
@@ -382,6 +392,41 @@ fn one_broken_thing_is_one_finding() {
             Some("node-images.yaml"),
             Some(3),
             "step build: env LD_PRELOAD is the provider's to set",
+        ),
+        (
+            &[("node-images.yaml", Some(STEP_BY_PATH))],
+            "image-command",
+            Some("node-images.yaml"),
+            Some(3),
+            "step build: \"/bin/sh\" is a path",
+        ),
+        (
+            &[("node-images.yaml", Some(&named("../x")))],
+            "image-name",
+            Some("node-images.yaml"),
+            Some(3),
+            "No destination takes the name: directory, http and s3 (it begins with '.')",
+        ),
+        (
+            &[("node-images.yaml", Some(&named("a/b")))],
+            "image-name-narrow",
+            Some("node-images.yaml"),
+            Some(3),
+            "Some destinations can't take the name: directory, http and s3 (it holds '/'",
+        ),
+        (
+            &[("node-images.yaml", Some(&named("")))],
+            "node-images",
+            Some("node-images.yaml"),
+            Some(1),
+            "its name is empty",
+        ),
+        (
+            &[("node-images.yaml", Some(&too_many))],
+            "node-images",
+            Some("node-images.yaml"),
+            None,
+            "257 images are to be brought, and a release has room for 256",
         ),
         (
             &[("node-images.yaml", Some(STEP_WITHOUT_FILE))],

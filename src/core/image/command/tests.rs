@@ -16,6 +16,13 @@ fn only_listed_tools_run_and_a_path_is_no_name() {
 }
 
 #[test]
+fn a_path_is_told_before_anybody_lists_tools() {
+    for (tool, is_path) in [("virt-customize", false), ("/bin/sh", true), ("./x", true), ("", false)] {
+        assert_eq!(check_tool(tool).is_err(), is_path, "{tool:?}");
+    }
+}
+
+#[test]
 fn arguments_do_not_lead_to_the_token() {
     for bad in [
         "/var/run/secrets/kubernetes.io/serviceaccount/token",

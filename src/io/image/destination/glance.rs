@@ -21,10 +21,12 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::reader::Reader;
-use super::shelf::{attempt_of, staged, until};
+use super::shelf::{SPOKEN_NAME, attempt_of, staged, until};
 use super::web::{Fields, PATIENCE, Web, endpoint};
 use super::{Claim, Destination, DestinationError, Image, Meter, Published, Removal};
+use crate::api::condition::cut;
 use crate::api::image_destination::GlanceDestination;
+use crate::core::image::naming::{self, REMOVING as REMOVING_NAME};
 use crate::core::source::AllowList;
 use crate::io::source::Access;
 
@@ -37,8 +39,6 @@ use requests::image_path;
 const TURNS: u32 = 8;
 /// Longest pause between two of these.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// What an image is called while it is removed.
-const REMOVING_NAME: &str = ".removing";
 /// It has no `certSecretRef`: authorities are beside `clouds.yaml`, and a certificate of ours has no place.
 pub(super) const FIELDS: Fields = &[
     (
@@ -432,14 +432,11 @@ impl Destination for Glance {
 
 impl Glance {
     fn check(&self, name: &str) -> Result<(), DestinationError> {
-        // A name that begins so asks for several.
-        let plain = !name.is_empty() && name.len() <= 160 && !name.starts_with("in:") && !name.starts_with('.');
-        if plain && !name.ends_with(REMOVING_NAME) && !name.chars().any(char::is_control) {
-            return Ok(());
-        }
-        let name: String = name.chars().take(160).collect();
-        let problem = format!("{name:?} can't be an image's name there: use at most 160 letters, digits and dashes");
-        Err(DestinationError::Refused { action: PUBLISHING, location: self.place.clone(), problem })
+        naming::as_title(name).map_err(|what| DestinationError::Refused {
+            action: PUBLISHING,
+            location: self.place.clone(),
+            problem: format!("{:?} can't be an image's name there: {what}", cut(name, SPOKEN_NAME)),
+        })
     }
 }
 

@@ -19,13 +19,15 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::reader::Reader;
-use super::shelf::until;
+use super::shelf::{SPOKEN_NAME, until};
 use super::web::{FIELDS, PATIENCE, of_source};
 use super::{Claim, Destination, DestinationError, Image, Meter, Published, Removal};
+use crate::api::condition::cut;
 use crate::api::image_destination::OciDestination;
 use crate::core::artifact::{Descriptor, Document, MANIFEST, Manifest, TITLE};
+use crate::core::image::naming::{self, PROTECTED, USED_BY};
 use crate::core::source::AllowList;
-use crate::io::registry::{Registry, is_tag};
+use crate::io::registry::Registry;
 use crate::io::source::{Access, SourceError};
 use crate::io::store::Digest;
 
@@ -41,9 +43,6 @@ pub const PROPERTIES: &str = "io.clusterstack.node-image.properties";
 pub const CLUSTER: &str = "io.clusterstack.node-image.cluster";
 /// Media type of `{}`.
 const EMPTY: &str = "application/vnd.oci.empty.v1+json";
-/// Between the name of an image and the id of a user.
-const USED_BY: &str = ".user.";
-const PROTECTED: &str = ".protected";
 /// Bytes of a chunk.
 const CHUNK: usize = 4 << 20;
 /// How often a chunk is sent that does not arrive.
@@ -112,16 +111,11 @@ impl Oci {
     }
 
     fn check(&self, name: &str) -> Result<(), DestinationError> {
-        let user = format!("{name}{USED_BY}{}", "0".repeat(36));
-        if is_tag(&user) && !name.contains(USED_BY) && !name.ends_with(PROTECTED) {
-            return Ok(());
-        }
-        let name: String = name.chars().take(128).collect();
-        let problem = format!(
-            "{name:?} can't be a tag there: use at most 80 letters, digits, dots, dashes and underscores, and neither \
-             {USED_BY} nor {PROTECTED} at the end"
-        );
-        Err(DestinationError::Refused { action: PUBLISHING, location: self.registry.repository().to_string(), problem })
+        naming::as_tag(name).map_err(|what| DestinationError::Refused {
+            action: PUBLISHING,
+            location: self.registry.repository().to_string(),
+            problem: format!("{:?} can't be a tag there: {what}", cut(name, SPOKEN_NAME)),
+        })
     }
 
     fn conflict(&self, name: &str, found: &str, wanted: &str) -> DestinationError {

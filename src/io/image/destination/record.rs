@@ -14,7 +14,7 @@ pub(super) const REMOVAL: SignedDuration = SignedDuration::from_mins(15);
 /// Bytes of a record.
 pub(super) const LARGEST: u64 = 1 << 20;
 /// End of a record's name.
-pub(super) const SUFFIX: &str = ".clusterstack.json";
+pub(super) use crate::core::image::naming::RECORD as SUFFIX;
 
 /// Whose an image is, what it is, who uses it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -10,13 +10,15 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::reader::Reader;
-use super::record::{Giving, Record, SUFFIX, Taking};
+use super::record::{Giving, Record, Taking};
 use super::{Claim, Destination, DestinationError, Image, Meter, Published, Removal};
+use crate::api::condition::cut;
+use crate::core::image::naming;
 
 /// How often a record is written anew that somebody else changed meanwhile.
 const TRIES: usize = 20;
-/// Bytes of a name, so that it fits in a file's name with what is added.
-const LONGEST_NAME: usize = 128;
+/// Bytes of a name that is refused, in messages.
+pub(super) const SPOKEN_NAME: usize = 160;
 
 /// What came of publishing a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -312,23 +314,10 @@ pub(super) async fn until<T>(
 
 /// A name that is one file's name anywhere, and no record's.
 fn check_name<S: Shelf>(shelf: &Shelved<S>, name: &str) -> Result<(), DestinationError> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
-    if !name.is_empty()
-        && name.len() <= LONGEST_NAME
-        && name.chars().all(plain)
-        && !name.starts_with(['.', '-'])
-        && !name.ends_with(SUFFIX)
-    {
-        return Ok(());
-    }
-    let name: String = name.chars().take(LONGEST_NAME).collect();
-    Err(DestinationError::Refused {
+    naming::as_file(name).map_err(|what| DestinationError::Refused {
         action: "bringing an image to",
         location: shelf.0.name(),
-        problem: format!(
-            "{name:?} can't be a file's name there: use at most {LONGEST_NAME} letters, digits, dots, dashes, underscores \
-             and plus signs"
-        ),
+        problem: format!("{:?} can't be a file's name there: {what}", cut(name, SPOKEN_NAME)),
     })
 }
 
