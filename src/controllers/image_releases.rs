@@ -88,17 +88,14 @@ pub(super) async fn reconcile(
             let (rows, refused) = sync(&release, &template, &wanted, (&images, &class)).await?;
             kept = Some(wanted);
             facts.images = Some(rows);
-            match refused {
-                None => {
-                    ctx.memory.succeeded(&uid);
-                    facts.synced = StepState::Done(String::new());
-                    spread(INTERVAL)
-                }
-                Some(trouble) => {
-                    let class = trouble.class;
-                    facts.synced = StepState::Failed(trouble);
-                    ctx.after(class, &uid)
-                }
+            if let Some(trouble) = refused {
+                let class = trouble.class;
+                facts.synced = StepState::Failed(trouble);
+                ctx.after(class, &uid)
+            } else {
+                ctx.memory.succeeded(&uid);
+                facts.synced = StepState::Done(String::new());
+                spread(INTERVAL)
             }
         }
     };

@@ -168,6 +168,12 @@ impl NodeImages {
         self.workshop.steps(order).await?.discard(&self.cancel).await
     }
 
+    /// Processes that live as far as this one knows: itself, and the replicas that share the work with it.
+    fn living(&self) -> Vec<String> {
+        let others = self.seats.members.list().into_iter().map(|member| member.id);
+        others.chain([self.identity.clone()]).collect()
+    }
+
     /// Ends what is at work for an object, and gives its place to who is next.
     async fn end(&self, image: &Image) {
         self.running.stop(&image.uid().unwrap_or_default()).await;
@@ -220,7 +226,9 @@ async fn end_jobs(image: &Image, order: &Order, ctx: &NodeImages) -> Result<(), 
 /// Tells the build what its object and the world say.
 async fn look(image: &Image, order: &Order, ctx: &NodeImages) -> Result<Option<Change>, Error> {
     let uid = image.uid().unwrap_or_default();
+    let living = ctx.living();
     let decide = |now: &Image, build: &Build| {
+        let state = turn::holder_state(build, (&ctx.identity, ctx.began), ctx.running.attempt(&uid), ctx.alone);
         let status = now.status.clone().unwrap_or_default();
         let (cancel_at, retry_at) = (super::asked_at(now, CANCEL_AT), super::asked_at(now, RETRY_AT));
         let recipe = turn::wanted(build, &order.recipe);
@@ -229,7 +237,7 @@ async fn look(image: &Image, order: &Order, ctx: &NodeImages) -> Result<Option<C
             suspend: now.spec.suspend,
             cancel_at: (&cancel_at, &status.last_handled_cancel_at),
             retry_at: (&retry_at, &status.last_handled_retry_at),
-            holder: turn::holder_state(build, (&ctx.identity, ctx.began), ctx.running.attempt(&uid), ctx.alone),
+            holder: state.among(&living, build),
             now: Timestamp::now(),
         };
         let events = turn::events(build, &seen);

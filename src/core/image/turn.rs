@@ -11,8 +11,19 @@ pub enum HolderState {
     Here,
     /// It is surely gone: an earlier life of this process, or of a replica that leads no more.
     Gone,
+    /// It lives, and has ended the build without failing: a replica that gave it to this one.
+    HandedOver,
     /// It is another one: it shows by its heartbeat whether it lives.
     Elsewhere,
+}
+
+impl HolderState {
+    /// The same where `living` are all processes that are known to live: one of them that is at work no more was not lost.
+    #[must_use]
+    pub fn among(self, living: &[String], build: &Build) -> Self {
+        let lives = build.holder.as_ref().is_some_and(|holder| living.contains(&holder.identity));
+        if self == Self::Gone && lives { Self::HandedOver } else { self }
+    }
 }
 
 /// An object as it is seen.
@@ -72,6 +83,7 @@ pub fn events(build: &Build, seen: &Seen<'_>) -> Vec<Event> {
     if build.phase == Phase::Running {
         match seen.holder {
             HolderState::Here => {}
+            HolderState::HandedOver => events.push(Event::ShutDown { attempt: build.attempt }),
             // Had it ended properly, it had said so.
             HolderState::Gone => events.push(Event::Lost { attempt: build.attempt }),
             HolderState::Elsewhere => events.push(Event::Looked { now: seen.now }),
@@ -189,6 +201,10 @@ mod tests {
         assert!(after(build(Running), &gone).1.contains(&Command::Tell(Note::HolderLost("a_1".into()))));
         let again = Build { failures: 1, ..build(Running) };
         assert_eq!(after(again.clone(), &gone), (Failed, vec![Command::Tell(Note::GaveUp)]));
+        assert_eq!(
+            after(again.clone(), &Seen { holder: HolderState::HandedOver, ..plain }),
+            (Queued, vec![Command::Enqueue])
+        );
         assert_eq!(after(again, &Seen { retry_at: ("1", ""), ..gone }).0, Queued);
     }
 
@@ -219,6 +235,17 @@ mod tests {
         ] {
             let state = holder_state(&running, (me, at(began)), runs_here, alone);
             assert_eq!(state, expected, "{me} {began} {runs_here:?} {alone}");
+        }
+        let living = ["c_1".to_owned(), "a_1".to_owned()];
+        for (state, living, expected) in [
+            (HolderState::Gone, &living[..], HolderState::HandedOver),
+            (HolderState::Gone, &living[..1], HolderState::Gone),
+            (HolderState::Gone, &[], HolderState::Gone),
+            (HolderState::Here, &living, HolderState::Here),
+            // It shows by its heartbeat.
+            (HolderState::Elsewhere, &living, HolderState::Elsewhere),
+        ] {
+            assert_eq!(state.among(living, &running), expected, "{state:?} {living:?}");
         }
         let mut local = build(Phase::Running);
         local.holder.as_mut().unwrap().identity = "local_1".into();
