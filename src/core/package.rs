@@ -24,6 +24,7 @@ use thiserror::Error;
 use crate::core::bundle::{self, Bundle, BundleError, CLUSTER_ADDON, CLUSTER_CLASS};
 use crate::core::chart::{Chart, ChartError, without_ignored};
 use crate::core::files::{FileTree, below};
+use crate::core::image::pipeline::Pipeline;
 use crate::core::metadata::{Csctl, Metadata, MetadataError};
 use crate::core::name::{KubernetesMinor, ReleaseName, ReleaseVersion, is_label};
 use crate::core::node_images;
@@ -237,7 +238,14 @@ pub fn package(
     if let Some(addon_files) = addon_files.filter(|files| !files.is_empty()) {
         archives.insert(format!("{addon}-{}.tgz", versions.cluster_addon), addon_files);
     }
-    Ok(Package { name, versions, files: assets, archives, remarks: checked.remarks })
+    let mut remarks = checked.remarks;
+    // Not refused: the release may be for another provider.
+    remarks.extend(checked.node_images.images.iter().find_map(|image| Pipeline::of(image).err()).map(|error| {
+        format!(
+            "the built-in provider will refuse the list of node images: {error}; `clusterstack lint` looks at all of it"
+        )
+    }));
+    Ok(Package { name, versions, files: assets, archives, remarks })
 }
 
 /// The files of a chart in a directory of that name, as in what `helm package` makes.

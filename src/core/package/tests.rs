@@ -56,6 +56,26 @@ fn a_stack_becomes_assets() {
 }
 
 #[test]
+fn a_list_of_images_that_would_be_refused_is_noted() {
+    let list = |name: &str| {
+        format!(
+            "apiVersion: nodeimages.clusterstack.x-k8s.io/v1alpha1\nimages:\n- name: '{name}'\n  url: https://x/y\n"
+        )
+    };
+    for (text, expected) in [
+        (list("ubuntu"), None),
+        ("dockerImages: [a]\n".to_owned(), None),
+        (list(""), Some("its name is empty")),
+        (list("ubuntu").replace("https", "ftp"), Some("ftp is not asked for")),
+    ] {
+        let package = pack(&stack(&[("node-images.yaml", Some(&text))]), &Mode::Stable(None), None).unwrap();
+        let noted = package.remarks.iter().find(|remark| remark.starts_with("the built-in provider will refuse"));
+        assert_eq!(noted.is_some(), expected.is_some(), "{text}: {:?}", package.remarks);
+        assert!(noted.is_none_or(|noted| noted.contains(expected.unwrap())), "{noted:?}");
+    }
+}
+
+#[test]
 fn one_broken_thing_is_one_error() {
     let dependency = "apiVersion: v2\nname: cni\nversion: v1\ndependencies:\n- {name: cilium, version: 1.18.9, repository: 'https://x/'}\n";
     for (path, text, expected) in [
