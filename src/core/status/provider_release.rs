@@ -12,7 +12,7 @@ use crate::core::retry::ErrorClass;
 const MAX_ROW: usize = 512;
 
 /// Longest words of the API server that are told of an image, in bytes.
-const MAX_WORDS: usize = 2048;
+const MAX_WORDS: usize = 600;
 /// How the API server says that etcd takes no object of this size: as a fault of its own.
 const TOO_LARGE: [&str; 2] = ["request is too large", "trying to send message larger than max"];
 /// Longest name of the image that is waited for, in bytes.

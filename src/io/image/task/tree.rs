@@ -245,7 +245,7 @@ mod tests {
         }
         let flags = OFlags::CREATE | OFlags::WRONLY;
         let file = openat(&here, c"file", flags, Mode::RUSR | Mode::WUSR).unwrap();
-        rustix::io::write(&file, &[1; 100_000]).unwrap();
+        rustix::io::write(&file, &vec![1; 100_000]).unwrap();
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
         let path = |name: &str| root.path().join(name);
         fs::create_dir_all(path("top/inner")).unwrap();
         fs::create_dir(path("elsewhere")).unwrap();
-        fs::write(path("elsewhere/file"), [1; 100_000]).unwrap();
+        fs::write(path("elsewhere/file"), vec![1; 100_000]).unwrap();
         symlink(path("elsewhere"), path("top/inner/link")).unwrap();
         symlink(path("elsewhere"), path("link")).unwrap();
         fs::write(path("plain"), "").unwrap();
@@ -316,7 +316,7 @@ mod tests {
             let root = tempfile::tempdir().unwrap();
             let top = root.path().join("top");
             fs::create_dir_all(top.join("a/b")).unwrap();
-            fs::write(top.join("a/b/file"), [1; 100_000]).unwrap();
+            fs::write(top.join("a/b/file"), vec![1; 100_000]).unwrap();
             fs::set_permissions(top.join("a/b/file"), fs::Permissions::from_mode(0o000)).unwrap();
             for part in ["a/b", "a", ""] {
                 fs::set_permissions(top.join(part), fs::Permissions::from_mode(mode)).unwrap();
