@@ -9,7 +9,7 @@ use clusterstack::api::{
     CLONED_FROM_NAME, CLONED_FROM_NAMESPACE, ConditionType, INFRASTRUCTURE_API_VERSION, RETRY_AT, WATCH_LABEL,
 };
 use kube::Api;
-use kube::api::ListParams;
+use kube::api::{ListParams, PostParams};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -143,6 +143,60 @@ async fn a_release_waits_for_its_images_and_they_go_with_it() {
     assert_eq!(names(&work(&t)), ["logs"]);
     let logs = || names(&work(&t).join("logs"));
     wait_for("the logs to go with the images", || async { check(logs().is_empty(), logs()) }).await;
+}
+
+/// Denies images of a name in the namespace, as somebody's admission webhook may.
+fn deny_images(t: &World, image: &str) -> PathBuf {
+    let name = &t.namespace;
+    let rule = "{apiGroups: [infrastructure.clusterstack.x-k8s.io], apiVersions: ['*'], operations: [CREATE], resources: [providernodeimagereleases]}";
+    let policy = format!(
+        "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingAdmissionPolicy\nmetadata: {{name: {name}}}\n\
+         spec: {{matchConstraints: {{resourceRules: [{rule}]}}, validations: [{{expression: \"object.spec.image.name != '{image}'\", message: no such image here}}]}}\n---\n\
+         apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingAdmissionPolicyBinding\nmetadata: {{name: {name}}}\n\
+         spec: {{policyName: {name}, validationActions: [Deny], matchResources: {{namespaceSelector: {{matchLabels: {{kubernetes.io/metadata.name: {name}}}}}}}}}\n"
+    );
+    let file = t.dir().join("policy.yaml");
+    std::fs::write(&file, policy).unwrap();
+    t.kubectl(&["apply", "-f", file.to_str().unwrap()]);
+    file
+}
+
+#[tokio::test]
+async fn an_image_whose_object_is_refused_is_told_and_keeps_no_other_from_being_made() {
+    let t = World::new("imgrefused").await;
+    let content = vec![7; 1000];
+    let server = ImageServer::new(&content).await;
+    template(&t).await;
+    let policy = deny_images(&t, "second");
+    // A policy counts a moment after it is there.
+    wait_for("the policy to count", || async {
+        let image = json!({"name": "second", "steps": [{"name": "a", "compress": {"algorithm": "gzip"}}]});
+        let object: Image = serde_json::from_value(json!({
+            "apiVersion": INFRASTRUCTURE_API_VERSION, "kind": "ProviderNodeImageRelease", "metadata": {"name": "try"},
+            "spec": {"templateRef": {"name": "t"}, "image": image, "inputs": "i"},
+        }))
+        .unwrap();
+        let api: Api<Image> = Api::namespaced(t.client.clone(), &t.namespace);
+        let tried = api.create(&PostParams { dry_run: true, ..PostParams::default() }, &object).await;
+        let said = tried.err().map(|error| error.to_string()).unwrap_or_default();
+        check(said.contains("no such image here"), said)
+    })
+    .await;
+    let one = |name: &str| {
+        let (url, sum) = (server.url("a.raw"), sum(&content));
+        format!("- {{name: {name}, url: '{url}', checksum: 'sha256:{sum}', format: raw}}\n")
+    };
+    let repo = t.repo();
+    repo.write("stacks/docker/x/node-images.yaml", &list(&["first", "second", "third"].map(one).concat()));
+    repo.release(V1, CLASS);
+    let _operator = operator(&t, &server);
+    t.create_stack("x", &repo.url(), provided()).await;
+    let message = ready_says(&t, "ProviderClusterStackRelease", V1, "Forbidden").await;
+    assert!(message.contains("image second: creating") && message.contains("no such image here"), "{message}");
+    wait_for("all others to be there", || async { check(published(&t) == ["first", "third"], published(&t)) }).await;
+    t.kubectl(&["delete", "-f", policy.to_str().unwrap()]);
+    t.ready("x", "v1").await;
+    assert_eq!(published(&t), ["first", "second", "third"]);
 }
 
 #[tokio::test]

@@ -104,7 +104,8 @@ async fn builds_queue_for_the_places_of_their_template_and_each_step_runs_once()
 async fn builds_go_on_where_they_were_however_often_their_process_is_killed() {
     let t = World::new("imgkill").await;
     let plant = Plant::new(Duration::from_millis(150));
-    template(&t, "/images", json!({})).await;
+    // A process that is killed before a step ends uses a retry.
+    template(&t, "/images", json!({"build": {"retries": 100}})).await;
     make(&t, (0..10).map(|n| format!("image-{n}"))).await;
     let mut kills = 0;
     for life in 0..12 {
@@ -127,6 +128,36 @@ async fn builds_go_on_where_they_were_however_often_their_process_is_killed() {
     }
     // What had ended and was at hand never ran again: a step ends once.
     assert_eq!(plant.runs(), BTreeMap::from_iter([(1, 10 * 3)]));
+    process.end().await;
+}
+
+#[tokio::test]
+async fn a_build_that_takes_one_process_after_the_other_along_is_given_up() {
+    let t = World::new("imgpoison").await;
+    let plant = Plant::new(Duration::from_millis(10));
+    plant.hold(1);
+    template(&t, "/images", json!({"build": {"retries": 2}})).await;
+    make(&t, ["one".to_owned()]).await;
+    for life in 1..=3 {
+        let process = Process::start(&t, &plant, &format!("pod_{life}")).await;
+        wait_for("the second step", || async {
+            let status = all(&t).await[0].status.clone().unwrap_or_default();
+            let is_at_it = status.phase == ImagePhase::Running && status.step == "upload" && status.attempt == life;
+            check(is_at_it && status.failures == life - 1, &status)
+        })
+        .await;
+        process.kill();
+    }
+    let process = Process::start(&t, &plant, "pod_4").await;
+    let images = all_are(&t, ImagePhase::Failed).await;
+    let status = images[0].status.clone().unwrap();
+    assert_eq!((status.attempt, status.failures, status.step.as_str()), (3, 3, "upload"));
+    assert!(status.message.contains("pod_3, which built it, is gone without a word"), "{}", status.message);
+    let note = event(&t, "one", "BuildHolderLost").await;
+    assert!(note.contains(" is gone; another one goes on with step upload (2 of 3)"), "{note}");
+    plant.release();
+    annotate(&t, "one", RETRY_AT, "1").await;
+    all_are(&t, ImagePhase::Succeeded).await;
     process.end().await;
 }
 
