@@ -586,3 +586,57 @@ async fn a_stage_that_deletes_leaves_what_a_later_stage_applies() {
     s.w.has("moves", "version", "two").await;
     assert_eq!(s.w.map("moves").await.unwrap()["metadata"]["uid"], uid, "it was deleted and made anew");
 }
+
+#[tokio::test]
+async fn what_waits_for_its_stage_is_put_back_meanwhile_and_keeps_its_keys() {
+    let stages = |prefix: &str| {
+        format!(
+            "addonStages:\n  {NEW}: [{{name: a, action: apply}}, {{name: b, action: apply}}, {{name: late, action: apply}}]\n  \
+             BeforeClusterUpgrade:\n    - {{name: a, action: apply}}\n    - {{name: b, action: apply, waitForPreCondition: {}}}\n  \
+             AfterClusterUpgrade: [{{name: late, action: apply}}]\n",
+            open(prefix, "gate")
+        )
+    };
+    let Some(s) = Scene::of("kept", stages, &["a", "b", "late"]).await else { return };
+    let release = |version: &str| {
+        for chart in ["a", "b", "late"] {
+            let data = format!("\n  version: {version}\n  ca: {{{{ (genCA \"{chart}\" 365).Cert | b64enc }}}}");
+            s.w.chart(&s.repo, chart, &[chart], &data);
+        }
+    };
+    release("one");
+    s.repo.release(V2, CLASS);
+    s.t.look_again("x").await;
+    s.t.release_ready(V2).await;
+    s.w.kubeconfig(&s.t, "c").await;
+    s.t.apply(&cluster("c", V2)).await;
+    ready(&s.t, "c", V2).await;
+    let authority = async |chart: &str| s.w.map(chart).await.unwrap()["data"]["ca"].clone();
+    let before = [authority("b").await, authority("late").await];
+    release("two");
+    s.repo.release(V3, CLASS);
+    s.move_to(V3).await;
+    s.w.has("a", "version", "two").await;
+    s.in_phase("b", StagePhase::WaitingForPreCondition).await;
+
+    // One is deleted, the other changed, while the upgrade waits.
+    let maps = s.w.maps("kube-system");
+    let name = |chart: &str| format!("{}-{chart}", s.w.prefix);
+    maps.delete(&name("b"), &DeleteParams::default()).await.unwrap();
+    let change = Patch::Merge(json!({"data": {"version": "hand"}}));
+    maps.patch(&name("late"), &PatchParams::default(), &change).await.unwrap();
+    s.w.has("b", "version", "one").await;
+    s.w.has("late", "version", "one").await;
+    assert_eq!([authority("b").await, authority("late").await], before, "made anew with other keys");
+    s.t.event("DriftCorrected", "was deleted").await;
+    let stage = s.in_phase("b", StagePhase::WaitingForPreCondition).await;
+    assert_eq!(stage.outcome, None);
+
+    // The upgrade goes on, and what comes keeps its keys.
+    s.w.put("default", &name("gate"), json!({"open": "yes"})).await;
+    s.w.has("b", "version", "two").await;
+    topology_reconciled(&s.t, "c").await;
+    s.w.has("late", "version", "two").await;
+    ready(&s.t, "c", V3).await;
+    assert_eq!([authority("b").await, authority("late").await], before, "drawn anew in the upgrade");
+}

@@ -236,6 +236,10 @@ pub struct ChartStatus {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub digest: String,
+    /// The release whose rendering that is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 253))]
+    pub release: String,
     /// That rendering had no hooks: the chart is recorded so that hooks which come to it later are those of an upgrade.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_hooks: bool,

@@ -71,7 +71,7 @@ pub struct ClusterUpgradePlanStatus {
     /// There are more lines than fit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
-    /// Why it is not known; empty where it is.
+    /// Why it, or what becomes of the addons, is not known; empty where it is. It is tried again after ten minutes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub message: String,

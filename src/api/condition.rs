@@ -217,7 +217,7 @@ vocabulary! {
     OwnedByOther,
     /// Somebody puts our fields back again and again; the object is left to them for a while.
     DriftFight,
-    /// The object differs from the release; `driftMode: warn` leaves it.
+    /// The object differs from the release, and `driftMode: warn` leaves it; or one that waits for its stage was deleted.
     Drifted,
     /// The API server did not answer as hoped; it is tried again.
     ApplyFailed,

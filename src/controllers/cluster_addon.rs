@@ -9,6 +9,7 @@ mod ending;
 mod given;
 mod helm_hooks;
 mod helm_tests;
+mod keeping;
 mod leaving;
 mod removal;
 mod running;
@@ -31,7 +32,7 @@ use serde_json::{Value, json};
 use self::work::Work;
 use super::delivery::Delivery;
 use super::{Action, Context, Doing, Error, cluster_stack_release, finalizer, reconcile_at, seats, spread};
-use crate::api::cluster_addon::TestsPhase;
+use crate::api::cluster_addon::{StageAction, StagePhase, StageStatus, TestsPhase};
 use crate::api::cluster_stack_release::ResourceStatus;
 use crate::api::condition::{self, Reason, Reported};
 use crate::api::{CLUSTER_ADDON_FINALIZER, ClusterAddon, ClusterAddonStatus, ClusterStackRelease, FIELD_MANAGER};
@@ -373,6 +374,7 @@ impl Pass<'_> {
         if let Some(workload) = &workload {
             let delivery = self.delivery(workload);
             let done = Work::new(self, &release, &config, workload, delivery).run(facts).await;
+            facts.due = stages::due(&facts.stages, &config);
             if let Err(trouble) = self.ctx.workloads.settle(&self.cluster.namespace, &self.cluster.name, workload) {
                 facts.reachable = StepState::Failed(trouble);
                 return Ok(());
@@ -510,15 +512,28 @@ fn next(facts: &AddonFacts, addon: &ClusterAddon, ctx: &Context) -> Action {
         let pause = Duration::try_from(next.duration_since(Timestamp::now())).unwrap_or_default();
         return Action::requeue(pause + Duration::from_millis(100));
     }
-    match trouble.map(|trouble| (trouble.class, trouble.reason)).or(rows.map(|class| (class, Reason::ApplyFailed))) {
-        Some((ErrorClass::Transient, _)) => Action::requeue(ctx.after(ErrorClass::Transient, &uid)),
-        Some(_) => Action::requeue(spread(INTERVAL)),
-        None => {
+    let pace = pace(facts, rows.is_some());
+    let next = match (trouble.map(|trouble| trouble.class), rows) {
+        (Some(ErrorClass::Transient), _) => ctx.after(ErrorClass::Transient, &uid),
+        (Some(_), _) => spread(INTERVAL),
+        // What is refused for now holds up no condition for long.
+        (None, Some(ErrorClass::Transient)) => ctx.after(ErrorClass::Transient, &uid).min(spread(INTERVAL)),
+        (None, Some(_)) => spread(pace),
+        (None, None) => {
             ctx.memory.succeeded(&uid);
-            let waits = stages::current(&facts.stages).is_some();
-            Action::requeue(spread(if waits { STAGE } else { INTERVAL }))
+            spread(pace)
         }
-    }
+    };
+    let left = facts.due.map(|due| Duration::try_from(due.duration_since(Timestamp::now())).unwrap_or_default());
+    Action::requeue(left.map_or(next, |left| next.min(left + Duration::from_millis(100))))
+}
+
+/// How often it is looked whether a stage can go on. What keeps objects from being applied has a pace of its own.
+fn pace(facts: &AddonFacts, has_unsynced: bool) -> Duration {
+    let Some(turn) = stages::current(&facts.stages) else { return INTERVAL };
+    let StageStatus { phase, action, .. } = &facts.stages[turn];
+    let applies = (*phase, *action) == (StagePhase::ApplyingOrDeleting, StageAction::Apply);
+    if applies && has_unsynced { INTERVAL } else { STAGE }
 }
 
 async fn put_status(addon: &ClusterAddon, status: &ClusterAddonStatus, ctx: &Context) -> Result<bool, Error> {
@@ -551,4 +566,29 @@ async fn write_status(addon: &ClusterAddon, ctx: &Context, mut facts: AddonFacts
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_synced_elsewhere_slows_no_stage() {
+        let of = |phase, action| {
+            let stage = StageStatus { phase, action, ..StageStatus::default() };
+            AddonFacts { stages: vec![stage], ..AddonFacts::default() }
+        };
+        let (apply, delete) = (StageAction::Apply, StageAction::Delete);
+        for (facts, has_unsynced, expected) in [
+            (of(StagePhase::WaitingForPreCondition, apply), true, STAGE),
+            (of(StagePhase::WaitingForPostCondition, apply), true, STAGE),
+            (of(StagePhase::ApplyingOrDeleting, delete), true, STAGE),
+            (of(StagePhase::ApplyingOrDeleting, apply), false, STAGE),
+            // It waits for what is refused.
+            (of(StagePhase::ApplyingOrDeleting, apply), true, INTERVAL),
+            (of(StagePhase::Done, apply), true, INTERVAL),
+        ] {
+            assert_eq!(pace(&facts, has_unsynced), expected, "{:?}", facts.stages);
+        }
+    }
 }

@@ -58,6 +58,10 @@ impl Wanted {
         let name = format!("{}-{}", self.cluster, self.release.name.replace('.', "-"));
         if name.len() <= 253 { name } else { label_value(&name).to_lowercase() }
     }
+
+    fn spec(&self) -> ClusterUpgradePlanSpec {
+        ClusterUpgradePlanSpec { cluster: self.cluster.clone(), release: self.release.name.clone() }
+    }
 }
 
 /// Makes plans until `stop`.
@@ -205,7 +209,9 @@ async fn ensure(
         let status = plan.status.as_ref();
         let is_of = status.is_some_and(|status| (status.cluster_generation, status.revision.as_str()) == of);
         let failed = status.is_some_and(|status| !status.message.is_empty());
-        is_of && (!failed || tried.get(&place).is_some_and(|at| at.elapsed() < AGAIN))
+        // Somebody may have edited it.
+        let is_it = plan.spec == wanted.spec();
+        is_it && is_of && (!failed || tried.get(&place).is_some_and(|at| at.elapsed() < AGAIN))
     };
     if known.is_some_and(computed) {
         return Ok(());
@@ -243,7 +249,7 @@ fn failed(message: &str) -> ClusterUpgradePlanStatus {
 /// The object, owned by its Cluster.
 async fn write(ctx: &Context, wanted: &Wanted) -> Result<ClusterUpgradePlan, Error> {
     let name = wanted.name();
-    let spec = ClusterUpgradePlanSpec { cluster: wanted.cluster.clone(), release: wanted.release.name.clone() };
+    let spec = wanted.spec();
     let text = |pointer: &str| wanted.object.pointer(pointer).cloned();
     let owner = json!({
         "apiVersion": text("/apiVersion"), "kind": "Cluster",

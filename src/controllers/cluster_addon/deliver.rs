@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::super::Error;
 use super::super::delivery::{about_to_apply, hold_unreadable, leftover, rows, tell_unread};
 use super::helm_hooks::{self, Ran};
+use super::keeping::Kept;
 use super::work::{Work, of_stage};
 use crate::api::cluster_addon::{ChartStatus, StageAction, StagePhase, StageStatus};
 use crate::api::cluster_stack::DriftMode;
@@ -116,23 +117,25 @@ impl Delivered {
 }
 
 impl Work<'_> {
-    /// Applies what these charts hold, as far as it differs from what is there.
+    /// Applies what these charts hold, as far as it differs from what is there, and puts back what those hold that are `kept`: of
+    /// the charts that wait for their stages.
     pub(super) async fn deliver(
         &mut self,
-        charts: &[String],
+        (charts, waiting): (&[String], &[String]),
+        kept: &[Kept],
         facts: &mut AddonFacts,
     ) -> Result<Result<Delivered, Trouble>, Error> {
-        let mut want = match self.want(charts, facts).await {
+        let mut want = match self.want(charts, kept, facts).await {
             Ok(want) => want,
             Err(trouble) => return Ok(Err(trouble)),
         };
         let mut asks_again = true;
         loop {
-            let (mut delivered, changes) = self.bring(&mut want, facts).await?;
+            let (mut delivered, changes) = self.bring(&mut want, waiting, facts).await?;
             if delivered.has_definitions && std::mem::take(&mut asks_again) {
                 // What is served is another by now. Helm renders a chart when its definitions are there, before its hooks.
                 self.rendered.clear();
-                let again = match self.want(charts, facts).await {
+                let again = match self.want(charts, kept, facts).await {
                     Ok(want) => want,
                     Err(trouble) => return Ok(Err(trouble)),
                 };
@@ -150,9 +153,13 @@ impl Work<'_> {
     }
 
     /// What the charts hold. Of an object that several have, the last one has the say.
-    async fn want(&mut self, charts: &[String], facts: &AddonFacts) -> Result<Want, Trouble> {
+    async fn want(&mut self, charts: &[String], kept: &[Kept], facts: &AddonFacts) -> Result<Want, Trouble> {
         let mut items: BTreeMap<ObjectKey, (usize, Item)> = BTreeMap::new();
         let mut want = Want { items: Vec::new(), kinds: BTreeMap::new(), charts: Vec::new() };
+        // Before the others: what moved to a chart that came is that chart's.
+        for Kept { stage, rendered } in kept {
+            self.add(&mut want, &mut items, (stage, rendered.clone())).await;
+        }
         for chart in charts {
             let rendered = match self.render(chart).await {
                 Ok(rendered) => rendered,
@@ -174,22 +181,7 @@ impl Work<'_> {
             }
             want.charts.push(rendered.chart(chart));
             let stage = self.applies(chart, facts);
-            let (objects, kinds) = self.delivery.desired(rendered.manifests).await;
-            want.kinds.extend(kinds);
-            for object in objects {
-                let key = object.manifest.key.clone();
-                let is_it =
-                    |known: &ObjectKey| (&known.group, &known.kind, &known.name) == (&key.group, &key.kind, &key.name);
-                let is_definition = rendered.definitions.iter().any(is_it);
-                if is_definition && stage.crds == CrdPolicy::Skip {
-                    continue;
-                }
-                let create_only = is_definition && stage.crds == CrdPolicy::Create;
-                let ignored = plan::ignored_pointers(&stage.ignore_differences, &key);
-                let object = Desired { create_only, replace: stage.replace, ignored, ..object };
-                let place = items.len();
-                items.insert(key, (place, Item { chart: chart.clone(), object, is_definition }));
-            }
+            self.add(&mut want, &mut items, (&stage, rendered)).await;
         }
         let mut all: Vec<(usize, Item)> = items.into_values().collect();
         all.sort_by_key(|(place, _)| *place);
@@ -197,10 +189,36 @@ impl Work<'_> {
         Ok(want)
     }
 
+    /// Adds what a chart renders to.
+    async fn add(
+        &self,
+        want: &mut Want,
+        items: &mut BTreeMap<ObjectKey, (usize, Item)>,
+        (stage, rendered): (&Stage, Rendered),
+    ) {
+        let (objects, kinds) = self.delivery.desired(rendered.manifests).await;
+        want.kinds.extend(kinds);
+        for object in objects {
+            let key = object.manifest.key.clone();
+            let is_it =
+                |known: &ObjectKey| (&known.group, &known.kind, &known.name) == (&key.group, &key.kind, &key.name);
+            let is_definition = rendered.definitions.iter().any(is_it);
+            if is_definition && stage.crds == CrdPolicy::Skip {
+                continue;
+            }
+            let create_only = is_definition && stage.crds == CrdPolicy::Create;
+            let ignored = plan::ignored_pointers(&stage.ignore_differences, &key);
+            let object = Desired { create_only, replace: stage.replace, ignored, ..object };
+            let place = items.len();
+            items.insert(key, (place, Item { chart: stage.name.clone(), object, is_definition }));
+        }
+    }
+
     /// One round: what lives is read, what differs is sent. What each chart with hooks changes, too.
     async fn bring(
         &mut self,
         want: &mut Want,
+        waiting: &[String],
         facts: &mut AddonFacts,
     ) -> Result<(Delivered, BTreeMap<String, Change>), Error> {
         let mut desired: Vec<Desired> = want.items.iter().map(|item| item.object.clone()).collect();
@@ -253,7 +271,7 @@ impl Work<'_> {
         self.note(&plan, &outcomes, &want.kinds).await;
         self.pass.follow((self.workload, &self.delivery.owner), (&plan, &outcomes), (&want.kinds, &live));
         memory.looked(&uid);
-        let mut carried = carried(&facts.resources, &plan, &live);
+        let mut carried = carried(&facts.resources, waiting, &plan, &live);
         tell_unread(&mut carried, &live);
         tell_unread(&mut facts.retained, &live);
         facts.resources = rows(&plan, outcomes, &live, &facts.resources);
@@ -401,13 +419,61 @@ impl Work<'_> {
     }
 }
 
-/// Rows of objects that are there and that no chart wants yet, or any more: they stay as they were.
-fn carried(recorded: &[Row], plan: &Plan, live: &Live) -> Vec<Row> {
+/// Rows of objects that are there and that no chart wants yet, or any more: they stay as they were. One that is gone of a chart that
+/// is `waiting` for its stage is told: nobody has brought it back.
+fn carried(recorded: &[Row], waiting: &[String], plan: &Plan, live: &Live) -> Vec<Row> {
     let wanted: BTreeSet<&ObjectKey> = plan.steps.iter().map(|step| &step.manifest.key).collect();
     let is_there = |key: &ObjectKey| live.objects.contains_key(key) || live.unreadable.contains_key(key);
-    let stays = |row: &&Row| {
+    let carry = |row: &Row| {
         let key = key_of(row);
-        !wanted.contains(&key) && is_there(&key) && !plan.prune.forget.contains(&key)
+        if wanted.contains(&key) {
+            return None;
+        }
+        let was_missed = row.reason == Some(Reason::Drifted);
+        let row = row.clone();
+        match (is_there(&key), waiting.contains(&row.stage)) {
+            (true, _) if plan.prune.forget.contains(&key) => None,
+            (true, _) if was_missed => {
+                Some(Row { status: ResourceStatus::Synced, reason: None, error: String::new(), ..row })
+            }
+            (true, _) => Some(row),
+            (false, true) => Some(Row {
+                status: ResourceStatus::NotSynced,
+                reason: Some(Reason::Drifted),
+                error: "it was deleted, and comes back with its stage".to_owned(),
+                health: String::new(),
+                ..row
+            }),
+            (false, false) => None,
+        }
     };
-    recorded.iter().filter(stays).cloned().collect()
+    recorded.iter().filter_map(carry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_gone_of_a_chart_that_waits_is_told_until_it_is_back() {
+        let row = |stage: &str| Row {
+            version: "v1".into(),
+            kind: "ConfigMap".into(),
+            name: stage.into(),
+            stage: stage.into(),
+            status: ResourceStatus::Synced,
+            ..Row::default()
+        };
+        let (recorded, waiting) = ([row("waits"), row("dropped")], ["waits".to_owned()]);
+        let plan = Plan::default();
+        let gone = carried(&recorded, &waiting, &plan, &Live::default());
+        let told: Vec<_> = gone.iter().map(|row| (row.name.as_str(), row.status, row.reason)).collect();
+        assert_eq!(told, [("waits", ResourceStatus::NotSynced, Some(Reason::Drifted))]);
+        let mut live = Live::default();
+        live.objects.insert(key_of(&recorded[0]), json!({}));
+        assert_eq!(carried(&gone, &waiting, &plan, &live), recorded[..1]);
+        assert_eq!(carried(&recorded[..1], &[], &plan, &live), recorded[..1]);
+    }
 }

@@ -96,7 +96,8 @@ pub(super) fn chart_of<'a>(chart: &Chart, facts: &'a mut AddonFacts) -> &'a mut 
 
 /// Records that a chart is applied with all of its hooks.
 pub(super) fn complete(chart: &Chart, facts: &mut AddonFacts) {
-    decide::complete(chart_of(chart, facts), &chart.rendering, &chart.hooks);
+    let release = facts.release.clone();
+    decide::complete(chart_of(chart, facts), (&release, &chart.rendering), &chart.hooks);
 }
 
 /// Whether the objects of a chart wait for its hooks.

@@ -18,7 +18,7 @@ use crate::api::cluster_stack_release::{Resource as Row, ResourceStatus};
 use crate::api::condition::Reason;
 use crate::core::addon::condition::ConditionError;
 use crate::core::addon::helm_hooks::TEST;
-use crate::core::addon::stages::{current, definition, enter, start, wanted};
+use crate::core::addon::stages::{current, definition, enter, kept, start, wanted};
 use crate::core::addon::values::{self, ValuesError};
 use crate::core::addon_config::{AddonConfig, WaitFor};
 use crate::core::manifest::short_digest;
@@ -29,7 +29,7 @@ use crate::io::apply;
 use crate::io::condition;
 use crate::io::lookup::Reader;
 use crate::io::observe;
-use crate::io::release::{FetchedRelease, Job, Part, addon_key};
+use crate::io::release::{FetchedRelease, Job, Part};
 use crate::io::workload::Workload;
 
 /// What came of a stage's turn.
@@ -107,8 +107,12 @@ impl<'a> Work<'a> {
                 start(&mut facts.stages[turn], Timestamp::now());
             }
             let wanted = wanted(&facts.stages);
-            if charts.as_ref() != Some(&wanted) {
-                match self.deliver(&wanted, facts).await? {
+            let waiting: Vec<ChartStatus> =
+                kept(self.config, &facts.stages, &facts.charts).into_iter().cloned().collect();
+            let now = (wanted, waiting.iter().map(|chart| chart.name.clone()).collect::<Vec<_>>());
+            if charts.as_ref() != Some(&now) {
+                let kept = self.kept(&waiting, facts).await;
+                match self.deliver((&now.0, &now.1), &kept, facts).await? {
                     Ok(done) => delivered = Some(done),
                     Err(trouble) => {
                         if let Some(turn) = current(&facts.stages) {
@@ -122,7 +126,7 @@ impl<'a> Work<'a> {
                         return Ok(());
                     }
                 }
-                charts = Some(wanted);
+                charts = Some(now);
             }
             let (Some(turn), Some(delivered)) = (current(&facts.stages), &delivered) else { break };
             if self.advance(turn, delivered, facts).await? == Turn::Waits {
@@ -226,20 +230,32 @@ impl<'a> Work<'a> {
         if let Some(known) = self.rendered.get(stage) {
             return Ok(known.clone());
         }
+        let rendered = self.render_of(self.release, self.config, stage).await?;
+        self.rendered.insert(stage.to_owned(), rendered.clone());
+        Ok(rendered)
+    }
+
+    /// Renders a chart of a release with the stages that it has.
+    pub(super) async fn render_of(
+        &mut self,
+        release: &FetchedRelease,
+        config: &AddonConfig,
+        stage: &str,
+    ) -> Result<Rendered, Trouble> {
         let pass = self.pass;
         if self.given.is_none() {
-            let given = pass.given().await?;
-            let has_own = given.user.as_object().is_some_and(|map| !map.is_empty());
-            if has_own && !self.config.allow_values {
-                let message = ValuesError::NotAllowed.to_string();
-                return Err(Trouble::new(ErrorClass::Waiting, Reason::ValuesInvalid, message));
-            }
-            self.given = Some(given);
+            self.given = Some(pass.given().await?);
         }
+        let existing = self.drawn_by(&release.bundle.name.object_name());
         let Some(given) = &self.given else {
             return Err(Trouble::new(ErrorClass::Bug, Reason::RenderFailed, "nothing is given to the chart"));
         };
-        let names: Vec<&str> = self.config.charts().into_iter().collect();
+        let has_own = given.user.as_object().is_some_and(|map| !map.is_empty());
+        if has_own && !config.allow_values {
+            let message = ValuesError::NotAllowed.to_string();
+            return Err(Trouble::new(ErrorClass::Waiting, Reason::ValuesInvalid, message));
+        }
+        let names: Vec<&str> = config.charts().into_iter().collect();
         let user = values::of_user(&given.user, stage, &names)
             .map_err(|error| Trouble::new(ErrorClass::Waiting, Reason::ValuesInvalid, error.to_string()))?;
         let releases = &pass.ctx.releases;
@@ -247,14 +263,12 @@ impl<'a> Work<'a> {
             let message = format!("what the workload cluster serves can't be read: {}", apply::refusal(&error).message);
             Trouble::new(ErrorClass::Transient, Reason::RenderFailed, message)
         })?;
-        let values = || releases.addon_values(self.release, stage, &given.data, user.clone(), &served);
+        let values = || releases.addon_values(release, stage, &given.data, user.clone(), &served);
         let values = in_turn(values).await?;
         let (client, kinds) = (self.workload.client.clone(), &self.workload.kinds);
         let reader = Reader { client, kinds, only_namespace: None, secrets_of: None };
-        let existing: BTreeSet<String> =
-            names.iter().map(|stage| addon_key(&self.release.bundle.name, stage)).collect();
         let job = Job {
-            release: self.release,
+            release,
             part: Part::Addon { stage, values: &values, secret_values: given.secret, served: &served },
             reader: &reader,
             client: &pass.ctx.clients.own(),
@@ -270,11 +284,9 @@ impl<'a> Work<'a> {
         let tests =
             objects.hooks.iter().filter(|hook| hook.events.iter().any(|event| event == TEST)).cloned().collect();
         let hooks = objects.hooks.into_iter().filter(|hook| !hook.is_test()).collect();
-        let inputs = short_digest(&json!([self.release.artifact.digest, stage, values]));
+        let inputs = short_digest(&json!([release.artifact.digest, stage, values]));
         let (definitions, looked_up) = (objects.definitions, objects.looked_up);
-        let rendered = Rendered { manifests, hooks, tests, definitions, looked_up, inputs };
-        self.rendered.insert(stage.to_owned(), rendered.clone());
-        Ok(rendered)
+        Ok(Rendered { manifests, hooks, tests, definitions, looked_up, inputs })
     }
 }
 

@@ -27,7 +27,7 @@ use crate::core::plan::{Desired, ignored_pointers, is_own_key, key_of};
 use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
 use crate::core::upgrade::State;
-use crate::core::upgrade::addons::{self, AddonChanges, Compared, Wanted};
+use crate::core::upgrade::addons::{self, AddonChanges, Compared, Refusal, Wanted};
 use crate::io::apply::{forced, refusal, refusal_of};
 use crate::io::kinds::Kind;
 use crate::io::lookup::Reader;
@@ -179,18 +179,26 @@ impl Addons<'_> {
             Ownership::Other(whose) => Some(format!("left alone, for it is {whose}")),
             Ownership::Ours | Ownership::Nobodys | Ownership::OfGoOperator => None,
         });
-        let after = match (obstacle.map(|(_, message)| message).or(other), kinds.get(key)) {
-            (Some(message), _) => Err(message),
-            (None, None) => Err("its kind is not served".to_owned()),
+        let held = obstacle.map(|(reason, message)| Refusal { message, is_for_now: reason == Reason::NoKindMatch });
+        let other = other.map(|message| Refusal { message, is_for_now: false });
+        let after = match (held.or(other), kinds.get(key)) {
+            (Some(refusal), _) => Err(refusal),
+            (None, None) => Err(Refusal { message: "its kind is not served".to_owned(), is_for_now: true }),
             (None, Some(kind)) => {
                 let params = forced().dry_run();
                 let target = observe::api(&workload.client, kind, &key.namespace);
                 let tried = target.patch(&observe::segment(&key.name), &params, &Patch::Apply(&manifest.object)).await;
-                // The API server may quote what it refuses.
-                let words = |error: &kube::Error| {
-                    if key.kind == "Secret" { "refused".to_owned() } else { refusal_of(&manifest, error).message }
+                let refused = |error: &kube::Error| Refusal {
+                    // The API server may quote what it refuses.
+                    message: if key.kind == "Secret" {
+                        "refused".to_owned()
+                    } else {
+                        refusal_of(&manifest, error).message
+                    },
+                    // Its namespace is missing.
+                    is_for_now: matches!(error, kube::Error::Api(status) if status.code == 404),
                 };
-                tried.map(|object| observe::plain(&object, kind)).map_err(|error| words(&error))
+                tried.map(|object| observe::plain(&object, kind)).map_err(|error| refused(&error))
             }
         };
         Wanted { manifest, before, after }

@@ -164,9 +164,10 @@ pub fn begun(inputs: &str, rendering: &str) -> String {
     format!("{inputs}.{rendering}")
 }
 
-/// Records that a chart is applied as it renders now, with all of its hooks.
-pub fn complete(chart: &mut ChartStatus, rendering: &str, hooks: &[HelmHook]) {
+/// Records that a chart is applied as it renders now in this release, with all of its hooks.
+pub fn complete(chart: &mut ChartStatus, (release, rendering): (&str, &str), hooks: &[HelmHook]) {
     rendering.clone_into(&mut chart.digest);
+    release.clone_into(&mut chart.release);
     chart.running.clear();
     chart.begun.clear();
     chart.without_hooks = hooks.is_empty();

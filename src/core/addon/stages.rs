@@ -22,7 +22,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::api::cluster_addon::{StageAction, StageOutcome, StagePhase, StageStatus};
+use crate::api::cluster_addon::{ChartStatus, StageAction, StageOutcome, StagePhase, StageStatus};
 use crate::api::condition::{MAX_MESSAGE, cut, whole_seconds};
 use crate::api::{ClusterAddonSpec, ClusterAddonStatus};
 use crate::core::addon_config::{Action, AddonConfig, Hook, OnDeadline, Stage};
@@ -199,6 +199,22 @@ pub fn wanted(stages: &[StageStatus]) -> Vec<String> {
     charts
 }
 
+/// The charts of `charts` whose stages have not come yet: what they brought is kept as it is until then. One that was left stays as
+/// whoever left it has it.
+pub fn kept<'a>(config: &AddonConfig, stages: &[StageStatus], charts: &'a [ChartStatus]) -> Vec<&'a ChartStatus> {
+    let come = |stage: &&StageStatus| stage.reached() >= StagePhase::ApplyingOrDeleting || stage.outcome.is_some();
+    let come: BTreeSet<&str> = stages.iter().filter(come).map(|stage| stage.name.as_str()).collect();
+    let to_come = applied_by_some_hook(config, stages);
+    // What no stage has any more goes at the end.
+    let is_under_way = current(stages).is_some();
+    let is_kept = |chart: &&ChartStatus| {
+        let is_brought = !chart.digest.is_empty() && chart.running.is_empty();
+        let name = chart.name.as_str();
+        is_brought && !come.contains(name) && (is_under_way || to_come.contains(name))
+    };
+    charts.iter().filter(is_kept).collect()
+}
+
 /// The charts that some hook of the release applies: what they hold is not pruned, for its stage may come later.
 pub fn applied_by_some_hook<'a>(config: &'a AddonConfig, stages: &[StageStatus]) -> BTreeSet<&'a str> {
     let deleted: BTreeSet<&str> = stages
@@ -254,6 +270,14 @@ pub fn at_deadline(stage: &StageStatus, definition: Option<&Stage>, why: &str, n
 
 /// What the message of a stage begins with whose deadline passed.
 const OVERDUE: &str = "not done within";
+
+/// When the time of the stage whose turn it is will be over; `None` where it never is, or that was told.
+pub fn due(stages: &[StageStatus], config: &AddonConfig) -> Option<Timestamp> {
+    let stage = &stages[current(stages)?];
+    let deadline = SignedDuration::try_from(definition(config, stage)?.deadline).ok()?;
+    let started = stage.started.as_ref().filter(|_| !is_told_overdue(stage))?;
+    started.0.checked_add(deadline).ok()
+}
 
 /// Whether the deadline of a stage was told already.
 pub fn is_told_overdue(stage: &StageStatus) -> bool {

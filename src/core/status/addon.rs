@@ -7,7 +7,7 @@ use crate::api::ClusterAddonStatus;
 use crate::api::cluster_addon::{ChartStatus, StageAction, StagePhase, StageStatus, TestsStatus};
 use crate::api::cluster_stack_release::Resource;
 use crate::api::condition::{self, ConditionType, Finding, Reason};
-use crate::core::addon::stages::{current, title};
+use crate::core::addon::stages::{current, title, wanted};
 use crate::core::addon_config::Hook;
 use crate::core::retry::ErrorClass;
 
@@ -34,6 +34,8 @@ pub struct AddonFacts {
     pub kubernetes_version: String,
     /// The stages with their progress.
     pub stages: Vec<StageStatus>,
+    /// When the time of the stage whose turn it is is over.
+    pub due: Option<Timestamp>,
     /// The inventory.
     pub resources: Vec<Resource>,
     /// What is no longer part of the release and still there.
@@ -51,7 +53,7 @@ pub struct AddonFacts {
 /// The status of a ClusterAddon.
 pub fn addon_status(previous: &ClusterAddonStatus, facts: AddonFacts, now: Timestamp) -> ClusterAddonStatus {
     let applied = match facts.applied {
-        StepState::Done(_) => applied_state(&facts.resources),
+        StepState::Done(_) => applied_state(&of_this_turn(&facts)),
         ref other => other.clone(),
     };
     let done = stages_done(&facts);
@@ -120,6 +122,15 @@ fn stages_done(facts: &AddonFacts) -> Finding {
     Finding::no(type_, reason, format!("{}{why}", title(&facts.stages, turn)))
 }
 
+/// The rows by which the apply is judged: while stages run, of what they brought alone. The rest waits for its own.
+fn of_this_turn(facts: &AddonFacts) -> Vec<Resource> {
+    if current(&facts.stages).is_none() {
+        return facts.resources.clone();
+    }
+    let wanted = wanted(&facts.stages);
+    facts.resources.iter().filter(|row| wanted.contains(&row.stage)).cloned().collect()
+}
+
 fn count(number: usize, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
@@ -152,14 +163,15 @@ fn ready(facts: &AddonFacts, applied: &StepState, done: &Finding) -> Finding {
             StepState::Pending => return Finding::no(type_, Reason::Progressing, "waiting for its turn"),
             StepState::Running(reason, message) => return Finding::no(type_, *reason, message),
             StepState::Failed(trouble) if trouble.reason == Reason::FailedToApplyObjects => {
-                let short = not_synced(&facts.resources, 1).unwrap_or_else(|| trouble.clone());
+                let short = not_synced(&of_this_turn(facts), 1).unwrap_or_else(|| trouble.clone());
                 return Finding::no(type_, short.reason, short.message);
             }
             StepState::Failed(trouble) => return Finding::no(type_, trouble.reason, &trouble.message),
         }
     }
     if done.status != Some(true) {
-        return Finding::no(type_, done.reason, &done.message);
+        let others = not_synced(&facts.resources, 1).map(|trouble| format!("; {}", trouble.message));
+        return Finding::no(type_, done.reason, format!("{}{}", done.message, others.unwrap_or_default()));
     }
     if let Some(finding) = unhealthy(&facts.resources) {
         return finding;
@@ -208,6 +220,23 @@ mod tests {
         facts.stages[1].phase = phase;
         facts.stages[1].message = message.into();
         facts
+    }
+
+    #[test]
+    fn what_waits_for_its_stage_is_told_beside_what_the_stage_waits_for() {
+        let of = |stage: &str| {
+            let mut facts = waiting(StagePhase::WaitingForPreCondition, "nodes");
+            facts.resources[0].stage = stage.into();
+            facts.resources[0].status = ResourceStatus::NotSynced;
+            facts.resources[0].error = "gone".into();
+            let status = addon_status(&ClusterAddonStatus::default(), facts, Timestamp::UNIX_EPOCH);
+            let ready = condition::find(&status.conditions, ConditionType::Ready).unwrap().clone();
+            (ready.reason, ready.message)
+        };
+        let (reason, message) = of("csi");
+        assert_eq!(reason, "WaitingForPreCondition");
+        assert!(message.ends_with("(2 of 2): nodes; 1 of 1 object not synced: ConfigMap a: gone"), "{message}");
+        assert_eq!(of("cni").0, "FailedToApplyObjects", "its stage had its turn");
     }
 
     #[test]

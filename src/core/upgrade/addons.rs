@@ -44,8 +44,17 @@ pub struct Wanted {
     pub manifest: Manifest,
     /// The live object, or that of the present release's rendering.
     pub before: Option<Value>,
-    /// The object as the API server would store it, or as it would be sent; or the API server's words.
-    pub after: Result<Value, String>,
+    /// The object as the API server would store it, or as it would be sent; or why it would not.
+    pub after: Result<Value, Refusal>,
+}
+
+/// Why an object would not be stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The API server's words.
+    pub message: String,
+    /// What it lacks, its kind or its namespace, may come with the rest.
+    pub is_for_now: bool,
 }
 
 /// What becomes of the objects of a stage.
@@ -159,9 +168,9 @@ pub fn changes(
 fn change(wanted: &Wanted) -> Option<ObjectChange> {
     let new = |fate| ObjectChange::new(fate, &wanted.manifest);
     match (&wanted.before, &wanted.after) {
-        (before, Err(message)) => {
-            let fate = if before.is_none() { Fate::Added } else { Fate::Refused };
-            Some(ObjectChange { message: message.clone(), ..new(fate) })
+        (before, Err(refusal)) => {
+            let fate = if before.is_none() && refusal.is_for_now { Fate::Added } else { Fate::Refused };
+            Some(ObjectChange { message: refusal.message.clone(), ..new(fate) })
         }
         (None, Ok(_)) => Some(new(Fate::Added)),
         (Some(before), Ok(after)) => {
@@ -203,7 +212,7 @@ mod tests {
         Wanted {
             manifest: Manifest::from_value(object("")).unwrap(),
             before: before.map(object),
-            after: after.map(object).map_err(ToOwned::to_owned),
+            after: after.map(object).map_err(|words| Refusal { message: words.into(), is_for_now: words == "no kind" }),
         }
     }
 
@@ -275,6 +284,8 @@ mod tests {
                     wanted("changes", Some("1"), Ok("2")),
                     wanted("both", Some("1"), Ok("3")),
                     wanted("refused", Some("1"), Err("no")),
+                    wanted("refused when it comes", None, Err("no")),
+                    wanted("of a kind that comes", None, Err("no kind")),
                 ],
             ),
             ("b".to_owned(), vec![wanted("comes", None, Ok("1")), wanted("both", Some("1"), Ok("1"))]),
@@ -289,7 +300,12 @@ mod tests {
         let shown = |all: &[ObjectChange]| all.iter().map(|c| (c.fate, c.name.clone())).collect::<Vec<_>>();
         assert_eq!(
             shown(&found.stages[0].objects),
-            [(Fate::Changed, "changes".to_owned()), (Fate::Refused, "refused".to_owned())]
+            [
+                (Fate::Changed, "changes".to_owned()),
+                (Fate::Refused, "refused".to_owned()),
+                (Fate::Refused, "refused when it comes".to_owned()),
+                (Fate::Added, "of a kind that comes".to_owned()),
+            ]
         );
         assert_eq!(found.stages[0].unchanged, 1);
         assert_eq!(shown(&found.stages[1].objects), [(Fate::Added, "comes".to_owned())]);

@@ -5,7 +5,7 @@ use super::addons::Compared;
 use super::difference::{Fate, ObjectChange};
 use super::rollout::Verdict;
 use crate::api::cluster_upgrade_plan::{ClusterUpgradePlanStatus, PlannedCounts};
-use crate::api::condition::cut;
+use crate::api::condition::{MAX_MESSAGE, cut};
 
 /// Most bytes of all lines together.
 pub const MAX_BYTES: usize = 32 << 10;
@@ -37,8 +37,18 @@ pub fn status(plan: &Plan) -> ClusterUpgradePlanStatus {
         counts: Some(counts(plan)),
         refusals: refusals(plan).into_iter().map(|line| cut(&line, MAX_LINE)).take(MAX_NAMES).collect(),
         truncated: kept.len() < all.len(),
+        message: cut(&untried(plan), MAX_MESSAGE),
         summary: kept,
         ..ClusterUpgradePlanStatus::default()
+    }
+}
+
+/// Why what becomes of the addons was not found out in the workload cluster: it is tried again.
+fn untried(plan: &Plan) -> String {
+    match plan.addons.compared {
+        Compared::Nothing => unknown_addons(plan),
+        Compared::Rendering => format!("addons by their renderings alone: {}", plan.addons.message),
+        Compared::DryRun | Compared::NoAddons => String::new(),
     }
 }
 
@@ -67,7 +77,13 @@ fn refusals(plan: &Plan) -> Vec<String> {
     let variables = variables.map(|variable| format!("variable {}: {}", variable.name, variable.blocks));
     let refused = plan.addons.stages.iter().flat_map(|stage| &stage.objects).filter(|o| o.fate == Fate::Refused);
     let refused = refused.map(|object| format!("{} {}: {}", object.kind, object.name, object.message));
-    plan.problems.iter().cloned().chain(variables).chain(refused).collect()
+    // Nobody knows of what can't be rendered whether it can be applied.
+    let unknown = (plan.addons.compared == Compared::Nothing).then(|| unknown_addons(plan));
+    plan.problems.iter().cloned().chain(variables).chain(unknown).chain(refused).collect()
+}
+
+fn unknown_addons(plan: &Plan) -> String {
+    format!("addons are not known: {}", plan.addons.message)
 }
 
 fn lines(plan: &Plan) -> Vec<String> {
@@ -95,7 +111,7 @@ fn lines(plan: &Plan) -> Vec<String> {
     lines.extend(external.map(|patch| format!("what the external patch {patch} changes is not known")));
     lines.extend(plan.objects.iter().filter(|object| object.fate != Fate::Rotated).map(|o| object(o, "")));
     match plan.addons.compared {
-        Compared::Nothing => lines.push(format!("addons are not known: {}", plan.addons.message)),
+        Compared::Nothing => lines.push(unknown_addons(plan)),
         Compared::Rendering => lines.push(format!("addons by their renderings, for {}", plan.addons.message)),
         Compared::DryRun | Compared::NoAddons => {}
     }
@@ -124,7 +140,8 @@ fn object(change: &ObjectChange, of: &str) -> String {
     let place = if change.namespace.is_empty() { String::new() } else { format!("{}/", change.namespace) };
     let fields = fields(change.changes.iter().map(|field| field.path.as_str()));
     let fields = if fields.is_empty() { fields } else { format!(" ({fields})") };
-    format!("{of}{sign} {} {place}{}{fields}", change.kind, change.name)
+    let why = if change.message.is_empty() { String::new() } else { format!(": {}", change.message) };
+    format!("{of}{sign} {} {place}{}{fields}{why}", change.kind, change.name)
 }
 
 fn fields<'a>(paths: impl Iterator<Item = &'a str>) -> String {
@@ -208,6 +225,35 @@ mod tests {
         assert_eq!(status.summary, ["ControlPlane is not known: DockerMachineTemplate m was not read"]);
         let counts = status.counts.unwrap();
         assert_eq!((status.rolls.len(), counts.rolling, counts.unknown), (0, 0, 1));
+    }
+
+    #[test]
+    fn addons_that_are_not_known_are_told_where_people_look() {
+        let with = |compared| {
+            let mut plan = plan(0);
+            plan.addons = AddonChanges { compared, ..AddonChanges::unknown("chart cni: boom") };
+            let status = status(&plan);
+            (status.refusals, status.message)
+        };
+        let unknown = "addons are not known: chart cni: boom";
+        assert_eq!(with(Compared::Nothing), (vec!["patch p fails".to_owned(), unknown.to_owned()], unknown.to_owned()));
+        let (refusals, message) = with(Compared::Rendering);
+        assert_eq!((refusals.len(), message.as_str()), (1, "addons by their renderings alone: chart cni: boom"));
+        assert_eq!(with(Compared::DryRun).1, "");
+    }
+
+    #[test]
+    fn what_is_refused_is_told_with_its_reason() {
+        let mut plan = plan(1);
+        plan.addons.stages[0].objects[0].fate = Fate::Refused;
+        plan.addons.stages[0].objects[0].message = "port 99999 is out of range".into();
+        let status = status(&plan);
+        assert_eq!(status.refusals, ["patch p fails", "ConfigMap m0: port 99999 is out of range"]);
+        assert!(
+            status.summary.iter().any(|line| line.ends_with(": port 99999 is out of range")),
+            "{:?}",
+            status.summary
+        );
     }
 
     #[test]

@@ -20,7 +20,6 @@ use crate::core::chart::{Capabilities, Document, Drawn, InputDigest, Kept, Looku
 use crate::core::files::FileTree;
 use crate::core::limits::Limits;
 use crate::core::manifest::{Manifest, ManifestError, ObjectKey, manifests};
-use crate::core::name::ReleaseName;
 use crate::core::ownership::Owner;
 use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
@@ -69,9 +68,9 @@ impl Part<'_> {
     }
 }
 
-/// How what an addon chart keeps in a seed is filed.
-pub fn addon_key(release: &ReleaseName, stage: &str) -> String {
-    format!("{}/{stage}", release.object_name())
+/// How what an addon chart of a release, by the name of its object, keeps in a seed is filed.
+pub fn addon_key(release: &str, stage: &str) -> String {
+    format!("{release}/{stage}")
 }
 
 /// What is to be rendered, and where what it asks for is found.

@@ -123,7 +123,7 @@ fn a_chart_that_is_applied_is_recorded_with_its_hooks_or_without() {
         ChartStatus { digest: "r1".into(), running: "upgrade".into(), hooks: runs.into(), ..ChartStatus::default() };
     let after = |hooks: &[HelmHook]| {
         let mut chart = before.clone();
-        complete(&mut chart, "r2", hooks);
+        complete(&mut chart, ("v2", "r2"), hooks);
         assert_eq!((chart.digest.as_str(), chart.running.as_str()), ("r2", ""));
         (chart.without_hooks, chart.hooks.into_iter().map(|run| run.event).collect::<Vec<_>>())
     };

@@ -304,3 +304,62 @@ fn what_an_upgrade_left_behind_is_deleted_before_its_cluster_too() {
     assert_eq!(all.of(Hook::BeforeClusterDelete)[0], new.of(Hook::BeforeClusterDelete)[0]);
     assert_eq!(with_deletions_of(&new, []), new);
 }
+
+#[test]
+fn what_waits_for_its_stage_is_kept_until_it_comes() {
+    let config = AddonConfig::parse(CONFIG).unwrap();
+    let chart = |name: &str, digest: &str, running: &str| ChartStatus {
+        name: name.into(),
+        digest: digest.into(),
+        running: running.into(),
+        ..ChartStatus::default()
+    };
+    let all = ["cni", "metrics", "csi", "old", "removed"].map(|name| chart(name, "d", ""));
+    let kept = |stages: &[StageStatus]| -> Vec<String> {
+        super::kept(&config, stages, &all).into_iter().map(|chart| chart.name.clone()).collect()
+    };
+    let upgrade = target("r2", "v1.34.0", false);
+    let mut stages = progress(&spec("r1"), &status("r1", "v1.33.0", vec![]), &upgrade, &config, now());
+    assert_eq!(names(&stages), ["BCU cni Pending", "BCU old Pending", "BCU metrics Pending"]);
+    assert_eq!(kept(&stages), ["cni", "metrics", "csi", "old", "removed"], "nothing came yet");
+    enter(&mut stages[0], ApplyingOrDeleting, "", now());
+    assert_eq!(kept(&stages), ["metrics", "csi", "old", "removed"]);
+    enter(&mut stages[0], Done, "", now());
+    enter(&mut stages[1], WaitingForPreCondition, "", now());
+    assert_eq!(kept(&stages), ["metrics", "csi", "old", "removed"], "it is not deleted yet");
+    enter(&mut stages[1], ApplyingOrDeleting, "", now());
+    assert_eq!(kept(&stages), ["metrics", "csi", "removed"], "it is being deleted");
+    enter(&mut stages[1], Done, "", now());
+    // Who left it has it as it is.
+    leave(&mut stages[2], StageOutcome::Skipped, "", now());
+    assert_eq!(kept(&stages), ["csi"], "the machines are not all new, and what no stage has goes");
+    stages.extend(
+        progress(&spec("r2"), &status("r2", "v1.34.0", stages.clone()), &target("r2", "v1.34.0", true), &config, now())
+            .split_off(3),
+    );
+    enter(&mut stages[3], ApplyingOrDeleting, "", now());
+    assert_eq!(kept(&stages), ["removed"], "had it not gone before");
+
+    // What never came as a whole is nothing that could be kept.
+    for chart in [chart("csi", "", ""), chart("csi", "d", "upgrade")] {
+        let begun = progress(&spec("r1"), &status("r1", "v1.33.0", vec![]), &upgrade, &config, now());
+        assert_eq!(super::kept(&config, &begun, &[chart]), [&ChartStatus::default(); 0]);
+    }
+}
+
+#[test]
+fn a_stage_is_due_once() {
+    let config = AddonConfig::parse(CONFIG).unwrap();
+    let mut stages = progress(&spec(""), &ClusterAddonStatus::default(), &target("r1", "v1", true), &config, now());
+    assert_eq!(due(&stages, &config), None, "it has not begun");
+    start(&mut stages[0], now());
+    let deadline = SignedDuration::try_from(definition(&config, &stages[0]).unwrap().deadline).unwrap();
+    assert_eq!(due(&stages, &config), Some(now() + deadline));
+    let AtDeadline::Blocks(message) = at_deadline(&stages[0], definition(&config, &stages[0]), "", now() + deadline)
+    else {
+        panic!("it is over")
+    };
+    enter(&mut stages[0], Pending, &message, now());
+    assert_eq!(due(&stages, &config), None, "it was told");
+    assert_eq!(due(&all_done(stages), &config), None);
+}
