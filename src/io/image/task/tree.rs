@@ -40,7 +40,8 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     };
-    let above = match open(CWD, &c_name(parent)?, Modes::Given) {
+    // The way there is the operator's own, and may have links in it.
+    let above = match opened(CWD, &c_name(parent)?, Modes::Given, OFlags::empty()) {
         Err(Errno::NOENT) => return Ok(()),
         above => above?,
     };
@@ -187,7 +188,11 @@ fn met(directory: &OwnedFd, visitor: &mut impl Visitor) -> io::Result<Vec<CStrin
 
 /// Opens a directory; a link is none.
 fn open(at: BorrowedFd<'_>, name: &CStr, modes: Modes) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    opened(at, name, modes, OFlags::NOFOLLOW)
+}
+
+fn opened(at: BorrowedFd<'_>, name: &CStr, modes: Modes, links: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | links;
     let again = || openat(at, name, flags, Mode::empty());
     let opened = match again() {
         Err(Errno::ACCESS) if modes == Modes::Given => {
@@ -281,6 +286,11 @@ mod tests {
         symlink(path("elsewhere"), path("link")).unwrap();
         fs::write(path("plain"), "").unwrap();
         assert!(usage(&path("top"), Modes::Kept) < 100_000);
+        // The directory of all images may be a link itself.
+        symlink(root.path(), path("images")).unwrap();
+        fs::create_dir(path("inside")).unwrap();
+        remove(&path("images/inside")).unwrap();
+        assert!(!path("inside").exists());
         for name in ["top", "link", "plain", "nothing", "nowhere/nothing"] {
             remove(&path(name)).unwrap();
             assert!(!path(name).exists() && !path(name).is_symlink(), "{name}");
