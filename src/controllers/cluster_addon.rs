@@ -575,7 +575,7 @@ mod tests {
     #[test]
     fn what_is_not_synced_elsewhere_slows_no_stage() {
         let of = |phase, action| {
-            let stage = StageStatus { phase, action, ..StageStatus::default() };
+            let stage = StageStatus { action, phase, ..StageStatus::default() };
             AddonFacts { stages: vec![stage], ..AddonFacts::default() }
         };
         let (apply, delete) = (StageAction::Apply, StageAction::Delete);

@@ -16,6 +16,7 @@ use crate::api::condition::Reason;
 use crate::core::addon::helm_hooks::{Change, HelmHook, change, rendering};
 use crate::core::addon::stages::{self, definition, is_left};
 use crate::core::addon_config::{Action, CrdPolicy, Stage};
+use crate::core::inventory::{record, was_applied};
 use crate::core::manifest::{Manifest, ObjectKey};
 use crate::core::plan::{self, Action as Act, Desired, Input, Plan, Prune, Why, key_of};
 use crate::core::retry::ErrorClass;
@@ -160,6 +161,7 @@ impl Work<'_> {
         for Kept { stage, rendered } in kept {
             self.add(&mut want, &mut items, (stage, rendered.clone())).await;
         }
+        items.retain(|key, (_, item)| is_as_sent(&facts.resources, key, &item.object));
         for chart in charts {
             let rendered = match self.render(chart).await {
                 Ok(rendered) => rendered,
@@ -419,6 +421,12 @@ impl Work<'_> {
     }
 }
 
+/// Whether an object that waits for its stage is as it was sent last, and can be sent again.
+fn is_as_sent(recorded: &[Row], key: &ObjectKey, object: &Desired) -> bool {
+    let sent = recorded.iter().find(|row| key_of(row) == *key).map(|row| record(row).0);
+    object.obstacle.is_none() && sent == Some(object.manifest.digest().as_str())
+}
+
 /// Rows of objects that are there and that no chart wants yet, or any more: they stay as they were. One that is gone of a chart that
 /// is `waiting` for its stage is told: nobody has brought it back.
 fn carried(recorded: &[Row], waiting: &[String], plan: &Plan, live: &Live) -> Vec<Row> {
@@ -437,14 +445,14 @@ fn carried(recorded: &[Row], waiting: &[String], plan: &Plan, live: &Live) -> Ve
                 Some(Row { status: ResourceStatus::Synced, reason: None, error: String::new(), ..row })
             }
             (true, _) => Some(row),
-            (false, true) => Some(Row {
+            (false, true) if was_applied(&row) => Some(Row {
                 status: ResourceStatus::NotSynced,
                 reason: Some(Reason::Drifted),
                 error: "it was deleted, and comes back with its stage".to_owned(),
                 health: String::new(),
                 ..row
             }),
-            (false, false) => None,
+            (false, _) => None,
         }
     };
     recorded.iter().filter_map(carry).collect()
@@ -457,6 +465,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_another_release_sent_since_is_not_sent_back() {
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
+        let object = Desired {
+            manifest: Manifest::from_value(object).unwrap(),
+            obstacle: None,
+            create_only: false,
+            replace: false,
+            ignored: Vec::new(),
+        };
+        let key = object.manifest.key.clone();
+        let row = |digest: &str| Row {
+            version: "v1".into(),
+            kind: "ConfigMap".into(),
+            name: "a".into(),
+            digest: digest.into(),
+            ..Row::default()
+        };
+        let sent = object.manifest.digest();
+        let unserved = Desired { obstacle: Some((Reason::NoKindMatch, String::new())), ..object.clone() };
+        for (recorded, object, expected) in [
+            (vec![row(&format!("{sent}.ours"))], &object, true),
+            (vec![row("other.ours")], &object, false),
+            (vec![], &object, false),
+            (vec![row(&format!("{sent}.ours"))], &unserved, false),
+        ] {
+            assert_eq!(is_as_sent(&recorded, &key, object), expected, "{recorded:?}");
+        }
+    }
+
+    #[test]
     fn what_is_gone_of_a_chart_that_waits_is_told_until_it_is_back() {
         let row = |stage: &str| Row {
             version: "v1".into(),
@@ -464,6 +502,7 @@ mod tests {
             name: stage.into(),
             stage: stage.into(),
             status: ResourceStatus::Synced,
+            digest: "sent.ours".into(),
             ..Row::default()
         };
         let (recorded, waiting) = ([row("waits"), row("dropped")], ["waits".to_owned()]);

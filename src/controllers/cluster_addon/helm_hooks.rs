@@ -68,7 +68,12 @@ pub(super) fn begin(
             chart_of(chart, facts).hooks.retain(|run| run.event == TEST);
             continue;
         }
-        let Some(change) = decide::change(recorded, &chart.rendering, is_there) else { continue };
+        let Some(change) = decide::change(recorded, &chart.rendering, is_there) else {
+            // It renders as it did before: this release has it, too.
+            let release = facts.release.clone();
+            chart_of(chart, facts).release = release;
+            continue;
+        };
         changes.insert(chart.name.clone(), change);
         if chart.hooks.is_empty() && !recorded.is_some_and(|known| known.hooks.iter().any(is_under_way)) {
             // Nothing runs: it is recorded when it is applied.

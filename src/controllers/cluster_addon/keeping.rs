@@ -1,7 +1,8 @@
 //! Keeps, while an upgrade is under way, what stages brought before whose turn has not come: an upgrade may wait for hours.
 //!
-//! Guarantee: nothing is sent but what was sent before. The chart of the release that brought it is rendered, and counts where that
-//! gives what was applied; where it does not, as with other values, its objects stay as they are, and what is missing is told.
+//! Guarantee: nothing is sent but what was sent last. The chart of the release that brought it is rendered, and counts where that
+//! gives what was applied; of its objects those count whose row says that they were sent so last, for another release may have got half
+//! way with the chart. What does not count, as with other values, stays as it is, and what is missing is told.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,7 @@ use super::deliver::Rendered;
 use super::work::Work;
 use crate::api::cluster_addon::ChartStatus;
 use crate::core::addon::stages::{self, left_behind};
-use crate::core::addon_config::{Action, Stage};
+use crate::core::addon_config::{Action, AddonConfig, Stage};
 use crate::core::status::AddonFacts;
 use crate::io::release::{FetchedRelease, addon_key};
 
@@ -31,24 +32,32 @@ impl Work<'_> {
         for chart in charts {
             for name in self.brought_by(chart, facts) {
                 let Some(release) = self.earlier(&name).await else { continue };
-                let config = stages::of_charts(release.bundle.addon.as_ref());
-                let applies = |stage: &&Stage| stage.name == chart.name && stage.action == Action::Apply;
-                let Some(stage) = config.stages.values().flatten().find(applies) else { continue };
-                // Nothing is made anew while it waits.
-                let stage = Stage { replace: false, ..stage.clone() };
-                match self.render_of(&release, &config, &chart.name).await {
-                    Ok(rendered) if rendered.chart(&chart.name).rendering == chart.digest => {
-                        kept.push(Kept { stage, rendered });
-                        break;
-                    }
-                    Ok(_) => {}
-                    Err(trouble) => {
-                        tracing::debug!(release = name, why = trouble.message, "what it brought is not known any more");
-                    }
+                kept.extend(self.as_brought(&release, chart).await);
+                // One that is known to have brought it, and gives something else, has other values.
+                if name == chart.release || kept.last().is_some_and(|kept| kept.stage.name == chart.name) {
+                    break;
                 }
             }
         }
         kept
+    }
+
+    /// A chart as a release brought it, if it renders so still; once in a pass.
+    async fn as_brought(&mut self, release: &FetchedRelease, chart: &ChartStatus) -> Option<Kept> {
+        let config = stages::of_charts(release.bundle.addon.as_ref());
+        // Nothing is made anew while it waits.
+        let stage = Stage { replace: false, ..stage_of(&config, &chart.name)?.clone() };
+        let key = (release.bundle.name.object_name(), chart.name.clone());
+        if !self.brought.contains_key(&key) {
+            let rendered = self.render_of(release, &config, &chart.name).await;
+            let rendered = rendered.inspect_err(|trouble| {
+                tracing::debug!(release = key.0, why = trouble.message, "what it brought is not known any more");
+            });
+            self.brought.insert(key.clone(), rendered.ok());
+        }
+        let rendered = self.brought.get(&key)?.as_ref();
+        let rendered = rendered.filter(|rendered| rendered.chart(&chart.name).rendering == chart.digest)?;
+        Some(Kept { stage, rendered: rendered.clone() })
     }
 
     /// The releases that may have brought a chart, the likeliest first.
@@ -64,11 +73,19 @@ impl Work<'_> {
         names
     }
 
-    /// A release of this name, from the store; `None` where it is gone, or can't be had now.
-    async fn earlier(&self, name: &str) -> Option<FetchedRelease> {
+    /// A release of this name; `None` where it is gone, or can't be had now. Asked for once in a pass.
+    async fn earlier(&mut self, name: &str) -> Option<FetchedRelease> {
         if self.release.bundle.name.object_name() == name {
             return Some(self.release.clone());
         }
+        if !self.earlier.contains_key(name) {
+            let found = self.find(name).await;
+            self.earlier.insert(name.to_owned(), found);
+        }
+        self.earlier.get(name).cloned().flatten()
+    }
+
+    async fn find(&self, name: &str) -> Option<FetchedRelease> {
         let namespace = self.pass.cluster.class.as_ref().map(|class| class.0.as_str())?;
         let place = ObjectRef::new(name).within(namespace);
         let release = self.pass.ctx.stack_releases.get(&place)?;
@@ -81,9 +98,42 @@ impl Work<'_> {
         let status = self.pass.addon.status.clone().unwrap_or_default();
         let mut releases: BTreeSet<String> = [release.to_owned(), self.release.bundle.name.object_name()].into();
         releases.extend(left_behind(release, &self.pass.addon.spec, &status));
-        releases.extend(status.charts.iter().map(|chart| chart.release.clone()).filter(|name| !name.is_empty()));
         let mut charts: BTreeSet<&str> = self.config.charts().into_iter().collect();
         charts.extend(status.charts.iter().map(|chart| chart.name.as_str()));
-        releases.iter().flat_map(|release| charts.iter().map(move |chart| addon_key(release, chart))).collect()
+        let all = releases.iter().flat_map(|release| charts.iter().map(move |chart| addon_key(release, chart)));
+        all.chain(status.charts.iter().map(|chart| addon_key(&chart.release, &chart.name))).collect()
+    }
+}
+
+/// What a release says of the stages that apply a chart, if all of them say the same: it is not known by which it was brought.
+fn stage_of<'a>(config: &'a AddonConfig, chart: &str) -> Option<&'a Stage> {
+    let applies = |stage: &&Stage| stage.name == chart && stage.action == Action::Apply;
+    let mut all = config.stages.values().flatten().filter(applies);
+    let first = all.next()?;
+    let is_same = |other: &Stage| (other.crds, &other.ignore_differences) == (first.crds, &first.ignore_differences);
+    all.all(is_same).then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chart_is_kept_where_its_stages_say_the_same_of_it() {
+        let config = |before: &str| {
+            let text = format!(
+                "addonStages:\n  AfterControlPlaneInitialized: [{{name: a, action: apply}}]\n  BeforeClusterUpgrade: [{{name: a, action: apply{before}}}]\n"
+            );
+            AddonConfig::parse(&text).unwrap()
+        };
+        for (before, expected) in [
+            ("", true),
+            (", replace: true, deadline: 3s", true),
+            (", crds: Skip", false),
+            (", ignoreDifferences: [{kind: Deployment, jsonPointers: [/spec/replicas]}]", false),
+        ] {
+            assert_eq!(stage_of(&config(before), "a").is_some(), expected, "{before}");
+        }
+        assert_eq!(stage_of(&config(""), "b"), None);
     }
 }

@@ -60,6 +60,10 @@ pub(super) struct Work<'a> {
     pub(super) workload: &'a Workload,
     pub(super) delivery: Delivery<'a>,
     pub(super) rendered: BTreeMap<String, Rendered>,
+    /// What releases before it brought, by release and chart; `None` where it can't be rendered.
+    pub(super) brought: BTreeMap<(String, String), Option<Rendered>>,
+    /// Those releases; `None` where one can't be had.
+    pub(super) earlier: BTreeMap<String, Option<FetchedRelease>>,
     given: Option<Given>,
     /// Somebody asks to look again.
     pub(super) asked: bool,
@@ -87,6 +91,8 @@ impl<'a> Work<'a> {
             workload,
             delivery,
             rendered: BTreeMap::new(),
+            brought: BTreeMap::new(),
+            earlier: BTreeMap::new(),
             given: None,
             asked: reconcile_at(pass.addon) != status.last_handled_reconcile_at,
             retried: BTreeSet::new(),

@@ -27,7 +27,7 @@ use crate::core::plan::{Desired, ignored_pointers, is_own_key, key_of};
 use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
 use crate::core::upgrade::State;
-use crate::core::upgrade::addons::{self, AddonChanges, Compared, Refusal, Wanted};
+use crate::core::upgrade::addons::{self, AddonChanges, Compared, Lasts, Refusal, Wanted};
 use crate::io::apply::{forced, refusal, refusal_of};
 use crate::io::kinds::Kind;
 use crate::io::lookup::Reader;
@@ -150,7 +150,15 @@ impl Addons<'_> {
         // What a chart looks up and has made itself stays as it is.
         let is_looked_up = |row: &Row| charts.looked_up.get(&row.stage).is_some_and(|all| all.contains(&key_of(row)));
         let recorded: Vec<Row> = self.recorded.iter().filter(|row| !is_looked_up(row)).cloned().collect();
-        Ok(addons::changes((Compared::DryRun, String::new()), config, &wanted, &recorded, &live.objects))
+        let unanswered = |one: &&Wanted| matches!(&one.after, Err(refusal) if refusal.lasts == Lasts::Unknown);
+        let mut unanswered = wanted.values().flatten().filter(unanswered);
+        let message = match (unanswered.next(), unanswered.count()) {
+            (Some(Wanted { manifest, after: Err(refusal), .. }), more) => {
+                format!("{} could not be tried: {}{}", manifest.key, refusal.message, and_more(more))
+            }
+            _ => String::new(),
+        };
+        Ok(addons::changes((Compared::DryRun, message), config, &wanted, &recorded, &live.objects))
     }
 
     fn delivery<'w>(&self, workload: &'w Workload) -> Delivery<'w> {
@@ -179,11 +187,18 @@ impl Addons<'_> {
             Ownership::Other(whose) => Some(format!("left alone, for it is {whose}")),
             Ownership::Ours | Ownership::Nobodys | Ownership::OfGoOperator => None,
         });
-        let held = obstacle.map(|(reason, message)| Refusal { message, is_for_now: reason == Reason::NoKindMatch });
-        let other = other.map(|message| Refusal { message, is_for_now: false });
+        let held = obstacle.map(|(reason, message)| {
+            let lasts = match reason {
+                Reason::NoKindMatch => Lasts::UntilTheRest,
+                Reason::ApplyFailed => Lasts::Unknown,
+                _ => Lasts::Yes,
+            };
+            Refusal { message, lasts }
+        });
+        let other = other.map(|message| Refusal { message, lasts: Lasts::Yes });
         let after = match (held.or(other), kinds.get(key)) {
             (Some(refusal), _) => Err(refusal),
-            (None, None) => Err(Refusal { message: "its kind is not served".to_owned(), is_for_now: true }),
+            (None, None) => Err(Refusal { message: "its kind is not served".to_owned(), lasts: Lasts::UntilTheRest }),
             (None, Some(kind)) => {
                 let params = forced().dry_run();
                 let target = observe::api(&workload.client, kind, &key.namespace);
@@ -195,8 +210,7 @@ impl Addons<'_> {
                     } else {
                         refusal_of(&manifest, error).message
                     },
-                    // Its namespace is missing.
-                    is_for_now: matches!(error, kube::Error::Api(status) if status.code == 404),
+                    lasts: lasts(error),
                 };
                 tried.map(|object| observe::plain(&object, kind)).map_err(|error| refused(&error))
             }
@@ -339,4 +353,19 @@ fn moved(cluster: &Value, to: &State) -> Value {
     let mut cluster = cluster.clone();
     json_patch::merge(&mut cluster, &json!({"spec": {"topology": topology}}));
     cluster
+}
+
+/// Whether what an API server says to a dry run is what it says to the upgrade.
+fn lasts(error: &kube::Error) -> Lasts {
+    match error {
+        // Its namespace is missing.
+        kube::Error::Api(status) if status.code == 404 => Lasts::UntilTheRest,
+        // A webhook may take no dry run.
+        kube::Error::Api(status) if !matches!(status.code, 400 | 408 | 429 | 500..) => Lasts::Yes,
+        _ => Lasts::Unknown,
+    }
+}
+
+fn and_more(more: usize) -> String {
+    if more == 0 { String::new() } else { format!("; and {more} more") }
 }

@@ -199,18 +199,15 @@ pub fn wanted(stages: &[StageStatus]) -> Vec<String> {
     charts
 }
 
-/// The charts of `charts` whose stages have not come yet: what they brought is kept as it is until then. One that was left stays as
-/// whoever left it has it.
+/// The charts of `charts` whose stages have not come yet: what they brought is kept as it is until then. One that was left, or that
+/// is to go, stays as whoever has it.
 pub fn kept<'a>(config: &AddonConfig, stages: &[StageStatus], charts: &'a [ChartStatus]) -> Vec<&'a ChartStatus> {
     let come = |stage: &&StageStatus| stage.reached() >= StagePhase::ApplyingOrDeleting || stage.outcome.is_some();
     let come: BTreeSet<&str> = stages.iter().filter(come).map(|stage| stage.name.as_str()).collect();
     let to_come = applied_by_some_hook(config, stages);
-    // What no stage has any more goes at the end.
-    let is_under_way = current(stages).is_some();
     let is_kept = |chart: &&ChartStatus| {
         let is_brought = !chart.digest.is_empty() && chart.running.is_empty();
-        let name = chart.name.as_str();
-        is_brought && !come.contains(name) && (is_under_way || to_come.contains(name))
+        is_brought && !come.contains(chart.name.as_str()) && to_come.contains(chart.name.as_str())
     };
     charts.iter().filter(is_kept).collect()
 }

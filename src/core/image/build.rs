@@ -439,9 +439,13 @@ impl Build {
         }
     }
 
+    /// Whether its holder said nothing for too long.
+    pub fn is_silent(&self, now: Timestamp) -> bool {
+        self.holder.as_ref().is_some_and(|holder| now.duration_since(holder.heartbeat) > SILENCE)
+    }
+
     fn looked(&mut self, now: Timestamp) -> Vec<Command> {
-        let is_silent = |holder: &Holder| now.duration_since(holder.heartbeat) > SILENCE;
-        if self.holder.as_ref().is_some_and(is_silent) { self.lost() } else { Vec::new() }
+        if self.is_silent(now) { self.lost() } else { Vec::new() }
     }
 
     /// Another one goes on, as long as there are retries; the first that is lost in a step always finds one. A Job goes on

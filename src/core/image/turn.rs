@@ -15,6 +15,8 @@ pub enum HolderState {
     HandedOver,
     /// It is another one: it shows by its heartbeat whether it lives.
     Elsewhere,
+    /// It is another one, and lives. Where its heartbeat is old it does not get on, as after an outage of the API server.
+    Lives,
 }
 
 impl HolderState {
@@ -22,7 +24,11 @@ impl HolderState {
     #[must_use]
     pub fn among(self, living: &[String], build: &Build) -> Self {
         let lives = build.holder.as_ref().is_some_and(|holder| living.contains(&holder.identity));
-        if self == Self::Gone && lives { Self::HandedOver } else { self }
+        match self {
+            Self::Gone if lives => Self::HandedOver,
+            Self::Elsewhere if lives => Self::Lives,
+            other => other,
+        }
     }
 }
 
@@ -82,11 +88,13 @@ pub fn events(build: &Build, seen: &Seen<'_>) -> Vec<Event> {
     let mut events = vec![Event::Wanted(seen.recipe.clone())];
     if build.phase == Phase::Running {
         match seen.holder {
-            HolderState::Here => {}
             HolderState::HandedOver => events.push(Event::ShutDown { attempt: build.attempt }),
             // Had it ended properly, it had said so.
             HolderState::Gone => events.push(Event::Lost { attempt: build.attempt }),
             HolderState::Elsewhere => events.push(Event::Looked { now: seen.now }),
+            // Somebody else goes on, and nobody was lost.
+            HolderState::Lives if build.is_silent(seen.now) => events.push(Event::ShutDown { attempt: build.attempt }),
+            HolderState::Here | HolderState::Lives => {}
         }
     }
     if is_new(seen.cancel_at) {
@@ -192,6 +200,8 @@ mod tests {
             (Running, Seen { holder: HolderState::Gone, ..plain }, Queued),
             (Running, Seen { holder: HolderState::Elsewhere, ..plain }, Running),
             (Running, Seen { holder: HolderState::Elsewhere, now: late, ..plain }, Queued),
+            (Running, Seen { holder: HolderState::Lives, ..plain }, Running),
+            (Running, Seen { holder: HolderState::Lives, now: late, ..plain }, Queued),
         ] {
             assert_eq!(after(build(was), &seen).0, is, "{was:?} {seen:?}");
         }
@@ -243,7 +253,8 @@ mod tests {
             (HolderState::Gone, &[], HolderState::Gone),
             (HolderState::Here, &living, HolderState::Here),
             // It shows by its heartbeat.
-            (HolderState::Elsewhere, &living, HolderState::Elsewhere),
+            (HolderState::Elsewhere, &living, HolderState::Lives),
+            (HolderState::Elsewhere, &living[..1], HolderState::Elsewhere),
         ] {
             assert_eq!(state.among(living, &running), expected, "{state:?} {living:?}");
         }

@@ -53,8 +53,19 @@ pub struct Wanted {
 pub struct Refusal {
     /// The API server's words.
     pub message: String,
-    /// What it lacks, its kind or its namespace, may come with the rest.
-    pub is_for_now: bool,
+    /// Whether they last.
+    pub lasts: Lasts,
+}
+
+/// Whether a refusal is one when the upgrade is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasts {
+    /// It is.
+    Yes,
+    /// What the object lacks, its kind or its namespace, may come with the rest.
+    UntilTheRest,
+    /// Nobody knows: the API server gave no answer to it.
+    Unknown,
 }
 
 /// What becomes of the objects of a stage.
@@ -169,7 +180,7 @@ fn change(wanted: &Wanted) -> Option<ObjectChange> {
     let new = |fate| ObjectChange::new(fate, &wanted.manifest);
     match (&wanted.before, &wanted.after) {
         (before, Err(refusal)) => {
-            let fate = if before.is_none() && refusal.is_for_now { Fate::Added } else { Fate::Refused };
+            let fate = if before.is_none() && refusal.lasts != Lasts::Yes { Fate::Added } else { Fate::Refused };
             Some(ObjectChange { message: refusal.message.clone(), ..new(fate) })
         }
         (None, Ok(_)) => Some(new(Fate::Added)),
@@ -212,7 +223,10 @@ mod tests {
         Wanted {
             manifest: Manifest::from_value(object("")).unwrap(),
             before: before.map(object),
-            after: after.map(object).map_err(|words| Refusal { message: words.into(), is_for_now: words == "no kind" }),
+            after: after.map(object).map_err(|words| Refusal {
+                message: words.into(),
+                lasts: if words == "no" { Lasts::Yes } else { Lasts::UntilTheRest },
+            }),
         }
     }
 

@@ -48,6 +48,7 @@ fn untried(plan: &Plan) -> String {
     match plan.addons.compared {
         Compared::Nothing => unknown_addons(plan),
         Compared::Rendering => format!("addons by their renderings alone: {}", plan.addons.message),
+        Compared::DryRun if !plan.addons.message.is_empty() => format!("addons in part: {}", plan.addons.message),
         Compared::DryRun | Compared::NoAddons => String::new(),
     }
 }
@@ -239,7 +240,8 @@ mod tests {
         assert_eq!(with(Compared::Nothing), (vec!["patch p fails".to_owned(), unknown.to_owned()], unknown.to_owned()));
         let (refusals, message) = with(Compared::Rendering);
         assert_eq!((refusals.len(), message.as_str()), (1, "addons by their renderings alone: chart cni: boom"));
-        assert_eq!(with(Compared::DryRun).1, "");
+        assert_eq!(with(Compared::DryRun).1, "addons in part: chart cni: boom");
+        assert_eq!(with(Compared::NoAddons).1, "");
     }
 
     #[test]
