@@ -48,6 +48,16 @@ impl Scene {
         self.t.apply(&cluster("c", V1)).await;
     }
 
+    /// Makes the Cluster of a release that is tagged now, and waits until its addons are ready.
+    async fn begin_with(&self, release: &str) {
+        self.repo.release(release, CLASS);
+        self.t.look_again("x").await;
+        self.t.release_ready(release).await;
+        self.w.kubeconfig(&self.t, "c").await;
+        self.t.apply(&cluster("c", release)).await;
+        ready(&self.t, "c", release).await;
+    }
+
     /// The Cluster asks for another release.
     async fn move_to(&self, release: &str) {
         self.t.look_again("x").await;
@@ -567,12 +577,7 @@ async fn a_stage_that_deletes_leaves_what_a_later_stage_applies() {
     let first = |_: &str| format!("addonStages:\n  {NEW}: [{{name: old, action: apply}}]\n");
     let Some(s) = Scene::of("takesover", first, &["old"]).await else { return };
     s.w.chart(&s.repo, "old", &["moves", "goes"], "{version: one}");
-    s.repo.release(V2, CLASS);
-    s.t.look_again("x").await;
-    s.t.release_ready(V2).await;
-    s.w.kubeconfig(&s.t, "c").await;
-    s.t.apply(&cluster("c", V2)).await;
-    ready(&s.t, "c", V2).await;
+    s.begin_with(V2).await;
     let uid = s.w.map("moves").await.unwrap()["metadata"]["uid"].clone();
 
     let stages = "addonStages:\n  BeforeClusterUpgrade: [{name: old, action: delete}, {name: new, action: apply}]\n";
@@ -605,12 +610,7 @@ async fn what_waits_for_its_stage_is_put_back_meanwhile_and_keeps_its_keys() {
         }
     };
     release("one");
-    s.repo.release(V2, CLASS);
-    s.t.look_again("x").await;
-    s.t.release_ready(V2).await;
-    s.w.kubeconfig(&s.t, "c").await;
-    s.t.apply(&cluster("c", V2)).await;
-    ready(&s.t, "c", V2).await;
+    s.begin_with(V2).await;
     let authority = async |chart: &str| s.w.map(chart).await.unwrap()["data"]["ca"].clone();
     let before = [authority("b").await, authority("late").await];
     release("two");

@@ -12,7 +12,7 @@ pub use order::{
     INSTALLED_IN, MANAGED_BY, MANAGER, Owner, Waves, elsewhere, is_marked, key, left_by, make_way, owner, waves,
 };
 pub use registered::{HOOK_CERTIFICATE, WEBHOOK_CERTIFICATE, answered_by, is_displaced, is_left, is_spent};
-pub use rollout::{ending, has_old_account, leaving, told, waits_for};
+pub use rollout::{ending, has_old_account, leaving, not_ended, told, waits_for};
 pub use traces::{held, traces};
 
 use bytes::Bytes;

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::{Facts, named};
+use crate::core::install::not_ended;
 
 /// Whether a Deployment was stopped already.
 pub fn is_stopped(deployment: &Value) -> bool {
@@ -34,15 +35,8 @@ pub fn unready(workload: &Value) -> Option<String> {
 /// What of a Deployment that was scaled to nothing still runs; `pods` are those of its selector. Its status does not count pods
 /// that are ending, and those work on until they have ended.
 pub fn runs(deployment: &Value, pods: &[Value]) -> Option<String> {
-    let ended = |pod: &&Value| pod["status"]["phase"] == "Succeeded" || pod["status"]["phase"] == "Failed";
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let told = |pod: &Value| {
-        let node = pod["spec"]["nodeName"].as_str().map_or_else(String::new, |node| format!(" on node {node}"));
-        format!("pod {}{node}", text(&pod["metadata"]["name"]))
-    };
-    let left: Vec<String> = pods.iter().filter(|pod| !ended(pod)).map(told).collect();
-    if !left.is_empty() {
-        return Some(left.join(", "));
+    if let Some(left) = not_ended(pods) {
+        return Some(left);
     }
     let (seen, wanted) = (&deployment["status"]["observedGeneration"], &deployment["metadata"]["generation"]);
     if seen.as_i64() < wanted.as_i64() {

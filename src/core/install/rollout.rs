@@ -40,6 +40,11 @@ pub fn leaving(live: &Value) -> Option<String> {
 /// What of a workload that is being deleted still runs; `pods` are those of its selector. It may be there without: claims may take
 /// longer.
 pub fn ending(name: &str, pods: &[Value]) -> Option<String> {
+    not_ended(pods).map(|left| format!("{name} to end: {left}"))
+}
+
+/// Those of the pods that work still, with their nodes: one that is ending works on until it has ended.
+pub fn not_ended(pods: &[Value]) -> Option<String> {
     let has_ended = |pod: &&Value| pod["status"]["phase"] == "Succeeded" || pod["status"]["phase"] == "Failed";
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let told = |pod: &Value| {
@@ -47,7 +52,7 @@ pub fn ending(name: &str, pods: &[Value]) -> Option<String> {
         format!("pod {}{node}", text(&pod["metadata"]["name"]))
     };
     let left: Vec<String> = pods.iter().filter(|pod| !has_ended(pod)).map(told).collect();
-    (!left.is_empty()).then(|| format!("{name} to end: {}", left.join(", ")))
+    (!left.is_empty()).then(|| left.join(", "))
 }
 
 /// Whether the pods of a workload that was `before` work on with tokens of a `ServiceAccount` that is gone: one of its name was `made`,
