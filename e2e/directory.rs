@@ -4,11 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use clusterstack::api::ConditionType;
+use clusterstack::api::{ConditionType, DIGEST, REVISION};
+use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::harness::{Repo, SETTINGS, World};
+use crate::harness::{Repo, Request, SETTINGS, World};
 
 /// The directory of a stack at a tag of a repository, put where a release of a directory lies.
 fn publish(repo: &Path, tag: &str, path: &str, releases: &Path) {
@@ -65,6 +66,47 @@ async fn a_release_that_changes_in_its_place_is_told_and_not_applied() {
     assert!(message.contains("stays"), "{message}");
     assert_eq!(t.config_map(V1).await, before);
     t.ready("x", "v1").await;
+}
+
+#[tokio::test]
+async fn a_release_is_made_with_what_it_is_made_from_where_no_list_tells_it() {
+    const V1: &str = "docker-x-1-34-v1";
+    let t = World::new("made").await;
+    let repo = t.repo();
+    repo.release(V1, SETTINGS);
+    let releases = releases(&t);
+    publish(repo.dir(), V1, "stacks/docker/x", &releases);
+    let _operator = t.operator(&[]);
+    let named = json!({"autoSubscribe": false, "versions": ["v1"]});
+    let mut of_directory = source(&releases);
+    json_patch::merge(&mut of_directory, &named);
+    for (what, url, spec) in [
+        ("listed by a directory", String::new(), source(&releases)),
+        ("named, of a directory", String::new(), of_directory),
+        ("named, of Git", repo.url(), named),
+    ] {
+        let from = t.audit_mark().await;
+        t.create_stack("x", &url, spec).await;
+        let release = t.release_ready(V1).await;
+        let noted = release.annotations();
+        let artifact = release.status.clone().unwrap().artifact.unwrap();
+        assert_eq!(
+            (noted.get(REVISION), noted.get(DIGEST)),
+            (Some(&artifact.revision), Some(&artifact.digest)),
+            "{what}"
+        );
+        if let Some((from, to)) = from.zip(t.audit_mark().await) {
+            let all = t.requests(from, to);
+            // A second pass may come before the watch shows what the first one made.
+            let is_change = |request: &&Request| {
+                request.is_write() && request.is_done() && request.resource == "clusterstackreleases"
+            };
+            let changes: Vec<&Request> = all.iter().filter(is_change).collect();
+            assert!(matches!(changes[..], [one] if one.verb == "create"), "{what}: {changes:?}");
+        }
+        t.delete_stack("x").await;
+        t.stack_gone("x").await;
+    }
 }
 
 #[tokio::test]

@@ -127,7 +127,7 @@ pub struct Flags {
     pub otlp_endpoint: Option<String>,
 
     /// Requests in a second to the API server over time; 0 is no limit.
-    #[arg(long, value_name = "N", default_value_t = 500.0, value_parser = rate)]
+    #[arg(long, value_name = "N", default_value_t = 2000.0, value_parser = rate)]
     pub qps: f32,
 
     /// Requests to the API server at once.

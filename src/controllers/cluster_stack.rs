@@ -13,20 +13,20 @@ use tracing::Instrument;
 use super::changes::{AT_WORK, is_at_work};
 use super::origin::{Origin, Template};
 use super::release_owner::{adopt, is_left_by, is_owned};
-use super::subscription::{self, Subject};
+use super::subscription::{self, Subject, ToMake};
 use super::{Action, Context, Doing, Error, deletion, provider, reconcile_at, seats, spread};
 use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::{self, Reason, Reported};
 use crate::api::{
     CLUSTER_STACK_FINALIZER, CLUSTER_STACK_LABEL, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
-    FIELD_MANAGER, REVISION, SHARD_CLASS, TRACEPARENT, WATCH_LABEL,
+    DIGEST, FIELD_MANAGER, REVISION, SHARD_CLASS, TRACEPARENT, WATCH_LABEL,
 };
 use crate::core::in_use::{self, Footprint, Usage};
 use crate::core::inventory;
 use crate::core::manifest::label_value;
 use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::retry::{self, ErrorClass};
-use crate::core::selection::{self, Existing, Found, Kept, Selection, Wish};
+use crate::core::selection::{self, Existing, Kept, Selection, Wish};
 use crate::core::share::handed_down;
 use crate::core::status::{self, ReleaseView, StackFacts, StepState, Trouble};
 use crate::io::apply::{Refusal, refusal};
@@ -103,7 +103,8 @@ enum Work {
 async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut StackFacts) -> Result<Work, Error> {
     let existing = existing(stack, wish, ctx);
     let origin = Origin::of(stack, ctx).await;
-    let reading = Subject { stack, wish, existing: &existing, ctx }.read(origin.as_ref(), facts).await;
+    let subject = Subject { stack, wish, existing: &existing, ctx };
+    let reading = subject.read(origin.as_ref(), facts).await;
     let found = reading.open.as_deref();
     let mut selected = selection::select(wish, found, &existing, None);
     let undecided = |(_, kept): &(ReleaseName, Option<Kept>)| matches!(kept, Some(Kept::Undecided | Kept::Kept));
@@ -115,8 +116,12 @@ async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut Stac
         facts.usage_unknown = hold_without_inventory(stack, &mut selected, ctx).await.or(facts.usage_unknown.take());
     }
     let refused = subscription::limit(&mut selected, origin.as_ref(), stack, facts);
+    let to_make = match &origin {
+        Ok(origin) => subject.to_make(origin, &selected.create, found).await,
+        Err(_) => Vec::new(),
+    };
     let template = origin.ok().and_then(|origin| origin.template(stack).ok().flatten());
-    let news = (template.as_ref(), reading.trace.as_deref(), found.unwrap_or_default());
+    let news = (template.as_ref(), reading.trace.as_deref(), to_make.as_slice());
     facts.releases_synced = match (act(stack, &selected, news, ctx).await, refused) {
         (StepState::Done(_), Some(trouble)) => StepState::Failed(trouble),
         (state, _) => state,
@@ -245,7 +250,7 @@ async fn hold_without_inventory(stack: &ClusterStack, selected: &mut Selection, 
 async fn act(
     stack: &ClusterStack,
     selected: &Selection,
-    (template, trace, found): (Option<&Template>, Option<&str>, &[Found]),
+    (template, trace, to_make): (Option<&Template>, Option<&str>, &[ToMake]),
     ctx: &Context,
 ) -> StepState {
     let namespace = stack.namespace().unwrap_or_default();
@@ -268,13 +273,12 @@ async fn act(
     }
     let mut failed = Vec::new();
     let mut class = ErrorClass::Waiting;
-    for name in &selected.create {
+    for made @ ToMake { name, .. } in to_make {
         let span = tracing::info_span!("subscribe", release = %name);
         if let Some(trace) = trace {
             traces::go_on(&span, trace);
         }
-        let found = found.iter().find(|found| found.name == *name);
-        match create(stack, (name, found), template, ctx).instrument(span).await {
+        match create(stack, made, template, ctx).instrument(span).await {
             Ok(None) => {}
             Ok(Some(InTheWay::Owned(owner))) => failed.push(format!(
                 "{name} is there already and belongs to {owner}: a namespace has each release once; delete one of the two, \
@@ -352,7 +356,7 @@ enum InTheWay {
 /// Creates a release. `Some` where there is one of that name already.
 async fn create(
     stack: &ClusterStack,
-    (name, found): (&ReleaseName, Option<&Found>),
+    ToMake { name, revision, digest }: &ToMake,
     template: Option<&Template>,
     ctx: &Context,
 ) -> Result<Option<InTheWay>, kube::Error> {
@@ -365,8 +369,9 @@ async fn create(
     if let Some(class) = stack.labels().get(SHARD_CLASS) {
         labels[SHARD_CLASS] = class.clone().into();
     }
-    let revision = found.map(|found| found.revision.clone()).filter(|revision| !revision.is_empty());
-    let annotations = [(TRACEPARENT, traces::place()), (REVISION, revision)].into_iter();
+    let known = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    let annotations =
+        [(TRACEPARENT, traces::place()), (REVISION, known(revision)), (DIGEST, known(digest))].into_iter();
     let annotations: BTreeMap<_, _> = annotations.filter_map(|(key, value)| Some((key, value?))).collect();
     let release: ClusterStackRelease = serde_json::from_value(json!({
         "apiVersion": crate::api::API_VERSION,

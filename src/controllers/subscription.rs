@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -13,6 +14,7 @@ use super::asked::Asked;
 use super::origin::Origin;
 use super::{Context, cluster_stack, pokes};
 use crate::api::cluster_stack::{AvailableRelease, LastPoll};
+use crate::api::cluster_stack_release::Artifact;
 use crate::api::condition::{self, Reason};
 use crate::api::{APPROVED, ClusterStack};
 use crate::core::duration::go_duration;
@@ -54,6 +56,15 @@ struct Read {
     again: Option<Duration>,
     /// It answers somebody who asked from outside.
     is_poked: bool,
+}
+
+/// A release to make, and what it is made from, as far as that is known.
+pub(super) struct ToMake {
+    pub(super) name: ReleaseName,
+    /// What its tag names; empty where that is not known.
+    pub(super) revision: String,
+    /// The digest of its files; empty where they were not fetched.
+    pub(super) digest: String,
 }
 
 /// The pass so far.
@@ -257,6 +268,24 @@ impl Subject<'_> {
             })?;
         }
         Ok(())
+    }
+
+    /// What releases that are about to be made are made from: noted at them at once, it costs no request of its own. Where a listing does
+    /// not tell, the files are fetched, which the release needs anyway; of those that take longer it is noted when it has them.
+    pub(super) async fn to_make(&self, origin: &Origin, create: &[ReleaseName], open: Option<&[Found]>) -> Vec<ToMake> {
+        let waiter = Waiter::Stack(ObjectRef::from_obj(self.stack));
+        let of = async |name: &ReleaseName| {
+            let listed = open.into_iter().flatten().find(|found| found.name == *name);
+            if let Some(listed) = listed.filter(|listed| !listed.revision.is_empty()) {
+                return ToMake { name: name.clone(), revision: listed.revision.clone(), digest: String::new() };
+            }
+            let wanted = Wanted { waiter: Some(&waiter), ..origin.wanted(name) };
+            let fetched = Box::pin(self.ctx.releases.fetch(&self.ctx.clients.own(), &wanted, &self.ctx.cancel)).await;
+            // What stands in the way is told by the release.
+            let Artifact { revision, digest, .. } = fetched.map(|fetched| fetched.artifact).unwrap_or_default();
+            ToMake { name: name.clone(), revision, digest }
+        };
+        join_all(create.iter().map(of)).await
     }
 
     /// A withheld release as the status shows it, with what it contains.
