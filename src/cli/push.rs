@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::output::{self, Format};
 use super::registry::RegistryArgs;
 use super::report::Hinted;
+use crate::io::publish::git::Git;
 use crate::io::publish::registry::Registry;
 use crate::io::publish::target::{self, Target};
 use crate::io::publish::{PublishError, Published, Release, directory};
@@ -67,12 +68,17 @@ impl GitArgs {
     /// One that is none, and flags for Git where none is of Git.
     pub fn targets<'a>(&self, texts: &'a [String], registry: &RegistryArgs) -> Result<Vec<(&'a String, Target)>> {
         let read = |text: &'a String| {
-            let mut target: Target = text.parse()?;
-            if let Target::Git(git) = &mut target {
-                git.branch.clone_from(&self.branch);
-                git.path.clone_from(&self.path);
-                git.ca_file = registry.ca_file().map(Path::to_owned);
-            }
+            let target = match text.parse::<Target>()? {
+                Target::Git(git) => {
+                    let git =
+                        Git { branch: self.branch.clone(), ca_file: registry.ca_file().map(Path::to_owned), ..git };
+                    Target::Git(match &self.path {
+                        Some(path) => git.at_path(path)?,
+                        None => git,
+                    })
+                }
+                target => target,
+            };
             Ok((text, target))
         };
         let targets: Vec<(&String, Target)> = texts.iter().map(read).collect::<Result<_>>()?;
@@ -96,7 +102,16 @@ pub fn run(args: &PushArgs) -> Result<()> {
     let (mut rows, mut failures) = (Vec::new(), Vec::new());
     for (text, target) in &targets {
         let shown = crate::core::source::redact(text);
-        let opened = args.registry.open(target)?;
+        let opened = match args.registry.open(target) {
+            Ok(opened) => opened,
+            Err(error) => {
+                failures.push(format!("{shown}: {error:#}"));
+                rows.extend(
+                    releases.iter().map(|release| failed(&release.name.object_name(), &shown, &format!("{error:#}"))),
+                );
+                continue;
+            }
+        };
         let results = runtime.block_on(to_one(target, opened.registry.as_deref(), &releases));
         for (release, result) in releases.iter().zip(results) {
             let name = release.name.object_name();
@@ -107,7 +122,7 @@ pub fn run(args: &PushArgs) -> Result<()> {
     if let Some(format) = args.output {
         output::print(&output::format(&rows, format)?)?;
     } else {
-        let (failed, done): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|row| row["state"] == "failed");
+        let (failed, done): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|row| is_failed(row));
         output::print(&done.into_iter().map(line).collect::<String>())?;
         for row in failed {
             output::note_part!("{}", line(row));
@@ -116,7 +131,12 @@ pub fn run(args: &PushArgs) -> Result<()> {
     match failures.as_slice() {
         [] => Ok(()),
         all => Err(Hinted::new(
-            format!("{} of {} not pushed: {}", all.len(), rows.len(), all.join("; ")),
+            format!(
+                "{} of {} not pushed: {}",
+                rows.iter().filter(|row| is_failed(row)).count(),
+                rows.len(),
+                all.join("; ")
+            ),
             "what was pushed stays; push again when the rest is corrected",
         )
         .into()),
@@ -143,8 +163,16 @@ fn row(release: &str, target: &str, result: &Result<Published, PublishError>) ->
         Ok(Published::Unchanged { revision }) => {
             json!({"release": release, "target": target, "state": "unchanged", "revision": revision})
         }
-        Err(error) => json!({"release": release, "target": target, "state": "failed", "error": error.to_string()}),
+        Err(error) => failed(release, target, &error.to_string()),
     }
+}
+
+fn failed(release: &str, target: &str, error: &str) -> Value {
+    json!({"release": release, "target": target, "state": "failed", "error": error})
+}
+
+fn is_failed(row: &Value) -> bool {
+    row["state"] == "failed"
 }
 
 fn line(row: &Value) -> String {

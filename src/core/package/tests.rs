@@ -145,6 +145,16 @@ fn versions_follow_the_mode() {
 }
 
 #[test]
+fn what_was_tried_as_a_pre_release_becomes_a_release_as_it_is() {
+    let custom = Mode::Custom { version: version("v0-alpha.1"), addon: None, node_image: None };
+    let tried = pack(&stack(&[]), &custom, None).unwrap();
+    let made = pack(&stack(&[]), &Mode::Stable(None), Some(&previous(&tried))).unwrap();
+    assert_eq!(made.versions, Versions::all(&version("v1")));
+    let error = pack(&stack(&[]), &custom, Some(&previous(&tried))).unwrap_err().to_string();
+    assert!(error.contains("nothing changed since v0-alpha.1"), "{error}");
+}
+
+#[test]
 fn charts_whose_version_is_filled_in_are_packaged() {
     let chart = "apiVersion: v2\nname: cni\nversion: << .ClusterAddonVersion >>\n";
     let package = pack(&stack(&[("cluster-addon/cni/Chart.yaml", Some(chart))]), &Mode::Stable(None), None).unwrap();

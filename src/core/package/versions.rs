@@ -126,7 +126,7 @@ pub(super) fn decide(
     previous: Option<&Previous>,
 ) -> Result<Versions, VersionsError> {
     if let Some(previous) = previous {
-        check(hashes, kubernetes, previous)?;
+        check(hashes, kubernetes, mode, previous)?;
     }
     let before = previous.map(|previous| &previous.metadata);
     let cluster_stack = match mode {
@@ -139,8 +139,10 @@ pub(super) fn decide(
     let kept = previous.and_then(|previous| previous.hashes.as_ref());
     let same_addon = kept.is_some_and(|kept| kept.same_addon(hashes)) && !named;
     let same_image = kept.is_some_and(|kept| kept.node_image_dir == hashes.node_image_dir);
-    let addon = before.and_then(|before| before.cluster_addon.as_ref());
-    let image = before.and_then(|before| before.node_image.as_ref());
+    // A stable release has no component of a pre-release.
+    let may_stay = |version: &&ReleaseVersion| version.pre.is_none() || !matches!(mode, Mode::Stable(_));
+    let addon = before.and_then(|before| before.cluster_addon.as_ref()).filter(may_stay);
+    let image = before.and_then(|before| before.node_image.as_ref()).filter(may_stay);
     let (fresh_addon, fresh_image) = match mode {
         Mode::Stable(_) => (bumped(addon, &cluster_stack)?, bumped(image, &cluster_stack)?),
         Mode::Hash => {
@@ -160,14 +162,16 @@ pub(super) fn decide(
     })
 }
 
-fn check(hashes: &Hashes, kubernetes: KubernetesMinor, previous: &Previous) -> Result<(), VersionsError> {
+fn check(hashes: &Hashes, kubernetes: KubernetesMinor, mode: &Mode, previous: &Previous) -> Result<(), VersionsError> {
     let before = &previous.metadata;
     if before.kubernetes.minor != kubernetes {
         return Err(VersionsError::OtherMinor { previous: before.kubernetes.minor, this: kubernetes });
     }
     // Over all components: csctl does not look at the class.
     let same = previous.hashes.as_ref().is_some_and(|kept| kept.cluster_stack == hashes.cluster_stack);
-    if same { Err(VersionsError::Unchanged(before.cluster_stack.clone())) } else { Ok(()) }
+    // What was tried as a pre-release becomes a release as it is.
+    let is_promoted = matches!(mode, Mode::Stable(_)) && before.cluster_stack.pre.is_some();
+    if same && !is_promoted { Err(VersionsError::Unchanged(before.cluster_stack.clone())) } else { Ok(()) }
 }
 
 fn names_class(content: &[u8]) -> bool {

@@ -34,7 +34,10 @@ pub fn read(path: &Path) -> Result<Vec<Release>, PublishError> {
             releases.push(read_release(&directory, name)?);
         }
     }
-    releases.sort_by_key(|release| release.name.object_name());
+    // A branch ends with the newest.
+    releases.sort_by_cached_key(|Release { name, .. }| {
+        (name.provider.clone(), name.stack.clone(), name.kubernetes, name.version.clone())
+    });
     if releases.is_empty() {
         let problem = "neither it nor a directory in it is called like <provider>-<name>-<major>-<minor>-v<number>";
         return Err(PublishError::NoRelease { path: path.clone(), problem: problem.to_owned() });
@@ -77,6 +80,10 @@ pub fn write(target: &Path, release: &Release) -> Result<Published, PublishError
     let name = release.name.object_name();
     let place = target.join(&name);
     let revision = digest(&release.assets);
+    if named(target).is_some() && target.is_dir() && has_files(target)? {
+        let problem = "it is a release itself: name the directory that holds it".to_owned();
+        return Err(PublishError::Target { target: target.display().to_string(), problem });
+    }
     fs::create_dir_all(target).map_err(io("making", target))?;
     if let Some(published) = there(target, &place, release, &revision)? {
         return Ok(published);
@@ -86,10 +93,12 @@ pub fn write(target: &Path, release: &Release) -> Result<Published, PublishError
     for (file, content) in &release.assets {
         let path = hidden.path().join(file);
         fs::write(&path, content).map_err(io("writing", &path))?;
+        // Whatever the umask: a release is for its readers.
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).map_err(io("writing", &path))?;
         let synced = fs::File::open(&path).and_then(|file| file.sync_all());
         synced.map_err(io("writing", &path))?;
     }
-    // What is temporary is for its owner alone; a release is for its readers.
+    // What is temporary is for its owner alone.
     fs::set_permissions(hidden.path(), Permissions::from_mode(0o755)).map_err(io("writing", hidden.path()))?;
     match fs::rename(hidden.path(), &place) {
         Ok(()) => {
@@ -181,6 +190,23 @@ mod tests {
         assert_eq!(fs::read_dir(target.path()).unwrap().count(), 1, "nothing temporary is left");
         let mode = fs::metadata(target.path().join("docker-scs-1-30-v1")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o755);
+        let file = fs::metadata(target.path().join("docker-scs-1-30-v1/metadata.yaml")).unwrap().permissions().mode();
+        assert_eq!(file & 0o777, 0o644);
+        // A release is no place for releases.
+        let error = write(&target.path().join("docker-scs-1-30-v1"), &release("a")).unwrap_err().to_string();
+        assert!(error.contains("is a release itself"), "{error}");
+    }
+
+    #[test]
+    fn releases_are_read_in_the_order_of_their_versions() {
+        let target = tempfile::tempdir().unwrap();
+        let names = ["docker-a-1-34-v2", "docker-a-1-34-v10", "docker-a-1-35-v1", "docker-b-1-34-v1"];
+        for name in names.iter().rev() {
+            fs::create_dir(target.path().join(name)).unwrap();
+            fs::write(target.path().join(name).join("metadata.yaml"), "a").unwrap();
+        }
+        let read: Vec<String> = read(target.path()).unwrap().iter().map(|read| read.name.object_name()).collect();
+        assert_eq!(read, names);
     }
 
     #[test]

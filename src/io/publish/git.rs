@@ -33,7 +33,7 @@ pub struct Git {
     pub url: SourceUrl,
     /// The branch that gets the commits; without one each is an orphan that only its tag holds.
     pub branch: Option<String>,
-    /// Directory of the stack; `stacks/<provider>/<name>` without it.
+    /// Directory of the stack; `stacks/<provider>/<name>` without it. [`Git::at_path`] sets it.
     pub path: Option<String>,
     /// File with authorities of https servers, beside the system's.
     pub ca_file: Option<PathBuf>,
@@ -76,6 +76,20 @@ impl Git {
 
     fn refuse(&self, problem: String) -> PublishError {
         PublishError::Remote { action: "pushing to", target: self.url.redacted(), problem }
+    }
+
+    /// Puts the stack into another directory than the usual one.
+    ///
+    /// # Errors
+    /// The path is none of a directory in a repository: what else is on the branch would go.
+    pub fn at_path(self, path: &str) -> Result<Self, PublishError> {
+        let path = path.strip_suffix('/').unwrap_or(path);
+        let is_part = |part: &str| !matches!(part, "" | "." | "..") && !part.eq_ignore_ascii_case(".git");
+        if !path.split('/').all(is_part) {
+            let problem = "it is no path of a directory in a repository, such as stacks/docker/hello".to_owned();
+            return Err(PublishError::Target { target: format!("--path {path}"), problem });
+        }
+        Ok(Self { path: Some(path.to_owned()), ..self })
     }
 
     fn place(&self, release: &Release) -> String {
@@ -306,10 +320,15 @@ fn tree(repository: &Repository, files: &FileTree) -> Result<Oid, Error> {
     builder.write()
 }
 
-/// `base` with `stack` at the place that `parts` lead to.
+/// `base` with `stack` at the place that `parts` lead to. What is there and no directory stays.
 fn grafted(repository: &Repository, base: Option<&Tree<'_>>, parts: &[&str], stack: Oid) -> Result<Oid, Error> {
     let Some((first, rest)) = parts.split_first() else { return Ok(stack) };
-    let below = base.and_then(|base| base.get_name(first)).filter(|entry| entry.kind() == Some(ObjectType::Tree));
+    let below = base.and_then(|base| base.get_name(first));
+    if below.as_ref().is_some_and(|entry| entry.kind() != Some(ObjectType::Tree)) {
+        return Err(Error::from_str(&format!(
+            "{first} is no directory on the branch, and the stack would take its place: name another --path"
+        )));
+    }
     let below = below.map(|entry| repository.find_tree(entry.id())).transpose()?;
     let child = grafted(repository, below.as_ref(), rest, stack)?;
     let mut builder = repository.treebuilder(base)?;
@@ -342,4 +361,52 @@ fn commit(
     let author =
         repository.signature().or_else(|_| Signature::now("clusterstack", "clusterstack@localhost.localdomain"))?;
     repository.commit(None, &author, &author, &message(release), &tree, &parent.into_iter().collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn a_path_is_that_of_a_directory_in_a_repository() {
+        let git = || Git {
+            url: SourceUrl::parse("https://git.example.com/a.git").unwrap(),
+            branch: None,
+            path: None,
+            ca_file: None,
+        };
+        for path in ["", "/", "//", "/abs", "a//b", "./a", "a/..", ".git/hooks", "a/.GIT"] {
+            let error = git().at_path(path).unwrap_err().to_string();
+            assert!(error.contains("is no path of a directory"), "{path}: {error}");
+        }
+        for (path, expected) in [("a", "a"), ("a/b/", "a/b"), ("a b/.github", "a b/.github")] {
+            assert_eq!(git().at_path(path).unwrap().path.as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_stack_takes_the_place_of_nothing_but_a_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let repository = Repository::init_bare(directory.path()).unwrap();
+        let files = |paths: &[&str]| -> FileTree {
+            paths.iter().map(|path| ((*path).to_owned(), Bytes::from_static(b"x"))).collect()
+        };
+        let of = |paths: &[&str]| repository.find_tree(tree(&repository, &files(paths)).unwrap()).unwrap();
+        let stack = of(&["csctl.yaml"]).id();
+        for (there, is_taken) in [
+            (&["docs/keep"][..], true),
+            (&["stacks/other/a", "stacks/docker/old"], true),
+            (&["stacks"], false),
+            (&["stacks/docker"], false),
+        ] {
+            let made = grafted(&repository, Some(&of(there)), &["stacks", "docker"], stack);
+            assert_eq!(made.is_ok(), is_taken, "{there:?}");
+            let Ok(made) = made else { continue };
+            let made = repository.find_tree(made).unwrap();
+            assert_eq!(made.get_path(Path::new("stacks/docker")).unwrap().id(), stack);
+            assert!(made.get_path(Path::new(there[0])).is_ok());
+        }
+    }
 }

@@ -199,6 +199,11 @@ pub fn read_archive(path: &Path) -> Result<Vec<Artifact>, PublishError> {
 /// Writes an archive of releases, under another name first. One that [`read_archive`] would refuse is not written.
 pub fn write_archive(path: &Path, artifacts: &[Artifact]) -> Result<(), PublishError> {
     let io = |error| PublishError::Io { action: "writing", path: path.to_owned(), error };
+    if std::fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(io(std::io::Error::other(
+            "it is there and no regular file, which an archive would take the place of",
+        )));
+    }
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let files: FileTree = artifact::to_layout(artifacts);
     artifact::from_layout(&files)?;

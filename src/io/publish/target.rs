@@ -101,6 +101,10 @@ pub async fn publish(
     release: &Release,
 ) -> Result<Published, PublishError> {
     release.stack()?;
+    // What nobody would read there goes nowhere: a name with a dot before it, two that differ in case.
+    if !matches!(target, Target::Git(_)) {
+        release.artifact().files()?;
+    }
     match (target, registry) {
         (_, Some(registry)) => push(registry, &release.artifact()).await,
         (Target::Directory(path), None) => directory::write(path, release),
