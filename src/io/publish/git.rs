@@ -83,13 +83,13 @@ impl Git {
     /// # Errors
     /// The path is none of a directory in a repository: what else is on the branch would go.
     pub fn at_path(self, path: &str) -> Result<Self, PublishError> {
-        let path = path.strip_suffix('/').unwrap_or(path);
+        let place = path.strip_suffix('/').unwrap_or(path);
         let is_part = |part: &str| !matches!(part, "" | "." | "..") && !part.eq_ignore_ascii_case(".git");
-        if !path.split('/').all(is_part) {
+        if !place.split('/').all(is_part) {
             let problem = "it is no path of a directory in a repository, such as stacks/docker/hello".to_owned();
             return Err(PublishError::Target { target: format!("--path {path}"), problem });
         }
-        Ok(Self { path: Some(path.to_owned()), ..self })
+        Ok(Self { path: Some(place.to_owned()), ..self })
     }
 
     fn place(&self, release: &Release) -> String {
@@ -379,7 +379,10 @@ mod tests {
         };
         for path in ["", "/", "//", "/abs", "a//b", "./a", "a/..", ".git/hooks", "a/.GIT"] {
             let error = git().at_path(path).unwrap_err().to_string();
-            assert!(error.contains("is no path of a directory"), "{path}: {error}");
+            assert!(
+                error.contains(&format!("--path {path}\"")) && error.contains("is no path of a directory"),
+                "{error}"
+            );
         }
         for (path, expected) in [("a", "a"), ("a/b/", "a/b"), ("a b/.github", "a b/.github")] {
             assert_eq!(git().at_path(path).unwrap().path.as_deref(), Some(expected));
