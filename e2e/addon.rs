@@ -493,13 +493,26 @@ async fn a_kubeconfig_that_runs_programs_is_refused_and_a_dead_cluster_harms_nob
     t.apply(&cluster("dead", "docker-x-1-34-v1")).await;
     let message = says(&t, "bad", ConditionType::ClusterReachable, "KubeconfigRefused").await;
     assert!(message.contains("sets exec"), "{message}");
+    // What stands in a second document is read by nobody.
+    let ran = repo.dir().join("ran");
+    let runs = format!(
+        "{{exec: {{apiVersion: client.authentication.k8s.io/v1, command: touch, args: [{}], interactiveMode: Never}}}}",
+        ran.display()
+    );
+    let two = format!(
+        "current-context: a\nclusters: [{{name: c, cluster: {{server: https://127.0.0.1:1}}}}]\n---\ncontexts: [{{name: a, context: {{cluster: c, user: u}}}}]\nusers: [{{name: u, user: {runs}}}]\n"
+    );
+    kubeconfig(&t, "two", &two).await;
+    t.apply(&cluster("two", "docker-x-1-34-v1")).await;
+    let message = says(&t, "two", ConditionType::ClusterReachable, "KubeconfigRefused").await;
+    assert!(message.contains("more than one document") && !ran.exists(), "{message}");
     says(&t, "dead", ConditionType::ClusterReachable, "ClusterUnreachable").await;
     // Another kubeconfig is taken as it comes.
     w.kubeconfig(&t, "bad").await;
     look_again(&t, "bad").await;
     ready(&t, "bad", "docker-x-1-34-v1").await;
     assert!(!operator.log().contains("swordfish"));
-    for name in ["dead", "bad"] {
+    for name in ["dead", "bad", "two"] {
         let text = serde_json::to_string(&addons(&t).get(&format!("cluster-addon-{name}")).await.unwrap()).unwrap();
         assert!(!text.contains("swordfish"), "{text}");
         t.delete("cluster.x-k8s.io/v1beta1", "Cluster", name).await;

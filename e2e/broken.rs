@@ -38,6 +38,8 @@ async fn a_chart_that_does_not_render_is_stalled_until_a_fixed_release_comes() {
         ("{{ fail \"no such flavor\" }}", "no such flavor"),
         ("kind: ConfigMap\n  name: {{ .Values.nothing.here }}", "nothing"),
         ("{{ if }}", "objects.yaml"),
+        // What is applied is read as YAML, which refuses such a character where it stands as it is.
+        ("{{ fail \"del\\x7f\" }}", "del"),
         ("just: {{ \"a: b: c\" }}\n- x", "objects.yaml"),
         (
             "apiVersion: coordination.k8s.io/v1/leases?watch=true&x=0\nkind: Lease\nmetadata: {name: x}",
@@ -75,6 +77,19 @@ async fn a_chart_that_does_not_render_is_stalled_until_a_fixed_release_comes() {
     t.look_again("x").await;
     t.ready("x", "v2").await;
     t.release_gone(V1).await;
+}
+
+#[tokio::test]
+async fn characters_that_yaml_refuses_or_takes_for_ends_of_lines_arrive_as_they_are() {
+    let t = World::new("characters").await;
+    let _operator = t.operator(&[]);
+    let repo = t.repo();
+    let map =
+        r#"{apiVersion: v1, kind: ConfigMap, metadata: {name: odd}, data: {text: "a\x7fb\Nc\Ld\Pe\uFEFFf\x9bg"}}"#;
+    repo.release(V1, map);
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    assert_eq!(t.in_config_map("odd", "/data/text").await, "a\u{7f}b\u{85}c\u{2028}d\u{2029}e\u{feff}f\u{9b}g");
 }
 
 #[tokio::test]

@@ -127,6 +127,56 @@ async fn a_release_in_use_that_is_deleted_by_hand_waits_too() {
 }
 
 #[tokio::test]
+async fn what_an_older_release_in_use_has_too_does_not_go_with_a_newer_one() {
+    let t = World::new("common").await;
+    let _operator = t.operator(&[]);
+    let repo = t.repo();
+    let with = |color: &str| {
+        format!("{CLASS}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: common}}\ndata: {{color: {color}}}\n")
+    };
+    repo.release(V1, &with("one"));
+    t.create_stack("x", &repo.url(), json!({})).await;
+    t.ready("x", "v1").await;
+    t.apply(&cluster("shop", V1)).await;
+    let uid = t.config_map("common").await.unwrap()["metadata"]["uid"].clone();
+    let is = async |color: &str| {
+        let what = format!("the common object to be {color}");
+        wait_for(what, async || {
+            let found = t.in_config_map("common", "/data/color").await;
+            check(found == color, &found)
+        })
+        .await;
+    };
+    repo.release(V2, &with("two"));
+    t.look_again("x").await;
+    t.ready("x", "v2, v1").await;
+    is("two").await;
+    // Nobody uses the newer one: it goes, and what the older one has stays, as the older one wants it.
+    repo.release("docker-x-1-34-v3", CLASS);
+    t.look_again("x").await;
+    t.release_gone(V2).await;
+    is("one").await;
+    t.release_ready(V1).await;
+    // Left behind by one that is newer and gone, it is the older one's again.
+    repo.release("docker-x-1-34-v4", &with("four"));
+    t.look_again("x").await;
+    is("four").await;
+    let four = (API_VERSION, "ClusterStackRelease", "docker-x-1-34-v4");
+    t.change("e2e", four, json!({"metadata": {"annotations": {DELETION_POLICY: "orphan"}}})).await;
+    t.change_stack("x", json!({"spec": {"autoSubscribe": false, "versions": ["v1"]}})).await;
+    t.delete(four.0, four.1, four.2).await;
+    t.release_gone(four.2).await;
+    t.look_again("x").await;
+    is("one").await;
+    t.release_ready(V1).await;
+    assert_eq!(t.config_map("common").await.unwrap()["metadata"]["uid"], uid, "it was never deleted");
+    t.delete(CLUSTER_API, "Cluster", "shop").await;
+    t.delete_stack("x").await;
+    t.stack_gone("x").await;
+    assert!(t.config_map("common").await.is_none(), "nobody is left who has it");
+}
+
+#[tokio::test]
 async fn a_release_that_is_deleted_while_a_cluster_uses_it_is_looked_after() {
     let t = World::new("lookafter").await;
     let _operator = t.operator(&[]);

@@ -457,6 +457,53 @@ async fn an_upgrade_that_waits_for_approval_is_planned_for_kubectl() {
     t.gone(of.0, of.1, of.2).await;
 }
 
+/// The operator may read more than who brings a release: a plan is no way to it.
+#[tokio::test]
+async fn a_plan_reads_no_foreign_source_and_no_secret_that_is_not_its_own() {
+    let (t, provider) = (World::new("cupreads").await, World::new("cupprivate").await);
+    let secret =
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "prod-db"}, "stringData": {"p": "hunter2"}});
+    t.apply(&secret).await;
+    let repo = t.repo();
+    repo.release("docker-x-1-34-v1", &class("one", "same", "\"zone\""));
+    let _operator = t.operator(&[]);
+    t.create_stack("x", &repo.url(), json!({"approval": "manual", "versions": ["v1"]})).await;
+    t.ready("x", "v1").await;
+    let account = json!({"metadata": {"name": "ghost"}, "apiVersion": "v1", "kind": "ServiceAccount"});
+    t.apply(&account).await;
+    t.change_stack("x", json!({"spec": {"serviceAccountName": "ghost"}})).await;
+    t.apply(&cluster("c", "docker-x-1-34-v1")).await;
+    let looks = "{{ $found := lookup \"v1\" \"Secret\" .Release.Namespace \"prod-db\" }}apiVersion: v1\nkind: ConfigMap\nmetadata: {name: 'read-{{ dig \"data\" \"p\" \"nothing\" $found | lower | trimSuffix \"=\" }}'}\n---\n";
+    repo.release("docker-x-1-34-v2", &format!("{looks}{}", class("two", "same", "\"zone\"")));
+    t.look_again("x").await;
+    let plan = wait_for("the plan", || async {
+        let plan = t.get(API_VERSION, "ClusterUpgradePlan", "c-docker-x-1-34-v2").await.ok_or("no such object")?;
+        check(plan["status"]["clusterGeneration"].is_number(), &plan)?;
+        Ok::<Value, String>(plan)
+    })
+    .await;
+    let text = plan.to_string();
+    // By the rights that it would be applied with, of which there are none.
+    assert!(text.contains("prod-db") && text.contains("forbidden"), "{plan:#}");
+    assert!(!text.to_lowercase().contains("ahvudgvymg"), "{plan:#}");
+    // Another namespace's source that does not allow this one.
+    let private = provider.repo();
+    private.release("docker-x-1-34-v1", &class("one", "same", "\"zone\""));
+    private.release("docker-x-1-34-v2", &class("private", "same", "\"zone\""));
+    let source = json!({"apiVersion": API_VERSION, "kind": "ClusterStackSource", "metadata": {"name": "private"},
+        "spec": {"source": {"git": {"url": private.url()}}}});
+    provider.apply(&source).await;
+    let reference = json!({"name": "private", "namespace": provider.namespace});
+    t.change_stack("x", json!({"spec": {"source": null, "sourceRef": reference}})).await;
+    let run = diff(&t, &["--allow-source", private.dir().to_str().unwrap(), "c", "--to", "docker-x-1-34-v2"]);
+    assert!(run.err.contains("does not exist or does not allow namespace"), "{}{}", run.out, run.err);
+    assert!(!run.out.contains("private"), "{}", run.out);
+    let allowed = json!({"spec": {"allowedNamespaces": {"names": [t.namespace]}}});
+    provider.change("provider", (API_VERSION, "ClusterStackSource", "private"), allowed).await;
+    let run = diff(&t, &["--allow-source", private.dir().to_str().unwrap(), "c", "--to", "docker-x-1-34-v2"]);
+    assert!(run.out.contains("private"), "{}{}", run.out, run.err);
+}
+
 /// As one in a namespace that is going would be refused.
 #[tokio::test]
 async fn a_plan_that_is_refused_keeps_no_other_one_from_being_made() {

@@ -9,7 +9,7 @@ use clusterstack::core::bundle::Bundle;
 use clusterstack::core::limits::Limits;
 use clusterstack::core::name::ReleaseName;
 use clusterstack::core::source::AllowList;
-use clusterstack::io::publish::directory;
+use clusterstack::io::publish::{Release, directory};
 use clusterstack::io::source::Tag;
 use clusterstack::io::source::directory::DirectorySource;
 use clusterstack::io::source::git::Git;
@@ -278,6 +278,10 @@ async fn a_release_becomes_a_tag_that_nobody_moves() {
     assert_eq!(Bundle::from_files(&name, &from_git, &BTreeMap::new()).unwrap(), from_directory);
 }
 
+fn releases_in(directory: &str) -> Vec<Release> {
+    directory::read(Path::new(directory)).unwrap().into_iter().map(|(_, release)| release.unwrap()).collect()
+}
+
 #[test]
 fn pushing_tells_what_became_of_each() {
     let directory = tempfile::tempdir().unwrap();
@@ -288,11 +292,34 @@ fn pushing_tells_what_became_of_each() {
     let rows = clusterstack(&["push", &assets, &targets[0], &targets[1], "-o", "json"]).succeeds();
     let rows: Value = serde_json::from_str(&rows).unwrap();
     assert_eq!(rows.as_array().unwrap().iter().filter(|row| row["state"] == "pushed").count(), 2, "{rows}");
-    assert_eq!(directory::read(Path::new(&targets[0])).unwrap(), directory::read(Path::new(&assets)).unwrap());
+    assert_eq!(releases_in(&targets[0]), releases_in(&assets));
     // What failed is told where failures are.
     fs::write(place("file"), "").unwrap();
     let error = clusterstack(&["push", &assets, &targets[0], &place("file")]).fails(1);
     assert!(error.contains(&format!("docker-hello-1-34-v1 failed to {}\n", place("file"))), "{error}");
+    // One that can't be read keeps back none beside it, and is told by its name.
+    fs::create_dir_all(place("assets/docker-hello-1-33-v1/charts")).unwrap();
+    fs::write(place("assets/docker-hello-1-33-v1/metadata.yaml"), "").unwrap();
+    let error = clusterstack(&["push", &assets, &place("d")]).fails(1);
+    assert!(
+        error.contains("1 of 2 not pushed: docker-hello-1-33-v1: ") && error.contains("charts is no file"),
+        "{error}"
+    );
+    assert_eq!(releases_in(&place("d")), releases_in(&targets[0]));
+    let archive = place("bundle.tar");
+    clusterstack(&["bundle", "docker-hello-1-34-v1", "--source", &assets, "--file", &archive]).succeeds();
+    let error = clusterstack(&["bundle", "docker-hello-1-33-v1", "--source", &assets, "--file", &archive]).fails(1);
+    assert!(error.contains("charts is no file"), "{error}");
+    fs::remove_dir_all(place("assets/docker-hello-1-33-v1")).unwrap();
+    // Nor is one that is not what its checksums say: those who check them would refuse it, and its version were used up.
+    let sums = place("assets/docker-hello-1-34-v1/SHA256SUMS");
+    fs::write(&sums, format!("{}  metadata.yaml\n", "0".repeat(64))).unwrap();
+    let error = clusterstack(&["push", &assets, &place("c")]).fails(1);
+    assert!(
+        error.contains("SHA256SUMS: it has another sum for metadata.yaml") && !Path::new(&place("c")).exists(),
+        "{error}"
+    );
+    fs::remove_file(sums).unwrap();
     // A broken release is pushed nowhere.
     fs::remove_file(format!("{assets}/docker-hello-1-34-v1/docker-hello-1-34-cluster-class-v1.tgz")).unwrap();
     let error = clusterstack(&["push", &assets, &place("c")]).fails(1);

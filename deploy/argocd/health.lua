@@ -2,7 +2,7 @@
 -- hack/argocd tries it with samples.json, and writes health.yaml from it.
 
 -- Who is asked for something, or waits for a time: nothing is wrong, and nothing goes on by itself.
-local waits = {Suspended = true, Paused = true, WaitsForApproval = true, Baking = true}
+local waits = {Suspended = true, Paused = true, WaitsForApproval = true, Baking = true, SourceSuspended = true}
 -- It is tried again, and is a failure all the same.
 local fails = {
   HelmHookFailed = true, InternalError = true, ObjectsFailed = true, ShardClassUnserved = true,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::condition::Condition;
 use super::source::{Approval, Pin, Receiver, Source, SourceReference, Verify};
-use super::{INTERVAL_MESSAGE, INTERVAL_RULE, PROVIDER_REF_MESSAGE, PROVIDER_REF_RULE, VERIFY_MESSAGE, VERIFY_RULE};
+use super::{IMMUTABLE, INTERVAL_MESSAGE, INTERVAL_RULE, PROVIDER_REF_MESSAGE, PROVIDER_REF_RULE, TOGETHER, all_of};
 
 /// What a ClusterStack should bring: which releases, from where, applied how.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -42,14 +42,8 @@ use super::{INTERVAL_MESSAGE, INTERVAL_RULE, PROVIDER_REF_MESSAGE, PROVIDER_REF_
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("self.noProvider || has(self.providerRef) || has(self.sourceRef)").message("providerRef is needed unless noProvider is true or sourceRef names a source with a provider").reason(Reason::FieldValueRequired),
-    validation = Rule::new("!(has(self.source) && has(self.sourceRef))").message("source and sourceRef exclude each other: set one"),
-    validation = Rule::new("self.provider == oldSelf.provider").message("provider is immutable: create another ClusterStack"),
-    validation = Rule::new("self.name == oldSelf.name").message("name is immutable: create another ClusterStack"),
-    validation = Rule::new("self.kubernetesVersion == oldSelf.kubernetesVersion").message("kubernetesVersion is immutable: create another ClusterStack"),
-    validation = Rule::new("self.channel == oldSelf.channel").message("channel is immutable: create another ClusterStack"),
-    validation = Rule::new("!has(self.versions) || self.versions.all(v, v.contains('-') == (self.channel == 'custom'))").message("versions like v2 belong to the stable channel, versions like v0-sha.abc belong to channel custom"),
-    validation = Rule::new("!has(self.preReleases) || self.preReleases.size() == 0 || self.channel == 'custom'").message("preReleases is for channel custom: the stable channel has none"),
-    validation = Rule::new(VERIFY_RULE).message(VERIFY_MESSAGE),
+    validation = all_of(&TOGETHER),
+    validation = all_of(&IMMUTABLE),
 )]
 pub struct ClusterStackSpec {
     /// Infrastructure provider of the cluster stack, for example `openstack`.

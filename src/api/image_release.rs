@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::condition::Condition;
+use super::{IMMUTABLE_IMAGE, all_of};
 
 /// Which image, and whose settings it is made by.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,11 +36,7 @@ use super::condition::Condition;
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message")
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(
-    validation = Rule::new("self.templateRef == oldSelf.templateRef").message("templateRef can't be changed: make another object"),
-    validation = Rule::new("self.image == oldSelf.image").message("image can't be changed: make another object"),
-    validation = Rule::new("self.inputs == oldSelf.inputs").message("inputs can't be changed: make another object"),
-)]
+#[x_kube(validation = all_of(&IMMUTABLE_IMAGE))]
 pub struct ProviderNodeImageReleaseSpec {
     /// The ProviderClusterStackReleaseTemplate that says how it is made and where it is brought.
     pub template_ref: TemplateReference,

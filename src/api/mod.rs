@@ -36,6 +36,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray,
 };
+use kube::core::{Message, Rule};
 use kube::{CustomResourceExt, ResourceExt};
 use serde_json::json;
 
@@ -180,8 +181,49 @@ const PROVIDER_REF_MESSAGE: &str = "providerRef must name apiVersion, kind (one 
 const VERIFY_RULE: &str = "!has(self.verify) || !has(self.source) || ((!has(self.verify.git) || has(self.source.git)) && (!has(self.verify.cosign) || has(self.source.oci)) && (!has(self.verify.checksums) || !(has(self.source.git) || has(self.source.oci))))";
 /// What is said of a verification that its source can't have.
 const VERIFY_MESSAGE: &str = "verify.git is for source git, verify.cosign is for source oci, and verify.checksums is for sources github, gitlab and directory";
+/// Which fields of a ClusterStack belong together, in CEL, each with what is said where they don't.
+const TOGETHER: [(&str, &str); 4] = [
+    ("!(has(self.source) && has(self.sourceRef))", "source and sourceRef exclude each other: set one"),
+    (
+        "!has(self.versions) || self.versions.all(v, v.contains('-') == (self.channel == 'custom'))",
+        "versions like v2 belong to the stable channel, versions like v0-sha.abc belong to channel custom",
+    ),
+    (
+        "!has(self.preReleases) || self.preReleases.size() == 0 || self.channel == 'custom'",
+        "preReleases is for channel custom: the stable channel has none",
+    ),
+    (VERIFY_RULE, VERIFY_MESSAGE),
+];
+/// What of a ClusterStack is never changed, in CEL, each with what is said of a change.
+const IMMUTABLE: [(&str, &str); 4] = [
+    ("self.provider == oldSelf.provider", "provider is immutable: create another ClusterStack"),
+    ("self.name == oldSelf.name", "name is immutable: create another ClusterStack"),
+    (
+        "self.kubernetesVersion == oldSelf.kubernetesVersion",
+        "kubernetesVersion is immutable: create another ClusterStack",
+    ),
+    ("self.channel == oldSelf.channel", "channel is immutable: create another ClusterStack"),
+];
+/// The same of a node image's object.
+const IMMUTABLE_IMAGE: [(&str, &str); 3] = [
+    ("self.templateRef == oldSelf.templateRef", "templateRef can't be changed: make another object"),
+    ("self.image == oldSelf.image", "image can't be changed: make another object"),
+    ("self.inputs == oldSelf.inputs", "inputs can't be changed: make another object"),
+];
 /// Cluster API's label: the Cluster an object belongs to.
 pub const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
+
+/// One rule of CEL for several, told in the words of the first that does not hold: an API server weighs every rule at every write of an
+/// object, that of a status too. (To tell of all of them, texts would be joined, which it takes to cost without a bound.)
+fn all_of(rules: &[(&str, &str)]) -> Rule {
+    let rule: Vec<String> = rules.iter().map(|(rule, _)| format!("({rule})")).collect();
+    let (last, others) = rules.split_last().map_or(("", rules), |((_, message), others)| (*message, others));
+    let told = others
+        .iter()
+        .rev()
+        .fold(format!("{last:?}"), |told, (rule, message)| format!("!({rule}) ? {message:?} : {told}"));
+    Rule::new(rule.join(" && ")).message(Message::Expression(told))
+}
 
 /// Every CustomResourceDefinition of ours, in the order in which they are printed and installed.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {

@@ -162,11 +162,14 @@ fn of_directory(path: &Path, wanted: &[String]) -> Result<Vec<Artifact>> {
     let there = directory::read(path)?;
     let mut artifacts = Vec::new();
     for name in wanted {
-        let Some(release) = there.iter().find(|release| release.name.object_name() == *name) else {
-            let names: Vec<String> = there.iter().map(|release| release.name.object_name()).collect();
+        let Some((_, found)) = there.iter().find(|(there, _)| there.object_name() == *name) else {
+            let names: Vec<String> = there.iter().map(|(name, _)| name.object_name()).collect();
             let hint = format!("there are: {}", names.join(", "));
             return Err(Hinted::new(format!("no release {name} in {}", path.display()), hint).into());
         };
+        let release = found.as_ref().map_err(|error| {
+            Hinted::new(error.to_string(), "correct it, or package it anew; the releases beside it can be bundled")
+        })?;
         // What is broken is found before it crosses the gap.
         release.stack()?;
         artifacts.push(release.artifact());

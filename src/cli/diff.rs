@@ -115,7 +115,7 @@ async fn read(args: &DiffArgs) -> Result<Plan> {
     let releases = Releases::at(directory.path(), STORE, allow).await.context("no directory for what is fetched")?;
     let planner = Planner {
         client: connection.client.clone(),
-        is_operator: false,
+        operator: None,
         kinds: &Kinds::default(),
         releases: &releases,
         workloads: &Workloads::new(false),

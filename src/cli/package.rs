@@ -12,7 +12,8 @@ use super::output::{self, Format};
 use super::report::Hinted;
 use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::package::{self, Mode, Package, Previous};
-use crate::io::publish::{Published, Release, directory};
+use crate::io::publish::directory::{self, Found};
+use crate::io::publish::{Published, Release};
 use crate::io::{pack, stack};
 
 /// Examples in the help.
@@ -121,13 +122,16 @@ fn mode(args: &PackageArgs) -> Result<Mode> {
 }
 
 fn previous(path: &Path) -> Result<(ReleaseName, Previous)> {
-    let releases = directory::read(path).with_context(|| format!("--previous {}", path.display()))?;
-    let [release] = releases.as_slice() else {
-        let all: Vec<String> = releases.iter().map(|release| release.name.object_name()).collect();
-        let hint = format!("name one of them: {}", all.join(", "));
-        return Err(Hinted::new(format!("--previous {} holds several releases", path.display()), hint).into());
-    };
-    Ok((release.name.clone(), Previous::read(&release.assets)?))
+    let given = || format!("--previous {}", path.display());
+    let all = directory::read(path).with_context(given)?;
+    match <[Found; 1]>::try_from(all) {
+        Ok([(name, release)]) => Ok((name, Previous::read(&release.with_context(given)?.assets)?)),
+        Err(several) => {
+            let names: Vec<String> = several.iter().map(|(name, _)| name.object_name()).collect();
+            let hint = format!("name one of them: {}", names.join(", "));
+            Err(Hinted::new(format!("{} holds several releases", given()), hint).into())
+        }
+    }
 }
 
 fn assets(package: &Package) -> Result<BTreeMap<String, Bytes>> {

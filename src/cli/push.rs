@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use super::output::{self, Format};
 use super::registry::RegistryArgs;
 use super::report::Hinted;
+use crate::io::publish::Published;
+use crate::io::publish::directory::{self, Found};
 use crate::io::publish::git::Git;
 use crate::io::publish::registry::Registry;
 use crate::io::publish::target::{self, Target};
-use crate::io::publish::{PublishError, Published, Release, directory};
 
 /// Examples in the help.
 pub const EXAMPLES: &str = "\
@@ -94,7 +95,7 @@ impl GitArgs {
 /// Pushes all releases to all targets and says what became of each.
 ///
 /// # Errors
-/// No release, a target that is none, or one that refused a release; the others are pushed nevertheless.
+/// No release, a target that is none, a release that can't be read, or one that a target refused; the others are pushed nevertheless.
 pub fn run(args: &PushArgs) -> Result<()> {
     let targets = args.git.targets(&args.targets, &args.registry)?;
     let releases = directory::read(&args.releases)?;
@@ -107,14 +108,14 @@ pub fn run(args: &PushArgs) -> Result<()> {
             Err(error) => {
                 failures.push(format!("{shown}: {error:#}"));
                 rows.extend(
-                    releases.iter().map(|release| failed(&release.name.object_name(), &shown, &format!("{error:#}"))),
+                    releases.iter().map(|(name, _)| failed(&name.object_name(), &shown, &format!("{error:#}"))),
                 );
                 continue;
             }
         };
         let results = runtime.block_on(to_one(target, opened.registry.as_deref(), &releases));
-        for (release, result) in releases.iter().zip(results) {
-            let name = release.name.object_name();
+        for ((name, _), result) in releases.iter().zip(results) {
+            let name = name.object_name();
             rows.push(row(&name, &shown, &result));
             failures.extend(result.err().map(|error| format!("{name}: {error}")));
         }
@@ -146,16 +147,19 @@ pub fn run(args: &PushArgs) -> Result<()> {
 async fn to_one(
     target: &Target,
     registry: Option<&dyn Registry>,
-    releases: &[Release],
-) -> Vec<Result<Published, PublishError>> {
+    releases: &[Found],
+) -> Vec<Result<Published, String>> {
     let mut results = Vec::new();
-    for release in releases {
-        results.push(target::publish(target, registry, release).await);
+    for (_, release) in releases {
+        results.push(match release {
+            Ok(release) => target::publish(target, registry, release).await.map_err(|error| error.to_string()),
+            Err(unreadable) => Err(unreadable.to_string()),
+        });
     }
     results
 }
 
-fn row(release: &str, target: &str, result: &Result<Published, PublishError>) -> Value {
+fn row(release: &str, target: &str, result: &Result<Published, String>) -> Value {
     match result {
         Ok(Published::New { revision }) => {
             json!({"release": release, "target": target, "state": "pushed", "revision": revision})
@@ -163,7 +167,7 @@ fn row(release: &str, target: &str, result: &Result<Published, PublishError>) ->
         Ok(Published::Unchanged { revision }) => {
             json!({"release": release, "target": target, "state": "unchanged", "revision": revision})
         }
-        Err(error) => failed(release, target, &error.to_string()),
+        Err(error) => failed(release, target, error),
     }
 }
 

@@ -130,10 +130,23 @@ fn rules(out: &mut String, schema: &Value) {
 
 fn collect_rules(schema: &Value, messages: &mut Vec<String>) {
     let rules = schema.get("x-kubernetes-validations").and_then(Value::as_array);
-    messages.extend(rules.into_iter().flatten().filter_map(|rule| Some(rule.get("message")?.as_str()?.to_owned())));
+    messages.extend(rules.into_iter().flatten().flat_map(words));
     let fields = schema.get("properties").and_then(Value::as_object);
     for field in fields.into_iter().flat_map(serde_json::Map::values).chain(schema.get("items")) {
         collect_rules(field, messages);
+    }
+}
+
+/// What a rule says: its message, or the texts of an expression that chooses one.
+fn words(rule: &Value) -> Vec<String> {
+    let text = |key: &str| rule.get(key).and_then(Value::as_str);
+    match (text("message"), text("messageExpression")) {
+        (Some(message), _) => vec![message.to_owned()],
+        (None, Some(expression)) => {
+            // What is compared is in single quotes.
+            expression.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+        }
+        (None, None) => Vec::new(),
     }
 }
 

@@ -230,7 +230,7 @@ pub(super) async fn read_cluster(
     name: &str,
 ) -> Result<Option<(Cluster, Value)>, kube::Error> {
     let Some(kind) = kinds.certain(client, CLUSTER_API, "Cluster").await? else { return Ok(None) };
-    let found = observe::api(client, &kind, namespace).get_opt(name).await?;
+    let found = observe::api(client, &kind, namespace).get_opt(&observe::segment(name)).await?;
     let object = found.map(|object| observe::plain(&object, &kind));
     Ok(object.and_then(|object| Some((cluster::read(&object)?, object))))
 }

@@ -4,7 +4,7 @@ mod again;
 mod fetching;
 mod reports;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -32,7 +32,7 @@ use crate::api::{
 use crate::core::in_use;
 use crate::core::inventory::is_unproved;
 use crate::core::manifest::{ObjectKey, label, label_value};
-use crate::core::name::ReleaseName;
+use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::ownership::Owner;
 use crate::core::plan::{self, Action as Act, Desired, Input, Plan, Sibling};
 use crate::core::retry::{self, ErrorClass};
@@ -40,7 +40,7 @@ use crate::core::status::{ReleaseFacts, StepState, Trouble};
 use crate::io::apply::{self, Outcome};
 use crate::io::fence;
 use crate::io::kinds::Kind;
-use crate::io::observe::Live;
+use crate::io::observe::{self, Live};
 use crate::io::release::{FetchedRelease, Wanted};
 use crate::io::traces;
 
@@ -301,8 +301,9 @@ impl Pass<'_> {
         let mut live = looked.unwrap_or_default();
         let recorded: Vec<Row> = facts.resources.iter().chain(&facts.retained).cloned().collect();
         let retries = self.retries_refused(facts);
+        let gone = self.newer_gone(&live).await?;
         let decide = |desired: &mut [Desired], live: &Live| {
-            self.plan(&delivery.owner, desired, live, (&recorded, retries), delivery.is_operator)
+            self.plan(&delivery.owner, desired, live, (&recorded, retries), delivery.is_operator, &gone)
         };
         let mut plan = decide(&mut desired, &live);
         if plan.empty_render {
@@ -417,6 +418,7 @@ impl Pass<'_> {
         live: &Live,
         (recorded, retry_refused): (&[Row], bool),
         is_operator: bool,
+        gone: &BTreeSet<String>,
     ) -> Plan {
         hold_unreadable(desired, live);
         plan::plan(&Input {
@@ -429,33 +431,57 @@ impl Pass<'_> {
             drift: self.stack.spec.drift_mode.unwrap_or_default(),
             fights: &self.ctx.memory.fights(&self.uid(), Timestamp::now()),
             retry_refused,
-            siblings: &self.siblings(live),
+            siblings: &self.siblings(live, gone),
             leaves_secrets: is_operator,
         })
     }
 
-    /// The other releases of the ClusterStack, as last seen, by the value of their owner label; and older ones that are gone, of
-    /// which something is still there, for it was kept.
-    fn siblings(&self, live: &Live) -> BTreeMap<String, Sibling> {
+    fn version_of(&self, name: &str) -> Option<ReleaseVersion> {
         let spec = &self.stack.spec;
-        let version = |name: &str| ReleaseName::of_stack(name, &spec.provider, &spec.name).map(|name| name.version);
-        let Some(own) = version(&self.release.name_any()) else { return BTreeMap::new() };
+        ReleaseName::of_stack(name, &spec.provider, &spec.name).map(|name| name.version)
+    }
+
+    /// The releases of the ClusterStack that live objects say they are of, and that are not there as last seen.
+    fn unseen<'l>(&self, live: &'l Live) -> BTreeSet<&'l str> {
         let namespace = self.release.namespace().unwrap_or_default();
-        let is_gone = |name: &&str| {
-            let place = ObjectRef::new(name).within(&namespace);
-            version(name).is_some_and(|version| version < own) && self.ctx.stack_releases.get(&place).is_none()
-        };
-        let owner = |object| {
+        let owner = |object: &'l Value| {
             let of_release = label(object, OWNER_KIND_LABEL) == Some("ClusterStackRelease");
             let is_here = label(object, OWNER_NAMESPACE_LABEL) == Some(&namespace);
             label(object, OWNER_NAME_LABEL).filter(|_| of_release && is_here)
         };
-        let gone = live.objects.values().filter_map(owner).filter(is_gone);
+        let is_unseen = |name: &&str| {
+            let place = ObjectRef::new(name).within(&namespace);
+            self.version_of(name).is_some() && self.ctx.stack_releases.get(&place).is_none()
+        };
+        live.objects.values().filter_map(owner).filter(is_unseen).collect()
+    }
+
+    /// Those of them that are newer and are gone: the API server is asked, for they may just not have been seen.
+    async fn newer_gone(&self, live: &Live) -> Result<BTreeSet<String>, Error> {
+        let own = self.version_of(&self.release.name_any());
+        let releases: Api<ClusterStackRelease> =
+            Api::namespaced(self.ctx.clients.own(), &self.release.namespace().unwrap_or_default());
+        let mut gone = BTreeSet::new();
+        for name in self.unseen(live).into_iter().filter(|name| self.version_of(name) > own) {
+            let found = releases.get_metadata_opt(&observe::segment(name)).await;
+            if found.doing(|| format!("reading ClusterStackRelease {name}"))?.is_none() {
+                gone.insert(name.to_owned());
+            }
+        }
+        Ok(gone)
+    }
+
+    /// The other releases of the ClusterStack, as last seen, by the value of their owner label; and those that are gone, of which something
+    /// is still there, for it was kept or left behind. `gone` are those of them that are newer.
+    fn siblings(&self, live: &Live, gone: &BTreeSet<String>) -> BTreeMap<String, Sibling> {
+        let Some(own) = self.version_of(&self.release.name_any()) else { return BTreeMap::new() };
+        let is_gone = |name: &&str| gone.contains(*name) || self.version_of(name).is_some_and(|version| version < own);
+        let gone = self.unseen(live).into_iter().filter(is_gone);
         let mut siblings: BTreeMap<_, _> = gone.map(|name| (name.to_owned(), Sibling::Older)).collect();
         let there = cluster_stack::owned(self.stack, self.ctx);
         siblings.extend(there.iter().filter_map(|other| {
             let name = other.name_any();
-            let sibling = match version(&name)?.cmp(&own) {
+            let sibling = match self.version_of(&name)?.cmp(&own) {
                 std::cmp::Ordering::Less => Sibling::Older,
                 std::cmp::Ordering::Greater => Sibling::Newer,
                 std::cmp::Ordering::Equal => return None,

@@ -3,7 +3,7 @@
 mod removal;
 mod search;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use crate::api::{
 };
 use crate::core::in_use::{self, Footprint, Usage, User};
 use crate::core::inventory::is_unproved;
+use crate::core::manifest::ObjectKey;
 use crate::core::name::{ReleaseName, ReleaseVersion};
 use crate::core::ownership::Owner;
 use crate::core::plan::key_of;
@@ -276,6 +277,45 @@ pub(super) fn newer(
     owned.iter().filter(is_newer).filter_map(rows).collect()
 }
 
+/// What of a release's inventory another one has too that stays, with the newest of those: read afresh where there seems to be something.
+/// Nothing where the ClusterStack itself goes.
+async fn shared(
+    release: &ClusterStackRelease,
+    stack: Option<&ClusterStack>,
+    ctx: &Context,
+) -> Result<BTreeMap<ObjectKey, Arc<ClusterStackRelease>>, Error> {
+    let Some(stack) = stack.filter(|stack| stack.metadata.deletion_timestamp.is_none()) else {
+        return Ok(BTreeMap::new());
+    };
+    let rows = rows_of(release);
+    let of = |owned: &[Arc<ClusterStackRelease>]| {
+        let version = |other: &ClusterStackRelease| {
+            ReleaseName::of_stack(&other.name_any(), &stack.spec.provider, &stack.spec.name).map(|name| name.version)
+        };
+        let stays = |other: &&Arc<ClusterStackRelease>| {
+            other.metadata.deletion_timestamp.is_none() && other.uid() != release.uid()
+        };
+        let mut others: Vec<_> = owned.iter().filter(stays).collect();
+        others.sort_by_cached_key(|other| version(other));
+        let mut shared = BTreeMap::new();
+        for other in others {
+            let has = other.status.as_ref().map(|status| status.resources.as_slice()).unwrap_or_default();
+            shared.extend(in_use::shared_with(&rows, has).into_iter().map(|key| (key, Arc::clone(other))));
+        }
+        shared
+    };
+    if of(&cluster_stack::owned(stack, ctx)).is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let (all, unread) = releases_beside(stack, ctx).await?;
+    if let Some(why) = unread {
+        // It may have what would go.
+        return Err(Error::Unreadable(why));
+    }
+    let owned: Vec<_> = all.into_iter().filter(|release| is_owned(release, stack)).map(Arc::new).collect();
+    Ok(of(&owned))
+}
+
 /// Whether nothing says what a release applied. That is so too where this process made it and never came to sending anything for it:
 /// one of that name may have been there before, whose finalizer somebody took away, or which a restore of a backup left out.
 pub(super) fn lacks_inventory(release: &ClusterStackRelease) -> bool {
@@ -346,6 +386,15 @@ pub(super) async fn release(
         let found: Vec<Row> = rows.into_iter().chain(targets.iter().map(row_of_target)).collect();
         if let Some(trouble) = users_of(&[Print::of(release, &found)], ctx).await {
             return held_by_users(release, stack, trouble, ctx).await;
+        }
+    }
+    let shared = shared(release, stack, ctx).await?;
+    let (common, targets): (Vec<Target>, Vec<Target>) =
+        targets.into_iter().partition(|target| shared.contains_key(&target.key));
+    for target in &common {
+        let Some(heir) = shared.get(&target.key) else { continue };
+        if let Some(trouble) = removal::hand_over(target, release, heir, &rights, ctx).await {
+            return held(release, ctx, trouble).await.map(Going::On);
         }
     }
     match removal::remove((release, &targets), &rights, ctx).await? {

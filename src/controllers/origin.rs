@@ -17,6 +17,7 @@ use crate::core::retry::ErrorClass;
 use crate::core::source::offer::{Admission, Rules, admits, selects};
 use crate::core::status::Trouble;
 use crate::io::apply::refusal;
+use crate::io::observe;
 use crate::io::release::Wanted;
 use crate::io::source::trust::Demand;
 
@@ -78,23 +79,13 @@ impl Origin {
         };
         let source = shared(reference, &namespace, ctx).await?;
         let own = source.namespace().unwrap_or_default();
-        let name = format!("{own}/{}", source.name_any());
-        let rules = source.spec.offer.as_ref().map(Rules::of).transpose().map_err(|error| {
-            Trouble::new(ErrorClass::Waiting, Reason::SpecInvalid, format!("ClusterStackSource {name}: {error}"))
-        })?;
         Ok(Self {
             source: Some(source.spec.source.clone()),
             max_age: ctx.interval(source.spec.interval.as_deref()).mul_f64(SHARED_AGE),
             least_age: SHARED_ASKED,
             verify: demand(&own, source.spec.verify.as_ref()).into_iter().chain(own_demand(stack)).collect(),
             pin: stack.spec.pin.clone(),
-            shared: Some(Shared {
-                name,
-                revision: source.status.as_ref().and_then(|status| Some(status.last_poll.as_ref()?.revision.clone())),
-                rules: rules.unwrap_or_default(),
-                suspended: source.spec.suspend,
-                provider: source.spec.provider_ref.clone(),
-            }),
+            shared: Some(Shared::of(&source, &own)?),
             namespace: own,
         })
     }
@@ -154,6 +145,26 @@ impl Origin {
     }
 }
 
+impl Shared {
+    /// What a ClusterStackSource of namespace `own` says of its releases.
+    ///
+    /// # Errors
+    /// What it offers can't be read.
+    pub(super) fn of(source: &ClusterStackSource, own: &str) -> Result<Self, Trouble> {
+        let name = format!("{own}/{}", source.name_any());
+        let rules = source.spec.offer.as_ref().map(Rules::of).transpose().map_err(|error| {
+            Trouble::new(ErrorClass::Waiting, Reason::SpecInvalid, format!("ClusterStackSource {name}: {error}"))
+        })?;
+        Ok(Self {
+            name,
+            revision: source.status.as_ref().and_then(|status| Some(status.last_poll.as_ref()?.revision.clone())),
+            rules: rules.unwrap_or_default(),
+            suspended: source.spec.suspend,
+            provider: source.spec.provider_ref.clone(),
+        })
+    }
+}
+
 /// What a ClusterStack itself wants signed.
 pub(super) fn own_demand(stack: &ClusterStack) -> Option<Demand> {
     demand(&stack.namespace().unwrap_or_default(), stack.spec.verify.as_ref())
@@ -176,8 +187,29 @@ async fn shared(
 ) -> Result<Arc<ClusterStackSource>, Trouble> {
     let place = place(reference, namespace);
     let own = place.namespace.clone().unwrap_or_default();
+    let watched = ctx.settings.namespace.as_ref().is_none_or(|only| *only == own);
+    let source = if watched {
+        ctx.sources.get(&place)
+    } else {
+        let api: Api<ClusterStackSource> = Api::namespaced(ctx.clients.own(), &own);
+        let read = api.get_opt(&observe::segment(&reference.name)).await;
+        read.map_err(|error| unseen(&own, &reference.name, &refusal(&error).message))?.map(Arc::new)
+    };
+    if_allowed(source, (&own, &reference.name), namespace, &ctx.clients.own()).await
+}
+
+/// The ClusterStackSource that was found at `place`, if `namespace` may use it.
+///
+/// # Errors
+/// There is none, or `namespace` may not use it: both are told in the same words.
+pub(super) async fn if_allowed<S: std::ops::Deref<Target = ClusterStackSource>>(
+    found: Option<S>,
+    (own, name): (&str, &str),
+    namespace: &str,
+    client: &Client,
+) -> Result<S, Trouble> {
     let refused = || {
-        let name = format!("ClusterStackSource {own}/{}", reference.name);
+        let name = format!("ClusterStackSource {own}/{name}");
         let message = if own == namespace {
             format!("{name} does not exist: create it or correct spec.sourceRef")
         } else {
@@ -185,27 +217,22 @@ async fn shared(
         };
         Trouble::new(ErrorClass::Waiting, Reason::SourceNotAllowed, message)
     };
-    let unknown = |error: &dyn std::fmt::Display| {
-        let message = format!("ClusterStackSource {own}/{} can't be looked at: {error}", reference.name);
-        Trouble::new(ErrorClass::Transient, Reason::SourceUnreachable, message)
-    };
-    let watched = ctx.settings.namespace.as_ref().is_none_or(|only| *only == own);
-    let source = if watched {
-        ctx.sources.get(&place)
-    } else {
-        let api: Api<ClusterStackSource> = Api::namespaced(ctx.clients.own(), &own);
-        api.get_opt(&reference.name).await.map_err(|error| unknown(&refusal(&error).message))?.map(Arc::new)
-    };
-    let source = source.ok_or_else(refused)?;
+    let source = found.ok_or_else(refused)?;
     let allowed = source.spec.allowed_namespaces.as_ref();
-    let admitted = match admits(allowed, &own, namespace) {
+    let admitted = match admits(allowed, own, namespace) {
         Admission::Yes => true,
         Admission::No => false,
         Admission::ByLabels => {
-            by_labels(allowed, namespace, &ctx.clients.own()).await.map_err(|error| unknown(&error))?
+            by_labels(allowed, namespace, client).await.map_err(|error| unseen(own, name, &error))?
         }
     };
     if admitted { Ok(source) } else { Err(refused()) }
+}
+
+/// That a ClusterStackSource could not be read.
+pub(super) fn unseen(own: &str, name: &str, why: &str) -> Trouble {
+    let message = format!("ClusterStackSource {own}/{name} can't be looked at: {why}");
+    Trouble::new(ErrorClass::Transient, Reason::SourceUnreachable, message)
 }
 
 /// Whether the labels of a Namespace are selected. A selector that can't be read selects none: its source says so.

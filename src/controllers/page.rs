@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Router, body::Bytes};
@@ -86,7 +87,7 @@ pub(super) fn routes(pages: Arc<Pages>) -> Router {
 async fn list(State(pages): State<Arc<Pages>>, RawQuery(query): RawQuery) -> Response {
     let asked = match Asked::read(&query.unwrap_or_default()) {
         Ok(asked) => asked,
-        Err(error) => return pages.notice(StatusCode::BAD_REQUEST, "Not understood", &error.to_string(), "./"),
+        Err(error) => return pages.notice(StatusCode::BAD_REQUEST, "Not understood", &error.to_string(), "./", None),
     };
     let key = asked.link();
     pages
@@ -104,7 +105,7 @@ async fn stack(
     const HOME: &str = "../../../";
     let asked = match Asked::read(&query.unwrap_or_default()) {
         Ok(Asked { refresh, .. }) => Asked { refresh, ..Asked::default() },
-        Err(error) => return pages.notice(StatusCode::BAD_REQUEST, "Not understood", &error.to_string(), HOME),
+        Err(error) => return pages.notice(StatusCode::BAD_REQUEST, "Not understood", &error.to_string(), HOME, None),
     };
     let key = format!("{namespace}/{name}{}", asked.link());
     pages
@@ -115,14 +116,25 @@ async fn stack(
         .await
 }
 
-fn nothing(State(pages): State<Arc<Pages>>) -> Ready<Response> {
-    ready(pages.notice(StatusCode::NOT_FOUND, "Nothing is here", "There is no page of this address.", "/"))
+fn nothing(State(pages): State<Arc<Pages>>, address: Uri) -> Ready<Response> {
+    let address = address.into_parts().path_and_query;
+    let home = home_of(address.as_ref().map_or("/", PathAndQuery::path));
+    let message = "There is no page of this address.";
+    ready(pages.notice(StatusCode::NOT_FOUND, "Nothing is here", message, &home, None))
+}
+
+/// The way from a path to the list: relative, for a proxy may serve all of it below a path of its own.
+fn home_of(path: &str) -> String {
+    match path.matches('/').count() {
+        0 | 1 => "./".to_owned(),
+        deep => "../".repeat(deep - 1),
+    }
 }
 
 impl Pages {
-    fn notice(&self, status: StatusCode, title: &str, message: &str, home: &str) -> Response {
+    fn notice(&self, status: StatusCode, title: &str, message: &str, home: &str, refresh: Option<u16>) -> Response {
         match self.markup.notice((title, message), home, Timestamp::now()) {
-            Ok(text) => html(status, text.into(), None),
+            Ok(text) => html(status, text.into(), refresh),
             Err(error) => failed(&error),
         }
     }
@@ -137,13 +149,13 @@ impl Pages {
     ) -> Response {
         let refresh = asked.refresh;
         if !self.ctx.first_read.is_done() {
-            return self.later("Starting", "The operator has not read all objects yet.", home);
+            return self.later("Starting", "The operator has not read all objects yet.", home, refresh);
         }
         if let Some(page) = self.kept.get(&key) {
             return html(StatusCode::OK, page, refresh);
         }
         let Ok(Ok(_turn)) = tokio::time::timeout(PATIENCE, self.turn.acquire()).await else {
-            return self.later("Busy", "Many ask at once. Try again in a moment.", home);
+            return self.later("Busy", "Many ask at once. Try again in a moment.", home, refresh);
         };
         // Who held the turn may have made it.
         if let Some(page) = self.kept.get(&key) {
@@ -153,15 +165,16 @@ impl Pages {
         match tokio::task::spawn_blocking(move || make(&pages, &asked, Timestamp::now())).await {
             Ok(Ok(Some(text))) => html(StatusCode::OK, self.kept.put(key, text.into()), refresh),
             Ok(Ok(None)) => {
-                self.notice(StatusCode::NOT_FOUND, "No such ClusterStack", "It is not there, or not any more.", home)
+                let message = "It is not there, or not any more.";
+                self.notice(StatusCode::NOT_FOUND, "No such ClusterStack", message, home, refresh)
             }
             Ok(Err(error)) => failed(&error),
             Err(error) => failed(&error),
         }
     }
 
-    fn later(&self, title: &str, message: &str, home: &str) -> Response {
-        let mut response = self.notice(StatusCode::SERVICE_UNAVAILABLE, title, message, home);
+    fn later(&self, title: &str, message: &str, home: &str, refresh: Option<u16>) -> Response {
+        let mut response = self.notice(StatusCode::SERVICE_UNAVAILABLE, title, message, home, refresh);
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
         response
     }
@@ -234,4 +247,18 @@ fn html(status: StatusCode, page: Bytes, refresh: Option<u16>) -> Response {
 fn failed(error: &dyn std::error::Error) -> Response {
     tracing::error!(%error, "a web page can't be made");
     (StatusCode::INTERNAL_SERVER_ERROR, "the page can't be made: the operator's log says why\n").into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_home_is_relative() {
+        for (path, home) in
+            [("/", "./"), ("/x", "./"), ("/x/", "../"), ("/namespaces/a/clusterstacks", "../../"), ("*", "./")]
+        {
+            assert_eq!(home_of(path), home, "{path}");
+        }
+    }
 }

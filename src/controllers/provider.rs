@@ -90,7 +90,7 @@ async fn try_ensure(
     };
     // Before it is read, so that no change is missed; then in the version that was read.
     watch(None);
-    if let Some(object) = api.get_opt(&name).await? {
+    if let Some(object) = api.get_opt(&observe::segment(&name)).await? {
         watch(object.resource_version());
         return Ok(judge(&observe::plain(&object, &kind), &format!("{kind_name} {name}")));
     }
@@ -114,7 +114,8 @@ async fn try_ensure(
     };
     // Of the namespace of the object that names it, whatever namespace its reference holds.
     let place = format!("{kind_name}Template {}/{template_name}", template.namespace);
-    let there = observe::api(&client, &template_kind, &template.namespace).get_opt(&template_name).await?;
+    let there =
+        observe::api(&client, &template_kind, &template.namespace).get_opt(&observe::segment(&template_name)).await?;
     let Some(there) = there else {
         return missing(format!("{place} does not exist: create it or correct the providerRef that names it"));
     };

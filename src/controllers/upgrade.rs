@@ -13,6 +13,7 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use self::management::{Parts, Reading};
+use super::Context;
 use super::cluster_addon::read_cluster;
 use crate::core::addon::cluster::Cluster;
 use crate::core::status::Trouble;
@@ -84,8 +85,8 @@ pub enum UpgradeError {
 pub struct Planner<'a> {
     /// Reads the management cluster, and tries what is to be applied there.
     pub client: Client,
-    /// Whether that client has the operator's rights, which may reach further than those of who wants the plan.
-    pub is_operator: bool,
+    /// The operator, if it plans: its rights may reach further than those of who brings the release.
+    pub operator: Option<&'a Context>,
     /// The kinds that it serves.
     pub kinds: &'a Kinds,
     /// Fetches and renders releases.

@@ -222,7 +222,7 @@ async fn ensure(
     tried.insert(place, Instant::now());
     let planner = Planner {
         client: ctx.clients.own(),
-        is_operator: true,
+        operator: Some(ctx),
         kinds: &ctx.kinds,
         releases: &ctx.releases,
         workloads: &ctx.workloads,

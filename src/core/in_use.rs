@@ -276,6 +276,12 @@ pub fn without_shared<'a>(inventory: &[Resource], newer: impl Iterator<Item = &'
     inventory.iter().filter(|row| !(is_template(row) && taken.contains(&key(row)))).cloned().collect()
 }
 
+/// What of an inventory another release has as well, and had when it was last looked at: it is not to go with this one.
+pub fn shared_with(inventory: &[Resource], other: &[Resource]) -> BTreeSet<ObjectKey> {
+    let has: BTreeSet<ObjectKey> = other.iter().filter(|row| row.status == ResourceStatus::Synced).map(key).collect();
+    inventory.iter().map(key).filter(|key| has.contains(key)).collect()
+}
+
 fn key(row: &Resource) -> ObjectKey {
     ObjectKey {
         group: row.group.clone(),

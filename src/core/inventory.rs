@@ -15,10 +15,24 @@ pub const NEVER_APPLIED: &str = ".";
 /// Digest of an object that the Go operator applied and we did not yet.
 pub const OF_GO_OPERATOR: &str = "go";
 
+/// Second half of the digest of an object that a newer release of the same ClusterStack has as well, and applies: it is there, and nothing
+/// of it is recorded as ours.
+const OF_SIBLING: &str = "sibling";
+
+/// Digest of an object that is left to a newer release; `wanted` is the digest of what would be sent.
+pub fn left_to_sibling(wanted: &str) -> String {
+    format!("{wanted}.{OF_SIBLING}")
+}
+
+fn is_left_to_sibling(row: &Resource) -> bool {
+    row.digest.split_once('.').is_some_and(|(_, owned)| owned == OF_SIBLING)
+}
+
 /// What was last sent, and what was ours right after it; each is empty where there is no record.
 pub fn record(row: &Resource) -> (&str, &str) {
     match row.digest.as_str() {
         ABOUT_TO_APPLY | OF_GO_OPERATOR => ("", ""),
+        _ if is_left_to_sibling(row) => ("", ""),
         digest => digest.split_once('.').unwrap_or((digest, "")),
     }
 }
@@ -28,9 +42,10 @@ pub fn was_applied(row: &Resource) -> bool {
     !record(row).1.is_empty()
 }
 
-/// Whether all of a release was applied at least once, by us or by the Go operator.
+/// Whether all of a release was applied at least once, by us or by the Go operator, or is by a newer release that has it as well.
 pub fn is_applied(rows: &[Resource]) -> bool {
-    !rows.is_empty() && rows.iter().all(|row| was_applied(row) || is_of_go_operator(row))
+    let is_there = |row: &Resource| was_applied(row) || is_of_go_operator(row) || is_left_to_sibling(row);
+    !rows.is_empty() && rows.iter().all(is_there)
 }
 
 /// Whether the Go operator applied the object and we did not yet. It knew no reasons: a row without a digest that has one is ours.
@@ -103,6 +118,15 @@ mod tests {
         assert!(!is_of_go_operator(&ours_without), "the Go operator knew no reasons");
         assert!(is_unproved(&[]) && is_unproved(&[row(ABOUT_TO_APPLY)]));
         assert!(!is_unproved(&[row(ABOUT_TO_APPLY), row(NEVER_APPLIED)]));
+    }
+
+    #[test]
+    fn what_a_newer_release_has_as_well_counts_as_applied_and_is_no_record_of_ours() {
+        let left = row(&left_to_sibling("sent"));
+        assert!(is_applied(&[left.clone(), row("sent.owned")]) && !is_applied(&[left.clone(), row("sent.")]));
+        assert!(!was_applied(&left) && !is_unproved(std::slice::from_ref(&left)));
+        assert_eq!(record(&left), ("", ""));
+        assert!(was_synced(&Resource { status: ResourceStatus::Synced, ..left }, "sent"));
     }
 
     #[test]

@@ -14,7 +14,8 @@ use crate::api::{
 };
 use crate::core::fields;
 use crate::core::inventory::{
-    NEVER_APPLIED, is_of_go_operator, kept, record, was_applied, was_refused_from_the_first, was_synced,
+    NEVER_APPLIED, is_of_go_operator, kept, left_to_sibling, record, was_applied, was_refused_from_the_first,
+    was_synced,
 };
 use crate::core::manifest::{Manifest, ObjectKey, annotation, label, short_digest, wave};
 use crate::core::ownership::{self, Owner, Ownership};
@@ -121,6 +122,13 @@ pub enum Action {
         /// For the next pass.
         digest: String,
     },
+}
+
+impl Action {
+    /// Whether an object is left as somebody changed it, and not because it is refused.
+    pub fn is_left_changed(&self) -> bool {
+        matches!(self, Self::Hold { reason: Reason::Drifted | Reason::DriftFight, .. })
+    }
 }
 
 /// A step of a plan.
@@ -267,7 +275,7 @@ fn decide(
             Ownership::OfGoOperator => migrate = true,
             Ownership::Other(_) if sibling(input, live) == Some(Sibling::Older) => {}
             Ownership::Other(_) if sibling(input, live) == Some(Sibling::Newer) => {
-                return Action::Unchanged { digest: format!("{wanted}.") };
+                return Action::Unchanged { digest: left_to_sibling(&wanted) };
             }
             Ownership::Other(who) => {
                 return hold(

@@ -1,6 +1,7 @@
 //! Clients of the management cluster: the operator's own, and one per ServiceAccount that releases are applied as.
 
 pub(super) mod again;
+pub(super) mod escaped;
 pub(super) mod ours;
 pub mod shallow;
 mod whole;
@@ -169,7 +170,7 @@ impl Clients {
 /// # Errors
 /// The configuration gives no client.
 pub fn plain(config: Config) -> Result<Client, kube::Error> {
-    Ok(ClientBuilder::try_from(config)?.with_layer(&ShallowAnswers).build())
+    Ok(ClientBuilder::try_from(config)?.with_layer(&ShallowAnswers).with_layer(&escaped::layer()).build())
 }
 
 /// `burst` requests may go at once; they come back at `qps`.
@@ -177,7 +178,7 @@ fn limited(config: Config, bucket: &TokenBucket) -> Result<Client, ClientError> 
     let builder = ClientBuilder::try_from(config).map_err(ClientError::Build)?;
     let builder = builder.with_layer(&BufferLayer::new(QUEUE)).with_layer(&StillOurs).with_layer(bucket);
     let builder = builder.with_layer(&WholeAnswers).with_layer(&RetryLayer::new(TriesAgain::of_reads()));
-    Ok(builder.with_layer(&ShallowAnswers).build())
+    Ok(builder.with_layer(&ShallowAnswers).with_layer(&escaped::layer()).build())
 }
 
 /// A client that reads again what fails in passing.
@@ -185,7 +186,7 @@ fn steady(config: Config) -> Result<Client, ClientError> {
     let builder = ClientBuilder::try_from(config).map_err(ClientError::Build)?;
     let builder = builder.with_layer(&BufferLayer::new(QUEUE)).with_layer(&StillOurs);
     let builder = builder.with_layer(&WholeAnswers).with_layer(&RetryLayer::new(TriesAgain::of_reads()));
-    Ok(builder.with_layer(&ShallowAnswers).build())
+    Ok(builder.with_layer(&ShallowAnswers).with_layer(&escaped::layer()).build())
 }
 
 /// A token bucket, as client-go limits its requests: a full one lets `burst` requests go at once, and it fills again

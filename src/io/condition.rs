@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::core::addon::condition::{self, ConditionError, STACK};
 use crate::core::addon_config::WaitFor;
-use crate::io::stuck::{MAX_STUCK, Refused, Stuck};
+use crate::io::stuck::{MAX_OF_ONE, MAX_STUCK, Refused, Stuck, Subject};
 
 /// Longest time for evaluating a condition.
 const EVALUATE: Duration = Duration::from_secs(5);
@@ -16,16 +16,16 @@ const EVALUATE: Duration = Duration::from_secs(5);
 /// Evaluations of each condition that took too long and have not ended.
 static STUCK: LazyLock<Stuck> = LazyLock::new(Stuck::default);
 
-/// Whether a condition holds over these objects, by their keys.
+/// Whether a condition of somebody in `namespace` holds over these objects, by their keys.
 ///
 /// # Errors
 /// What is wrong with it, or that it took too long. One that took too long is not begun again before that has ended.
-pub async fn holds(wait: WaitFor, objects: BTreeMap<String, Value>) -> Result<bool, ConditionError> {
+pub async fn holds(namespace: &str, wait: WaitFor, objects: BTreeMap<String, Value>) -> Result<bool, ConditionError> {
     let failed = |why: &str| ConditionError::Aborted(why.to_owned());
-    let text = wait.conditions.clone();
-    STUCK.refused(&text).map_or(Ok(()), |why| Err(failed(&told_why(&why))))?;
+    let subject = Subject { namespace: namespace.to_owned(), what: wait.conditions.clone() };
+    STUCK.refused(&subject).map_or(Ok(()), |why| Err(failed(&told_why(&why))))?;
     let (tell, told) = tokio::sync::oneshot::channel();
-    let (awaited, worker) = STUCK.begin(text);
+    let (awaited, worker) = STUCK.begin(subject);
     let work = move || {
         let _ended = worker;
         // Nobody waits any more if it took too long.
@@ -48,6 +48,11 @@ fn told_why(why: &Refused) -> String {
     match why {
         Refused::Own => {
             format!("it took more than {seconds} s, and that evaluation has not ended yet: let it read less")
+        }
+        Refused::Namespace => {
+            format!(
+                "{MAX_OF_ONE} evaluations of conditions for this namespace took more than {seconds} s and have not ended yet"
+            )
         }
         Refused::Full => {
             format!("{MAX_STUCK} evaluations of conditions took more than {seconds} s and have not ended yet")

@@ -151,27 +151,31 @@ pub fn chart(files: &FileTree, subject: &Subject) -> Result<RenderedChart, Chart
 
 /// Charts that were parsed, by what their files hold; the one used last is the last.
 #[derive(Debug, Default)]
-struct Parsed(VecDeque<(Digest256, Arc<Chart>)>);
+struct Parsed(VecDeque<(Digest256, Arc<Chart>, usize)>);
 
 type Digest256 = [u8; 32];
 
-/// As many charts as that stay parsed: each takes a few megabytes at most.
+/// As many charts as that stay parsed.
 const MAX_PARSED: usize = 16;
+/// Most bytes of their files.
+const PARSED_BYTES: usize = 64 << 20;
 
 impl Parsed {
     fn find(&mut self, digest: &Digest256) -> Option<Arc<Chart>> {
-        let at = self.0.iter().position(|(known, _)| known == digest)?;
+        let at = self.0.iter().position(|(known, ..)| known == digest)?;
         let entry = self.0.remove(at)?;
         let chart = entry.1.clone();
         self.0.push_back(entry);
         Some(chart)
     }
 
-    fn add(&mut self, digest: Digest256, chart: Arc<Chart>) {
-        if self.0.len() >= MAX_PARSED {
-            self.0.pop_front();
+    fn add(&mut self, digest: Digest256, chart: Arc<Chart>, bytes: usize) {
+        let mut all: usize = self.0.iter().map(|(.., bytes)| bytes).sum();
+        while self.0.len() >= MAX_PARSED || all.saturating_add(bytes) > PARSED_BYTES {
+            let Some((.., oldest)) = self.0.pop_front() else { break };
+            all -= oldest;
         }
-        self.0.push_back((digest, chart));
+        self.0.push_back((digest, chart, bytes));
     }
 }
 
@@ -185,7 +189,7 @@ fn loaded(files: &FileTree) -> Result<Arc<Chart>, ChartError> {
     }
     // Without the lock: others may go on.
     let chart = Arc::new(Chart::load_directory(files)?);
-    parsed().add(digest, chart.clone());
+    parsed().add(digest, chart.clone(), files.values().map(bytes::Bytes::len).sum());
     Ok(chart)
 }
 
@@ -293,12 +297,18 @@ mod tests {
         let chart = Arc::new(Chart::load_directory(&files("bounded")).unwrap());
         let mut parsed = Parsed::default();
         for n in 0..MAX_PARSED {
-            parsed.add([u8::try_from(n).unwrap(); 32], chart.clone());
+            parsed.add([u8::try_from(n).unwrap(); 32], chart.clone(), 1);
         }
         assert!(parsed.find(&[0; 32]).is_some());
-        parsed.add([255; 32], chart);
+        parsed.add([255; 32], chart.clone(), 1);
         assert_eq!(parsed.0.len(), MAX_PARSED);
         assert!(parsed.find(&[1; 32]).is_none());
         assert!(parsed.find(&[0; 32]).is_some());
+        // Two large ones are as many as there is room for.
+        parsed.add([254; 32], chart.clone(), PARSED_BYTES - 1);
+        parsed.add([253; 32], chart.clone(), 1);
+        assert!(parsed.0.len() == 2 && parsed.find(&[254; 32]).is_some());
+        parsed.add([252; 32], chart, 2 * PARSED_BYTES);
+        assert_eq!(parsed.0.len(), 1);
     }
 }

@@ -8,19 +8,32 @@ use tokio::time::Instant;
 
 /// How many of a kind may go on so: then none is begun.
 pub(super) const MAX_STUCK: usize = 16;
+/// How many of them may be on behalf of one namespace: others have room beside it.
+pub(super) const MAX_OF_ONE: usize = 4;
 
 /// How often it is looked whether work has ended.
 const GLANCE: Duration = Duration::from_millis(20);
 
+/// What is worked on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Subject {
+    /// On whose behalf.
+    pub(super) namespace: String,
+    /// What it is, the same for all on whose behalf it is done.
+    pub(super) what: String,
+}
+
 /// How many of each thing, of one kind, took too long and have not ended.
 #[derive(Default)]
-pub(super) struct Stuck(Mutex<HashMap<String, usize>>);
+pub(super) struct Stuck(Mutex<HashMap<Subject, usize>>);
 
 /// Why work is not begun.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     /// Work on the same has not ended.
     Own,
+    /// Too many on behalf of its namespace have not ended.
+    Namespace,
     /// Too many have not ended.
     Full,
 }
@@ -34,7 +47,7 @@ enum State {
 
 struct Work {
     kind: &'static Stuck,
-    of: String,
+    of: Subject,
     state: Arc<Mutex<State>>,
 }
 
@@ -46,12 +59,12 @@ pub(super) struct Worker(Work);
 
 impl Stuck {
     /// Why work on that is not begun.
-    pub(super) fn refused(&self, of: &str) -> Option<Refused> {
+    pub(super) fn refused(&self, of: &Subject) -> Option<Refused> {
         refusal(&self.lock(), of)
     }
 
     /// The same, after what was stopped a moment ago had `time` to end.
-    pub(super) async fn refused_after(&self, time: Duration, of: &str) -> Option<Refused> {
+    pub(super) async fn refused_after(&self, time: Duration, of: &Subject) -> Option<Refused> {
         let until = Instant::now() + time;
         loop {
             match self.refused(of) {
@@ -62,20 +75,24 @@ impl Stuck {
     }
 
     /// For who waits for work, and for who does it.
-    pub(super) fn begin(&'static self, of: String) -> (Awaited, Worker) {
+    pub(super) fn begin(&'static self, of: Subject) -> (Awaited, Worker) {
         let state = Arc::new(Mutex::new(State::Awaited));
         let awaited = Awaited(Work { kind: self, of: of.clone(), state: Arc::clone(&state) });
         (awaited, Worker(Work { kind: self, of, state }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Subject, usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn refusal(stuck: &HashMap<String, usize>, of: &str) -> Option<Refused> {
-    if stuck.contains_key(of) {
+fn refusal(stuck: &HashMap<Subject, usize>, of: &Subject) -> Option<Refused> {
+    if stuck.keys().any(|other| other.what == of.what) {
         return Some(Refused::Own);
+    }
+    let of_one = stuck.iter().filter(|(other, _)| other.namespace == of.namespace).map(|(_, count)| count);
+    if of_one.sum::<usize>() >= MAX_OF_ONE {
+        return Some(Refused::Namespace);
     }
     (stuck.values().sum::<usize>() >= MAX_STUCK).then_some(Refused::Full)
 }
@@ -114,31 +131,42 @@ mod tests {
 
     use super::*;
 
+    fn subject(namespace: &str, what: &str) -> Subject {
+        Subject { namespace: namespace.to_owned(), what: what.to_owned() }
+    }
+
     #[test]
     fn what_never_ends_is_not_begun_again_and_many_stop_all() {
-        let of = |counts: &[(&str, usize)]| counts.iter().map(|(of, n)| ((*of).to_owned(), *n)).collect();
+        let of = |counts: &[(&str, &str, usize)]| {
+            counts.iter().map(|(namespace, what, count)| (subject(namespace, what), *count)).collect()
+        };
         for (counts, refused) in [
             (of(&[]), None),
-            (of(&[("b", 1)]), None),
-            (of(&[("a", 1)]), Some(Refused::Own)),
-            (of(&[("b", 10), ("c", 6)]), Some(Refused::Full)),
+            (of(&[("n", "b", 1)]), None),
+            (of(&[("n", "a", 1)]), Some(Refused::Own)),
+            (of(&[("other", "a", 1)]), Some(Refused::Own)),
+            (of(&[("other", "b", 10), ("third", "c", 6)]), Some(Refused::Full)),
+            // Who has many stuck is the only one who waits for them.
+            (of(&[("n", "b", 3), ("n", "c", 1)]), Some(Refused::Namespace)),
+            (of(&[("other", "b", 4), ("third", "c", 4), ("n", "d", 3)]), None),
         ] {
-            assert_eq!(refusal(&counts, "a"), refused, "{counts:?}");
+            assert_eq!(refusal(&counts, &subject("n", "a")), refused, "{counts:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_was_stopped_has_a_moment_to_end() {
         static STUCK: LazyLock<Stuck> = LazyLock::new(Stuck::default);
-        let (awaited, worker) = STUCK.begin("a".to_owned());
+        let (awaited, worker) = STUCK.begin(subject("n", "a"));
         drop(awaited);
         let ends = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             drop(worker);
         };
         let begun = Instant::now();
-        assert_eq!(STUCK.refused_after(Duration::from_millis(500), "a").await, Some(Refused::Own));
-        let (refused, ()) = tokio::join!(STUCK.refused_after(Duration::from_secs(2), "a"), ends);
+        assert_eq!(STUCK.refused_after(Duration::from_millis(500), &subject("n", "a")).await, Some(Refused::Own));
+        let same = subject("n", "a");
+        let (refused, ()) = tokio::join!(STUCK.refused_after(Duration::from_secs(2), &same), ends);
         assert_eq!(refused, None);
         assert!(begun.elapsed() < Duration::from_secs(2));
     }
@@ -146,14 +174,14 @@ mod tests {
     #[test]
     fn what_has_ended_is_counted_no_more_in_either_order() {
         static STUCK: LazyLock<Stuck> = LazyLock::new(Stuck::default);
-        let (awaited, worker) = STUCK.begin("a".to_owned());
+        let (awaited, worker) = STUCK.begin(subject("n", "a"));
         drop(awaited);
-        assert_eq!(STUCK.refused("a"), Some(Refused::Own));
+        assert_eq!(STUCK.refused(&subject("n", "a")), Some(Refused::Own));
         drop(worker);
-        assert_eq!(STUCK.refused("a"), None);
-        let (awaited, worker) = STUCK.begin("a".to_owned());
+        assert_eq!(STUCK.refused(&subject("n", "a")), None);
+        let (awaited, worker) = STUCK.begin(subject("n", "a"));
         drop(worker);
         drop(awaited);
-        assert_eq!(STUCK.refused("a"), None);
+        assert_eq!(STUCK.refused(&subject("n", "a")), None);
     }
 }

@@ -40,7 +40,10 @@ pub fn log(level: LogLevel, format: LogFormat, traces: Option<&Traces>) {
     let of_environment = of_environment.then(EnvFilter::try_from_default_env).and_then(Result::ok);
     let is_fixed = of_environment.is_some();
     let (filter, handle) = reload::Layer::new(of_environment.unwrap_or_else(|| filter(level)));
-    let colour = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    // https://no-color.org, and terminals that know none.
+    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|said| !said.is_empty())
+        || std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
+    let colour = std::io::IsTerminal::is_terminal(&std::io::stderr()) && !is_plain;
     let lines = tracing_subscriber::fmt::layer();
     let lines = match format {
         LogFormat::Json => lines.with_writer(std::io::stderr).json().boxed(),

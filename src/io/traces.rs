@@ -31,6 +31,7 @@ use url::Url;
 
 use crate::core::build_info::BUILD;
 use crate::core::source::redact;
+use crate::io::apply::causes;
 use crate::io::source::tls;
 
 /// How long one batch may take.
@@ -112,7 +113,7 @@ impl Traces {
             KeyValue::new("service.instance.id", instance.to_owned()),
         ];
         let mut resource = Resource::builder().with_attributes(own);
-        if std::env::var_os("OTEL_SERVICE_NAME").is_none() {
+        if !is_named() {
             resource = resource.with_service_name("clusterstack");
         }
         let provider = SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource.build());
@@ -140,6 +141,15 @@ impl Traces {
             tracing::debug!(%error, "the last traces were not sent");
         }
     }
+}
+
+/// Whether the environment names the service, by a variable of its own or among the attributes. (OpenTelemetry takes an empty variable
+/// for none.)
+fn is_named() -> bool {
+    let said = |name: &str| std::env::var(name).unwrap_or_default();
+    let attributes = said("OTEL_RESOURCE_ATTRIBUTES");
+    !said("OTEL_SERVICE_NAME").is_empty()
+        || attributes.split(',').any(|one| one.trim_start().starts_with("service.name="))
 }
 
 /// The authorities of `OTEL_EXPORTER_OTLP_CERTIFICATE`, a file.
@@ -181,7 +191,7 @@ impl HttpClient for Sender {
         let problem = match &answer {
             Ok((status, _)) if status.is_success() => None,
             Ok((status, _)) => Some(format!("it answers {status}")),
-            Err(error) => Some(error.to_string()),
+            Err(error) => Some(causes(&**error)),
         };
         let (endpoint, was_lost) = (&*self.endpoint, self.is_lost.swap(problem.is_some(), Ordering::Relaxed));
         match problem {

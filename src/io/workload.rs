@@ -28,6 +28,7 @@ use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
 use crate::io::apply::refusal;
 use crate::io::client::again::TriesAgain;
+use crate::io::client::escaped;
 use crate::io::client::ours::StillOurs;
 use crate::io::client::{AGENT, QUEUE};
 use crate::io::drift::{self, Drift};
@@ -265,10 +266,16 @@ impl Workloads {
         // What went wrong may quote the kubeconfig.
         let broken = || refused("it is no kubeconfig that gives a client".to_owned());
         let text = std::str::from_utf8(text).map_err(|_| broken())?;
-        if !self.allow_any {
-            kubeconfig::check(text).map_err(|error| refused(error.to_string()))?;
-        }
-        let parsed = Kubeconfig::from_yaml(text).map_err(|_| broken())?;
+        let parsed: Kubeconfig = if self.allow_any {
+            Kubeconfig::from_yaml(text).map_err(|_| broken())?
+        } else {
+            let checked = kubeconfig::check(text).map_err(|error| refused(error.to_string()))?;
+            let parsed = serde_json::from_value(checked).map_err(|_| broken())?;
+            if reaches_out(&parsed) {
+                return Err(refused("it would make the operator run a program or read a file".to_owned()));
+            }
+            parsed
+        };
         let named = parsed.current_context.clone().unwrap_or_default();
         if !parsed.contexts.iter().any(|context| context.name == named) {
             return Err(refused("its current-context is none of its contexts".to_owned()));
@@ -297,6 +304,7 @@ impl Workloads {
                 .with_layer(&BufferLayer::new(QUEUE))
                 .with_layer(&StillOurs)
                 .with_layer(&RetryLayer::new(TriesAgain::of_busy()))
+                .with_layer(&escaped::layer())
                 .build(),
             kinds: Arc::default(),
             drift: Arc::new(Drift::new(watching, Arc::clone(&self.room))),
@@ -304,6 +312,16 @@ impl Workloads {
             breaker,
         })
     }
+}
+
+/// Whether what is used runs a program or reads a file, however its text says it.
+fn reaches_out(kubeconfig: &Kubeconfig) -> bool {
+    let users = kubeconfig.auth_infos.iter().filter_map(|named| named.auth_info.as_ref());
+    let clusters = kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref());
+    users.into_iter().any(|user| {
+        let files = [&user.token_file, &user.client_certificate, &user.client_key];
+        user.exec.is_some() || user.auth_provider.is_some() || files.into_iter().any(Option::is_some)
+    }) || clusters.into_iter().any(|cluster| cluster.certificate_authority.is_some())
 }
 
 /// What a context names and the kubeconfig does not have.

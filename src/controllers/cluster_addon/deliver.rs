@@ -404,7 +404,8 @@ impl Work<'_> {
                         pass.ctx.events.say(pass.addon, Reason::DriftCorrected, &note).await;
                     }
                 }
-                (Act::Apply { .. }, Some(false)) => pass.ctx.metrics.count("failed", 1),
+                (action, _) if action.is_left_changed() => pass.ctx.metrics.count("held", 1),
+                (Act::Apply { .. }, Some(false)) | (Act::Hold { .. }, _) => pass.ctx.metrics.count("failed", 1),
                 _ => {}
             }
         }

@@ -139,10 +139,11 @@ impl Asked<'_> {
             let message = format!("waiting for {kind} {name}, which the values of the addons may need");
             Trouble::new(ErrorClass::Waiting, Reason::ValuesInvalid, message)
         };
-        let served = served.ok_or_else(missing)?;
+        // What is of no namespace is nobody's own.
+        let served = served.filter(|kind| kind.namespaced).ok_or_else(missing)?;
         let key = key_of(group, kind, &self.cluster.namespace, name);
         self.notice(&key, Some(&served));
-        let found = observe::api(&client, &served, &self.cluster.namespace).get_opt(name).await;
+        let found = observe::api(&client, &served, &self.cluster.namespace).get_opt(&observe::segment(name)).await;
         let found = found.map_err(|error| failed(&error))?.map(|found| observe::plain(&found, &served));
         self.was_read(&key, found.as_ref().map(content));
         found.ok_or_else(missing).map(Some)
@@ -187,16 +188,18 @@ impl Asked<'_> {
         self.notice(&place, None);
         let found = match kind {
             ValuesKind::ConfigMap => Api::<ConfigMap>::namespaced(client, namespace)
-                .get_opt(name)
+                .get_opt(&observe::segment(name))
                 .await
                 .map(|found| found.map(|map| (map.metadata, String::new(), map.data.unwrap_or_default().remove(key)))),
-            ValuesKind::Secret => Api::<Secret>::namespaced(client, namespace).get_opt(name).await.map(|found| {
-                let text = |bytes: ByteString| String::from_utf8_lossy(&bytes.0).into_owned();
-                found.map(|secret| {
-                    let text = secret.data.unwrap_or_default().remove(key).map(text);
-                    (secret.metadata, secret.type_.unwrap_or_default(), text)
+            ValuesKind::Secret => {
+                Api::<Secret>::namespaced(client, namespace).get_opt(&observe::segment(name)).await.map(|found| {
+                    let text = |bytes: ByteString| String::from_utf8_lossy(&bytes.0).into_owned();
+                    found.map(|secret| {
+                        let text = secret.data.unwrap_or_default().remove(key).map(text);
+                        (secret.metadata, secret.type_.unwrap_or_default(), text)
+                    })
                 })
-            }),
+            }
         };
         if let Ok(found) = &found {
             let version = found.as_ref().map(|(metadata, ..)| inputs::version(metadata.resource_version.as_deref()));

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use kube::ResourceExt;
 use serde_json::json;
 
 use super::super::delivery::Delivery;
@@ -222,7 +223,7 @@ impl<'a> Work<'a> {
                 Err(error) => return unread(&error),
             };
         }
-        match condition::holds(wait.clone(), objects).await {
+        match condition::holds(&self.pass.addon.namespace().unwrap_or_default(), wait.clone(), objects).await {
             Ok(true) => Holds::Yes,
             Ok(false) => Holds::NotYet(format!("{} is false", wait.conditions.trim())),
             // A field that is not there yet may come.
@@ -269,7 +270,8 @@ impl<'a> Work<'a> {
             let message = format!("what the workload cluster serves can't be read: {}", apply::refusal(&error).message);
             Trouble::new(ErrorClass::Transient, Reason::RenderFailed, message)
         })?;
-        let values = || releases.addon_values(release, stage, &given.data, user.clone(), &served);
+        let namespace = pass.addon.namespace().unwrap_or_default();
+        let values = || releases.addon_values(release, (&namespace, stage), &given.data, user.clone(), &served);
         let values = in_turn(values).await?;
         let (client, kinds) = (self.workload.client.clone(), &self.workload.kinds);
         let reader = Reader { client, kinds, only_namespace: None, secrets_of: None };

@@ -53,7 +53,7 @@ impl Pass<'_> {
         for step in &plan.steps {
             let key = &step.manifest.key;
             match (&step.action, outcomes.get(key)) {
-                (Act::Hold { .. }, _) => held += 1,
+                (action, _) if action.is_left_changed() => held += 1,
                 (Act::Apply { why, .. }, Some(Outcome { result: Ok(_), .. })) => {
                     applied += 1;
                     if matches!(why, Why::Drifted { .. } | Why::Deleted) {
@@ -64,7 +64,7 @@ impl Pass<'_> {
                         put_back.push(format!("{key} was {what}"));
                     }
                 }
-                (Act::Apply { .. }, _) => failed += 1,
+                (Act::Apply { .. } | Act::Hold { .. }, _) => failed += 1,
                 (Act::Unchanged { .. }, _) => {}
             }
         }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
 use kube::runtime::reflector::ObjectRef;
 use serde_json::{Value, json};
 
@@ -12,17 +13,21 @@ use super::super::{Context, Doing, Error};
 use super::{lacks_inventory, owner_of, rows_of, search, targets};
 use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::Reason;
-use crate::api::{ClusterStackRelease, FIELD_MANAGER};
+use crate::api::{ClusterStackRelease, FIELD_MANAGER, OWNER_NAME_LABEL};
 use crate::core::fields;
 use crate::core::inventory::was_refused_from_the_first;
-use crate::core::manifest::ObjectKey;
+use crate::core::manifest::{ObjectKey, label_value};
 use crate::core::ownership::Owner;
 use crate::core::plan::{self, deletion_order};
 use crate::core::removal::{self, Account, Obstacle, Situation, Verdict};
 use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
 use crate::io::observe::{self, Lists, Target};
+use crate::io::watch::Notice;
 use crate::io::{apply, events, place};
+
+/// Who is told to have changed the label of an object that goes from one release to another.
+const HANDS_OVER: &str = "clusterstack-handover";
 
 /// What came of a pass over the objects of a release that goes.
 pub(super) enum Removal {
@@ -96,6 +101,44 @@ pub(super) async fn remove(
     }
     let of = |keys: &BTreeSet<ObjectKey>| targets.iter().filter(|target| keys.contains(&target.key)).cloned().collect();
     Ok(Removal::Done { orphaned: of(&orphaned), copies: of(&found.copies) })
+}
+
+/// Gives an object that another release has as well, and that stays, to that release by its label; `Some` where that can't be done yet. Its
+/// next pass, which is begun, sends what it wants of it. An object that is not ours any more is passed over.
+pub(super) async fn hand_over(
+    target: &Target,
+    release: &ClusterStackRelease,
+    heir: &ClusterStackRelease,
+    rights: &Rights,
+    ctx: &Context,
+) -> Option<Trouble> {
+    let Target { key, kind } = target;
+    let api = observe::api(&rights.client, kind, &key.namespace);
+    let failed = |error: &kube::Error| {
+        let why = apply::refusal(error).message;
+        let message =
+            format!("{key} can't be given to ClusterStackRelease {}, which has it too: {why}", heir.name_any());
+        Trouble::new(ErrorClass::Waiting, Reason::FailedToDeleteObjects, message)
+    };
+    let object = match api.get_opt(&observe::segment(&key.name)).await {
+        Ok(Some(object)) => observe::plain(&object, kind),
+        Ok(None) => return None,
+        Err(error) => return Some(failed(&error)),
+    };
+    if !owner_of(release).is_of(&object) {
+        return None;
+    }
+    let version = object.pointer("/metadata/resourceVersion");
+    let labels = BTreeMap::from([(OWNER_NAME_LABEL, label_value(&heir.name_any()))]);
+    let patch = json!({"metadata": {"resourceVersion": version, "labels": labels}});
+    let params = PatchParams { field_manager: Some(HANDS_OVER.to_owned()), ..PatchParams::default() };
+    match api.patch(&observe::segment(&key.name), &params, &Patch::Merge(patch)).await {
+        Ok(_) => {}
+        Err(kube::Error::Api(status)) if status.code == 404 => return None,
+        Err(error) => return Some(failed(&error)),
+    }
+    ctx.watches.tell(Notice::Applied(ObjectRef::from_obj(heir)));
+    None
 }
 
 /// Says of each object with the labels of a release whose inventory was lost that it is left, for somebody else made it.

@@ -314,7 +314,8 @@ impl Addons<'_> {
                 Trouble::new(ErrorClass::Waiting, Reason::ValuesInvalid, error.to_string())
             };
             let user = values::of_user(&given.user, stage, &names).map_err(invalid)?;
-            let values = planner.releases.addon_values(release, stage, &given.data, user, &served).await?;
+            let place = (self.cluster.namespace.as_str(), stage.as_str());
+            let values = planner.releases.addon_values(release, place, &given.data, user, &served).await?;
             let job = Job {
                 release,
                 part: Part::Addon { stage, values: &values, secret_values: given.secret, served: &served },

@@ -13,10 +13,13 @@ use super::super::release_owner::is_owned;
 use super::releases::{Present, Target};
 use super::{Planner, UpgradeError, api};
 use crate::api::cluster_stack_release::Resource as Row;
+use crate::api::condition::Reason;
 use crate::api::{CLUSTER_NAME_LABEL, ClusterStackRelease};
 use crate::core::addon::cluster::{Cluster, Reference};
 use crate::core::manifest::{Manifest, ObjectKey, join_api_version, label};
 use crate::core::plan::key_of;
+use crate::core::retry::ErrorClass;
+use crate::core::status::Trouble;
 use crate::core::upgrade::class::{WorkerKind, references};
 use crate::core::upgrade::objects::Side;
 use crate::core::upgrade::{Acceptance, AcceptanceState, State};
@@ -135,16 +138,24 @@ impl Reading<'_> {
     ) -> Result<Vec<Manifest>, UpgradeError> {
         let Some(fetched) = &target.fetched else { return Ok(Vec::new()) };
         let planner = self.planner;
-        let is_operator = planner.is_operator && target.stack.spec.service_account_name.is_none();
+        // With the rights that it would be applied with.
+        let namespace = target.stack.namespace().unwrap_or_default();
+        let rights = planner.operator.map(|ctx| ctx.rights(&namespace, Some(&target.stack.spec))).transpose();
+        let rights = rights.map_err(|error| UpgradeError::Fetch {
+            name: target.name.to_string(),
+            trouble: Trouble::new(ErrorClass::Waiting, Reason::SpecInvalid, error.message()),
+        })?;
+        let by_own_rights = rights.as_ref().is_some_and(|rights| rights.account.is_none());
+        let client = rights.map_or_else(|| planner.client.clone(), |rights| rights.client);
         let owned = || {
             let owned = releases.iter().filter(|release| is_owned(release, &target.stack));
             owned.map(ResourceExt::name_any).chain([target.name.object_name()]).collect()
         };
         let reader = Reader {
-            client: planner.client.clone(),
+            client: client.clone(),
             kinds: planner.kinds,
             only_namespace: Some(self.class_namespace.to_owned()),
-            secrets_of: is_operator.then(owned),
+            secrets_of: by_own_rights.then(owned),
         };
         let job = Job {
             release: fetched,
@@ -174,7 +185,7 @@ impl Reading<'_> {
                 continue;
             }
             let params = forced().dry_run();
-            let tried = observe::api(&planner.client, &kind, &manifest.key.namespace);
+            let tried = observe::api(&client, &kind, &manifest.key.namespace);
             match tried.patch(&observe::segment(&manifest.key.name), &params, &Patch::Apply(&manifest.object)).await {
                 Ok(object) => objects.extend(Manifest::from_value(observe::plain(&object, &kind))),
                 Err(error) => {
@@ -242,8 +253,13 @@ impl Reading<'_> {
 
     async fn referred(&self, reference: &Reference, namespace: &str) -> Result<Option<Value>, kube::Error> {
         let Planner { client, kinds, .. } = self.planner;
-        let Some(kind) = kinds.preferred(client, &reference.group, &reference.kind).await? else { return Ok(None) };
-        let found = observe::api(client, &kind, namespace).get_opt(&reference.name).await?;
+        // As where addons get their values: a core object, a Secret say, is none of a provider's.
+        let kind = match reference.group.as_str() {
+            "" => None,
+            group => kinds.preferred(client, group, &reference.kind).await?,
+        };
+        let Some(kind) = kind.filter(|kind| kind.namespaced) else { return Ok(None) };
+        let found = observe::api(client, &kind, namespace).get_opt(&observe::segment(&reference.name)).await?;
         Ok(found.map(|object| observe::plain(&object, &kind)))
     }
 

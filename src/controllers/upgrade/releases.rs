@@ -6,7 +6,7 @@ use std::time::Duration;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
-use super::super::origin::{Origin, demand, own_demand};
+use super::super::origin::{Origin, Shared, demand, if_allowed, own_demand, unseen};
 use super::super::release_owner::is_owned;
 use super::{Goal, Planner, UpgradeError, api};
 use crate::api::condition::Reason;
@@ -18,6 +18,7 @@ use crate::core::name::ReleaseName;
 use crate::core::retry::ErrorClass;
 use crate::core::status::Trouble;
 use crate::io::apply::refusal;
+use crate::io::observe;
 use crate::io::release::{FetchedRelease, Wanted};
 
 /// The release of a Cluster's class.
@@ -160,12 +161,18 @@ impl Planner<'_> {
         release: Option<&ClusterStackRelease>,
     ) -> Result<FetchedRelease, Trouble> {
         let origin = self.origin(stack).await?;
+        // What is not subscribed the operator would not subscribe either.
+        let unwanted = || origin.suspended().or_else(|| origin.refusal(name));
+        if let Some(why) = release.is_none().then(unwanted).flatten() {
+            return Err(why);
+        }
         let had = release.and_then(|release| release.status.as_ref()?.artifact.as_ref());
         let wanted = Wanted { had, pin: &stack.spec.pin, ..origin.wanted(name) };
         self.releases.fetch(&self.client, &wanted, &self.cancel).await
     }
 
-    /// Where the releases of a ClusterStack come from. Whether it may use a shared source, the operator has judged.
+    /// Where the releases of a ClusterStack come from: of a shared source, where it may use it, by the rules of the operator, whose status
+    /// may be of another source, or of a time before.
     async fn origin(&self, stack: &ClusterStack) -> Result<Origin, Trouble> {
         let namespace = stack.namespace().unwrap_or_default();
         let mut origin = Origin {
@@ -179,14 +186,14 @@ impl Planner<'_> {
         };
         let unreadable = |message: String| Trouble::new(ErrorClass::Transient, Reason::SourceUnreachable, message);
         if let Some(reference) = &stack.spec.source_ref {
-            let of = reference.namespace.clone().unwrap_or(namespace);
+            let of = reference.namespace.clone().unwrap_or_else(|| namespace.clone());
             let sources: Api<ClusterStackSource> = Api::namespaced(self.client.clone(), &of);
-            let shown = format!("ClusterStackSource {of}/{}", reference.name);
-            let read = sources.get(&reference.name).await;
-            let shared =
-                read.map_err(|error| unreadable(format!("{shown} can't be read: {}", refusal(&error).message)))?;
+            let read = sources.get_opt(&observe::segment(&reference.name)).await;
+            let found = read.map_err(|error| unseen(&of, &reference.name, &refusal(&error).message))?.map(Box::new);
+            let shared = if_allowed(found, (&of, &reference.name), &namespace, &self.client).await?;
             origin.verify.extend(demand(&of, shared.spec.verify.as_ref()));
-            origin.source = Some(shared.spec.source);
+            origin.shared = Some(Shared::of(&shared, &of)?);
+            origin.source = Some(shared.spec.source.clone());
             origin.namespace = of;
         }
         if origin.source.is_none() {

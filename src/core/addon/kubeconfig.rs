@@ -15,6 +15,9 @@ pub enum KubeconfigError {
     /// It is no kubeconfig.
     #[error("it is no kubeconfig")]
     Form,
+    /// Two readers may take it for two different ones.
+    #[error("it has more than one document: write all of it into one")]
+    Documents,
     /// It is too large.
     #[error("it has more than {MAX_BYTES} bytes")]
     TooLarge,
@@ -55,16 +58,23 @@ const REFUSED: &[(&str, &str, &str, &str, &str)] = &[
     ("clusters", "cluster", "certificate-authority", READS, "certificate-authority-data"),
 ];
 
-/// Checks the text of a kubeconfig: all of it, whatever its current context.
+/// The kubeconfig of a text, checked: all of it, whatever its current context. To be made into a client from what is given back, never
+/// from the text again: another reader may see more in it.
 ///
 /// # Errors
 /// What speaks against using it.
-pub fn check(text: &str) -> Result<(), KubeconfigError> {
+pub fn check(text: &str) -> Result<Value, KubeconfigError> {
     if text.len() > MAX_BYTES {
         return Err(KubeconfigError::TooLarge);
     }
     // Errors of the parser may quote what they choked on.
-    let raw: Raw = yaml::from_str(text).map_err(|_| KubeconfigError::Form)?;
+    let mut documents = yaml::parse_all(text).map_err(|_| KubeconfigError::Form)?;
+    let value = match (documents.pop(), documents.is_empty()) {
+        (Some(document), true) => document.value,
+        (None, _) => return Err(KubeconfigError::Form),
+        (Some(_), false) => return Err(KubeconfigError::Documents),
+    };
+    let raw = Raw::deserialize(&value).map_err(|_| KubeconfigError::Form)?;
     if raw.clusters.is_empty() {
         return Err(KubeconfigError::Form);
     }
@@ -77,7 +87,7 @@ pub fn check(text: &str) -> Result<(), KubeconfigError> {
             return Err(KubeconfigError::Refused { place, field, harm, instead });
         }
     }
-    Ok(())
+    Ok(value)
 }
 
 #[cfg(test)]
@@ -99,7 +109,7 @@ users:
 
     #[test]
     fn programs_and_files_are_refused_in_any_context() {
-        assert_eq!(check(GOOD), Ok(()));
+        assert_eq!(check(GOOD).map(drop), Ok(()));
         for (field, entry) in [
             ("exec", "{exec: {command: sh, args: [swordfish]}}"),
             ("auth-provider", "{auth-provider: {name: gcp}}"),
@@ -112,6 +122,18 @@ users:
         }
         let error = check(&GOOD.replace("certificate-authority-data: QQ==", "certificate-authority: /x")).unwrap_err();
         assert!(error.to_string().starts_with("clusters sets certificate-authority,"));
+    }
+
+    #[test]
+    fn there_is_no_second_document_that_somebody_else_reads() {
+        let second = "users: [{name: v, user: {exec: {command: sh}}}]";
+        for text in [format!("{GOOD}---\n{second}\n"), format!("--- {{}}\n---\n{GOOD}---\n{second}\n")] {
+            assert_eq!(check(&text), Err(KubeconfigError::Documents), "{text}");
+        }
+        assert_eq!(check(&format!("---\n{GOOD}---\n")).map(drop), Ok(()));
+        // The same for keys that are there twice: what was checked is what is used.
+        let twice = check(&format!("{GOOD}{second}\n{second}\nusers: []\n"));
+        assert!(twice.is_ok_and(|value| value["users"] == serde_json::json!([])));
     }
 
     #[test]

@@ -80,6 +80,21 @@ pub fn check(checksums: &Checksums, name: &str, content: &[u8]) -> Result<(), No
     if found == *expected { Ok(()) } else { Err(invalid("it has another SHA-256 than the signed file says")) }
 }
 
+/// Checks files against a file of checksums that is still to be signed. A file that it does not name is passed over, and all of them
+/// where it is of another form.
+///
+/// # Errors
+/// One of the files has another sum: which, and what to do.
+pub fn agrees<'f>(sums: &[u8], files: impl IntoIterator<Item = (&'f str, &'f [u8])>) -> Result<(), String> {
+    let sums = parse(sums).unwrap_or_default();
+    for (name, content) in files {
+        if sums.get(name).is_some_and(|expected| *expected != hex(&Sha256::digest(content))) {
+            return Err(format!("it has another sum for {name}: make it anew, and sign it"));
+        }
+    }
+    Ok(())
+}
+
 /// What `sha256sum`, `sha256sum --binary` and `sha256sum --tag` write. Sums of other kinds are passed over.
 fn parse(content: &[u8]) -> Result<BTreeMap<String, String>, String> {
     let text = std::str::from_utf8(content).map_err(|_| "the file is not UTF-8".to_owned())?;

@@ -18,24 +18,31 @@ fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Publi
     move |error| PublishError::Io { action, path, error }
 }
 
-/// The release in a directory that is called like it, or all releases in the directories below.
-pub fn read(path: &Path) -> Result<Vec<Release>, PublishError> {
+/// What a directory that is called like a release holds: a release, or why it is none.
+pub type Found = (ReleaseName, Result<Release, PublishError>);
+
+/// The release in a directory that is called like it, or all in the directories below, by version. One that can't be read keeps
+/// back none beside it.
+///
+/// # Errors
+/// The directory can't be read, or there is nothing in it that is called like a release.
+pub fn read(path: &Path) -> Result<Vec<Found>, PublishError> {
     let path = &fs::canonicalize(path).map_err(io("reading", path))?;
     if let Some(name) = named(path)
         && has_files(path)?
     {
-        return Ok(vec![read_release(path, name)?]);
+        return Ok(vec![found(path, name)]);
     }
     let mut releases = Vec::new();
     for entry in fs::read_dir(path).map_err(io("reading", path))? {
         let directory = entry.map_err(io("reading", path))?.path();
         let is_directory = fs::symlink_metadata(&directory).is_ok_and(|metadata| metadata.is_dir());
         if let Some(name) = named(&directory).filter(|_| is_directory) {
-            releases.push(read_release(&directory, name)?);
+            releases.push(found(&directory, name));
         }
     }
     // A branch ends with the newest.
-    releases.sort_by_cached_key(|Release { name, .. }| {
+    releases.sort_by_cached_key(|(name, _)| {
         (name.provider.clone(), name.stack.clone(), name.kubernetes, name.version.clone())
     });
     if releases.is_empty() {
@@ -43,6 +50,10 @@ pub fn read(path: &Path) -> Result<Vec<Release>, PublishError> {
         return Err(PublishError::NoRelease { path: path.clone(), problem: problem.to_owned() });
     }
     Ok(releases)
+}
+
+fn found(path: &Path, name: ReleaseName) -> Found {
+    (name.clone(), read_release(path, name))
 }
 
 fn named(path: &Path) -> Option<ReleaseName> {
@@ -185,8 +196,11 @@ mod tests {
         assert_eq!(write(target.path(), &release("a")).unwrap(), Published::Unchanged { revision });
         let error = write(target.path(), &release("b")).unwrap_err().to_string();
         assert!(error.contains("has a release docker-scs-1-30-v1 with other content"), "{error}");
-        assert_eq!(read(target.path()).unwrap(), [release("a")]);
-        assert_eq!(read(&target.path().join("docker-scs-1-30-v1")).unwrap(), [release("a")]);
+        let read = |path: &Path| -> Vec<Release> {
+            read(path).unwrap().into_iter().map(|(_, found)| found.unwrap()).collect()
+        };
+        assert_eq!(read(target.path()), [release("a")]);
+        assert_eq!(read(&target.path().join("docker-scs-1-30-v1")), [release("a")]);
         assert_eq!(fs::read_dir(target.path()).unwrap().count(), 1, "nothing temporary is left");
         let mode = fs::metadata(target.path().join("docker-scs-1-30-v1")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o755);
@@ -205,15 +219,18 @@ mod tests {
             fs::create_dir(target.path().join(name)).unwrap();
             fs::write(target.path().join(name).join("metadata.yaml"), "a").unwrap();
         }
-        let read: Vec<String> = read(target.path()).unwrap().iter().map(|read| read.name.object_name()).collect();
+        let read: Vec<String> = read(target.path()).unwrap().iter().map(|(name, _)| name.object_name()).collect();
         assert_eq!(read, names);
     }
 
     #[test]
-    fn what_is_no_release_is_refused() {
+    fn what_is_no_release_is_refused_and_keeps_back_none_beside_it() {
         let target = tempfile::tempdir().unwrap();
         assert!(read(target.path()).unwrap_err().to_string().contains("neither it nor"));
-        fs::create_dir_all(target.path().join("docker-scs-1-30-v1/cluster-class")).unwrap();
-        assert!(read(target.path()).unwrap_err().to_string().contains("cluster-class is no file"));
+        fs::create_dir_all(target.path().join("docker-scs-1-29-v1/cluster-class")).unwrap();
+        write(target.path(), &release("a")).unwrap();
+        let all = read(target.path()).unwrap();
+        assert!(all[0].1.as_ref().unwrap_err().to_string().contains("cluster-class is no file"));
+        assert_eq!(all[1].1.as_ref().unwrap(), &release("a"));
     }
 }

@@ -21,6 +21,7 @@ use crate::core::bundle::{Bundle, BundleError};
 use crate::core::files::FileTree;
 use crate::core::limits::{Limits, TooLarge};
 use crate::core::name::ReleaseName;
+use crate::core::verification::checksums::{self, CHECKSUMS};
 use crate::io::unpack::UnpackError;
 
 /// The assets of one release.
@@ -118,12 +119,16 @@ pub enum PublishError {
 }
 
 impl Release {
-    /// The stack's directory made of the assets, which must make a release.
+    /// The stack's directory made of the assets, which must make a release, and be those that its checksums are of.
     pub fn stack(&self) -> Result<FileTree, PublishError> {
         let broken = |problem: String| PublishError::Broken { release: self.name.object_name(), problem };
         let tag = Tag { name: self.name.object_name(), revision: String::new() };
         let names: Vec<String> = self.assets.keys().cloned().collect();
         let of_source = |error: SourceError| broken(error.to_string());
+        if let Some(sums) = self.assets.get(CHECKSUMS) {
+            let files = self.assets.iter().map(|(name, content)| (name.as_str(), content.as_ref()));
+            checksums::agrees(sums, files).map_err(|problem| broken(format!("{CHECKSUMS}: {problem}")))?;
+        }
         let wanted = assets::wanted(&tag, &self.name, &names).map_err(of_source)?;
         let wanted: BTreeMap<String, Bytes> =
             wanted.into_iter().filter_map(|name| Some((name.clone(), self.assets.get(&name)?.clone()))).collect();

@@ -26,7 +26,7 @@ use crate::core::status::Trouble;
 use crate::io::lookup::Reader;
 use crate::io::render::{self, Subject};
 use crate::io::seed;
-use crate::io::stuck::{MAX_STUCK, Refused, Stuck};
+use crate::io::stuck::{MAX_OF_ONE, MAX_STUCK, Refused, Stuck, Subject as Work};
 use crate::io::unpack;
 
 /// Longest time for rendering a chart.
@@ -186,21 +186,22 @@ impl Objects {
 }
 
 impl Releases {
-    /// The values of an addon chart: the stack's template of values over the Cluster's objects, then `user`.
+    /// The values of an addon chart of a Cluster in `namespace`: the stack's template of values over the Cluster's objects, then `user`.
     ///
     /// # Errors
     /// The template fails or gives no values.
     pub async fn addon_values(
         &self,
         release: &FetchedRelease,
-        stage: &str,
+        (namespace, stage): (&str, &str),
         data: &Arc<Value>,
         user: Value,
         served: &Arc<BTreeSet<String>>,
     ) -> Result<Value, Trouble> {
         let (bundle, stage, data) = (Arc::clone(&release.bundle), stage.to_owned(), Arc::clone(data));
         let served = Arc::clone(served);
-        let of = format!("{}/{stage} values", release.artifact.digest);
+        let what = format!("{}/{stage} values", release.artifact.digest);
+        let of = Work { namespace: namespace.to_owned(), what };
         let what = ("the template of values", Reason::ValuesInvalid);
         let stack = in_time(of, what, move |stop| stack_values(&bundle, &stage, &data, &served, stop)).await??;
         Ok(values::merged([stack, user]))
@@ -341,7 +342,8 @@ impl Releases {
             stop: None,
         };
         // Whoever it is rendered for: what never ends for one does not end for another.
-        let of = format!("{}{}", job.release.artifact.digest, job.part.suffix());
+        let what = format!("{}{}", job.release.artifact.digest, job.part.suffix());
+        let of = Work { namespace: job.seed.namespace.clone(), what };
         in_time(of, ("the chart", Reason::RenderFailed), move |stop| {
             subject.stop = Some(stop);
             render_chart(files, &subject)
@@ -459,7 +461,7 @@ pub(super) fn digest_of(answers: &BTreeMap<Lookup, Value>, part: &Part<'_>) -> [
 /// Renders, for a limited time: then, and when nobody waits for it any more, the flag is set that `work` is given. A worker
 /// that does not heed it is counted: what it renders is not begun again, and nothing is where there are many.
 async fn in_time<T: Send + 'static>(
-    of: String,
+    of: Work,
     (what, reason): (&str, Reason),
     work: impl FnOnce(Arc<AtomicBool>) -> T + Send + 'static,
 ) -> Result<T, Trouble> {
@@ -469,6 +471,9 @@ async fn in_time<T: Send + 'static>(
             Refused::Own => {
                 format!("a rendering of {what} that took too long has not ended yet: let it make less at once")
             }
+            Refused::Namespace => format!(
+                "{what} is not rendered: {MAX_OF_ONE} renderings for this namespace took more than {seconds} s and have not ended yet"
+            ),
             Refused::Full => format!(
                 "{what} is not rendered: {MAX_STUCK} renderings took more than {seconds} s and have not ended yet"
             ),
