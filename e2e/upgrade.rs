@@ -3,7 +3,10 @@
 use clusterstack::api::ConditionType;
 use serde_json::json;
 
-use crate::harness::{CLASS, CLUSTER_API, INFRASTRUCTURE, Repo, SETTINGS, World, check, cluster, cluster_of, wait_for};
+use crate::harness::{
+    CLASS, CLUSTER_API, INFRASTRUCTURE, Operator, Proxy, QUICK, Repo, SETTINGS, Weather, World, check, cluster,
+    cluster_of, wait_for, wait_within,
+};
 
 const V1: &str = "docker-x-1-34-v1";
 const V2: &str = "docker-x-1-34-v2";
@@ -113,6 +116,29 @@ async fn a_release_whose_inventory_was_lost_stays_while_a_cluster_uses_its_class
 }
 
 #[tokio::test]
+async fn a_release_that_a_cluster_names_is_held_without_a_look_at_machines() {
+    let t = World::new("named").await;
+    let proxy = Proxy::start(t.client.clone(), t.dir()).await;
+    proxy.set(Weather::Fair);
+    let _operator = Operator::start(&t, proxy.kubeconfig(), &[]);
+    let repo = with_v1_ready(&t).await;
+    t.apply(&cluster("c", V1)).await;
+    repo.release(V2, &templates());
+    t.look_again("x").await;
+    t.ready("x", "v2, v1").await;
+    kept(&t, V1, "InUse").await;
+    proxy.set(Weather::Without("dockermachines"));
+    t.looked_again("x").await;
+    topology_reconciled(&t, "c").await;
+    t.looked_again("x").await;
+    kept(&t, V1, "InUse").await;
+    assert_eq!(proxy.spoiled(), 0, "machines were asked for");
+    proxy.set(Weather::Fair);
+    t.delete(CLUSTER_API, "Cluster", "c").await;
+    t.release_gone(V1).await;
+}
+
+#[tokio::test]
 async fn a_cluster_that_still_rolls_out_holds_the_release_it_left() {
     let t = World::new("rollout").await;
     let _operator = t.operator(&[]);
@@ -169,6 +195,25 @@ async fn the_last_old_machine_that_goes_lets_its_release_go() {
 
     t.delete(INFRASTRUCTURE, "DockerMachine", "c-cp-old").await;
     t.delete(CLUSTER_API, "Machine", "c-cp-old").await;
+    t.release_gone(V1).await;
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_cluster_holds_releases_of_its_own_namespace_alone() {
+    let t = World::new("left").await;
+    let other = t.beside("others").await;
+    let _operator = t.operator(&[]);
+    let repo = with_v1_ready(&t).await;
+    // There are Clusters.
+    other.apply(&cluster("c", "of-nobody")).await;
+    other.apply(&cluster_of("gone", "DockerMachine", "m", V1)).await;
+    t.apply(&cluster_of("gone", "DockerMachine", "m", V1)).await;
+    repo.release(V2, &templates());
+    t.look_again("x").await;
+    t.ready("x", "v2, v1").await;
+    kept(&t, V1, "InUse").await;
+    t.delete(INFRASTRUCTURE, "DockerMachine", "m").await;
+    t.looked_again("x").await;
     t.release_gone(V1).await;
 }
 
@@ -312,6 +357,29 @@ async fn an_object_that_two_releases_have_in_common_goes_over_to_the_newer_one()
     t.release_gone(V1).await;
     let after = t.get("v1", "Secret", "image").await.expect("it went with the older release");
     assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
+}
+
+#[tokio::test]
+async fn what_two_releases_have_is_put_back_at_once() {
+    let t = World::new("both").await;
+    let _operator = t.operator(&[]);
+    let both = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: both}\ndata: {a: b}\n---\n";
+    let repo = t.repo();
+    repo.release(V1, &format!("{both}{SETTINGS}")).release(V2, &format!("{both}{SETTINGS}"));
+    t.create_stack("x", &repo.url(), json!({"versions": ["v1"], "interval": "1h"})).await;
+    t.ready("x", "v2, v1").await;
+    // The older one looks last, and leaves it to the newer.
+    t.looked_again("x").await;
+    t.looked_again("x").await;
+    for _ in 0..2 {
+        let changed = kube::api::Patch::Merge(json!({"data": {"a": "changed"}}));
+        t.api("v1", "ConfigMap").patch("both", &kube::api::PatchParams::default(), &changed).await.unwrap();
+        wait_within(QUICK, "the ConfigMap to be put back", || async {
+            let map = t.get("v1", "ConfigMap", "both").await.unwrap();
+            check(map["data"]["a"] == "b", &map["data"])
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

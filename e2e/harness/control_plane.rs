@@ -151,8 +151,17 @@ pub(super) async fn bare(name: &str, test: &str) -> Option<&'static ControlPlane
     }
     let plane = ours(&directory().join(format!("bare-{name}")));
     install_all(&plane.client().await, cluster_api_definitions()).await;
-    // It ends with the process of the tests.
+    // It ends with the process of the tests, if not before.
     Some(Box::leak(Box::new(plane)))
+}
+
+/// Ends one that nobody else uses: it takes processor time from the others.
+pub(super) fn end(plane: &ControlPlane) {
+    let directory = plane.kubeconfig.parent();
+    let down = directory.map(|dir| Command::new(format!("{ROOT}/hack/controlplane/down")).arg(dir).status());
+    if !down.is_some_and(|status| status.is_ok_and(|status| status.success())) {
+        eprintln!("the control plane of {} goes on to the end of the tests", plane.kubeconfig.display());
+    }
 }
 
 /// One of its own with our CRDs, those of Cluster API and the rights of operators; `None`, and a visible word, where another

@@ -29,6 +29,8 @@ pub(crate) struct World {
     pub(crate) plane: &'static ControlPlane,
     directory: tempfile::TempDir,
     leftovers: Mutex<Vec<(ApiResource, String)>>,
+    /// Its control plane is nobody else's, and ends with it.
+    owns_plane: bool,
     _room: SemaphorePermit<'static>,
 }
 
@@ -65,7 +67,9 @@ impl World {
     /// One on a control plane on which nothing of ours is; `None`, and a visible word, where there is none.
     pub(crate) async fn installable(name: &str, test: &str) -> Option<Self> {
         let room = ROOM.acquire().await.expect("closed");
-        Some(Self::on(control_plane::bare(name, test).await?, room, name).await)
+        let mut world = Self::on(control_plane::bare(name, test).await?, room, name).await;
+        world.owns_plane = true;
+        Some(world)
     }
 
     /// One on a control plane whose pods run; `None`, and a visible word, where there is none.
@@ -92,6 +96,7 @@ impl World {
             plane,
             directory: tempfile::tempdir().expect("no directory"),
             leftovers: Mutex::default(),
+            owns_plane: false,
             _room: room,
         };
         let object = serde_json::from_value(json!({"metadata": {"name": namespace}})).expect("no namespace");
@@ -383,6 +388,9 @@ impl Drop for World {
     /// Removes what operators of other tests may see, also when nobody is there to see to finalizers, and the namespace. A
     /// control plane that ends with the tests keeps it: hundreds that go hold up the one whose end a test waits for.
     fn drop(&mut self) {
+        if self.owns_plane {
+            return control_plane::end(self.plane);
+        }
         let (kubeconfig, namespace) = (self.plane.kubeconfig.clone(), self.namespace.clone());
         let keeps = control_plane::ends_with_the_tests(self.plane);
         let leftovers = self.leftovers.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default();

@@ -21,7 +21,7 @@ use crate::api::{
     CLUSTER_STACK_FINALIZER, CLUSTER_STACK_LABEL, CLUSTER_STACK_RELEASE_FINALIZER, ClusterStack, ClusterStackRelease,
     DIGEST, FIELD_MANAGER, REVISION, SHARD_CLASS, TRACEPARENT, WATCH_LABEL,
 };
-use crate::core::in_use::{self, Footprint, Usage};
+use crate::core::in_use::{self, Footprint};
 use crate::core::inventory;
 use crate::core::manifest::label_value;
 use crate::core::name::{ReleaseName, ReleaseVersion};
@@ -107,10 +107,10 @@ async fn work(stack: &ClusterStack, wish: &Wish, ctx: &Context, facts: &mut Stac
     let reading = subject.read(origin.as_ref(), facts).await;
     let found = reading.open.as_deref();
     let mut selected = selection::select(wish, found, &existing, None);
-    let undecided = |(_, kept): &(ReleaseName, Option<Kept>)| matches!(kept, Some(Kept::Undecided | Kept::Kept));
-    if selected.keep.iter().any(undecided) {
-        match in_use(stack, &existing, ctx).await {
-            Ok(used) => selected = selection::select(wish, found, &existing, Some(&used)),
+    let open = |(_, kept): &(ReleaseName, Option<Kept>)| matches!(kept, Some(Kept::Undecided | Kept::Kept));
+    if selected.keep.iter().any(open) {
+        match by_use(stack, &existing, ctx, |used| selection::select(wish, found, &existing, Some(used))).await {
+            Ok(by_use) => selected = by_use,
             Err(why) => facts.usage_unknown = Some(why),
         }
         facts.usage_unknown = hold_without_inventory(stack, &mut selected, ctx).await.or(facts.usage_unknown.take());
@@ -195,12 +195,14 @@ pub(super) fn owned(stack: &ClusterStack, ctx: &Context) -> Vec<Arc<ClusterStack
     ctx.owned.of(stack, &ctx.stack_releases)
 }
 
-/// Which of the existing releases are in use, read afresh. `Err` says why that can't be known.
-async fn in_use(
+/// What `select` makes of the releases in use. That a Cluster names one is taken from what the watch saw: it stays then, at worst until the
+/// next event. Whether somebody uses what would go, or what is kept in its place, is read afresh. `Err` says why that can't be known.
+async fn by_use(
     stack: &ClusterStack,
     existing: &[Existing],
     ctx: &Context,
-) -> Result<BTreeSet<ReleaseVersion>, String> {
+    select: impl Fn(&BTreeSet<ReleaseVersion>) -> Selection,
+) -> Result<Selection, String> {
     let namespace = stack.namespace().unwrap_or_default();
     let owned = owned(stack, ctx);
     let inventories: BTreeMap<String, Vec<Row>> =
@@ -211,19 +213,22 @@ async fn in_use(
         let rows = inventories.get(&object_name).map_or(&[][..], Vec::as_slice);
         let newer = deletion::newer(&owned, stack, &release.name.version);
         let rows = in_use::without_shared(rows, newer.iter().map(Vec::as_slice));
-        in_use::footprint(&object_name, &namespace, &rows)
+        (release.name.version.clone(), in_use::footprint(&object_name, &namespace, &rows))
     };
-    let footprints: Vec<Footprint> = existing.iter().map(footprint).collect();
-    let world = match usage::read(&ctx.clients.own(), &ctx.kinds, &footprints, &templates).await {
-        Usage::Known(world) => world,
-        Usage::Unknown(why) => return Err(why),
-    };
-    Ok(existing
-        .iter()
-        .zip(&footprints)
-        .filter(|(_, footprint)| !in_use::users(footprint, &world).is_empty())
-        .map(|(release, _)| release.name.version.clone())
-        .collect())
+    let footprints: BTreeMap<ReleaseVersion, Footprint> = existing.iter().map(footprint).collect();
+    let is_named = |footprint: &Footprint| !ctx.watches.clusters_of(&footprint.classes).is_empty();
+    let mut used: BTreeSet<ReleaseVersion> =
+        footprints.iter().filter(|(_, footprint)| is_named(footprint)).map(|(version, _)| version.clone()).collect();
+    let as_seen = select(&used);
+    if as_seen.delete.is_empty() {
+        return Ok(as_seen);
+    }
+    let kept = as_seen.keep.iter().filter(|(_, kept)| *kept == Some(Kept::Kept)).map(|(name, _)| name);
+    let asked = as_seen.delete.iter().chain(kept).filter_map(|name| footprints.get(&name.version).cloned()).collect();
+    let read = usage::used(&ctx.clients.own(), &ctx.kinds, asked, &templates).await?;
+    let is_used = |(_, footprint): &(&ReleaseVersion, &Footprint)| read.contains(&footprint.release);
+    used.extend(footprints.iter().filter(is_used).map(|(version, _)| version.clone()));
+    Ok(select(&used))
 }
 
 /// Keeps those of the releases that would go whose inventory was lost, so that it tells of no ClusterClass that somebody uses, and of

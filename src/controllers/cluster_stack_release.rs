@@ -20,6 +20,7 @@ use super::delivery::{self, Delivery, as_recorded, hold_unreadable, is_unseen, l
 use super::memory::Inventory;
 use super::origin::{Origin, own_demand};
 use super::owned::owners;
+use super::release_owner::version_in;
 use super::rights::Rights;
 use super::turns::beside_its_turn;
 use super::{Action, Context, Doing, Error, cluster_stack, deletion, finalizer, reconcile_at, release_owner, spread};
@@ -32,7 +33,7 @@ use crate::api::{
 use crate::core::in_use;
 use crate::core::inventory::is_unproved;
 use crate::core::manifest::{ObjectKey, label, label_value};
-use crate::core::name::{ReleaseName, ReleaseVersion};
+use crate::core::name::ReleaseName;
 use crate::core::ownership::Owner;
 use crate::core::plan::{self, Action as Act, Desired, Input, Plan, Sibling};
 use crate::core::retry::{self, ErrorClass};
@@ -436,11 +437,6 @@ impl Pass<'_> {
         })
     }
 
-    fn version_of(&self, name: &str) -> Option<ReleaseVersion> {
-        let spec = &self.stack.spec;
-        ReleaseName::of_stack(name, &spec.provider, &spec.name).map(|name| name.version)
-    }
-
     /// The releases of the ClusterStack that live objects say they are of, and that are not there as last seen.
     fn unseen<'l>(&self, live: &'l Live) -> BTreeSet<&'l str> {
         let namespace = self.release.namespace().unwrap_or_default();
@@ -451,18 +447,18 @@ impl Pass<'_> {
         };
         let is_unseen = |name: &&str| {
             let place = ObjectRef::new(name).within(&namespace);
-            self.version_of(name).is_some() && self.ctx.stack_releases.get(&place).is_none()
+            version_in(name, self.stack).is_some() && self.ctx.stack_releases.get(&place).is_none()
         };
         live.objects.values().filter_map(owner).filter(is_unseen).collect()
     }
 
     /// Those of them that are newer and are gone: the API server is asked, for they may just not have been seen.
     async fn newer_gone(&self, live: &Live) -> Result<BTreeSet<String>, Error> {
-        let own = self.version_of(&self.release.name_any());
+        let own = version_in(&self.release.name_any(), self.stack);
         let releases: Api<ClusterStackRelease> =
             Api::namespaced(self.ctx.clients.own(), &self.release.namespace().unwrap_or_default());
         let mut gone = BTreeSet::new();
-        for name in self.unseen(live).into_iter().filter(|name| self.version_of(name) > own) {
+        for name in self.unseen(live).into_iter().filter(|name| version_in(name, self.stack) > own) {
             let found = releases.get_metadata_opt(&observe::segment(name)).await;
             if found.doing(|| format!("reading ClusterStackRelease {name}"))?.is_none() {
                 gone.insert(name.to_owned());
@@ -474,14 +470,15 @@ impl Pass<'_> {
     /// The other releases of the ClusterStack, as last seen, by the value of their owner label; and those that are gone, of which something
     /// is still there, for it was kept or left behind. `gone` are those of them that are newer.
     fn siblings(&self, live: &Live, gone: &BTreeSet<String>) -> BTreeMap<String, Sibling> {
-        let Some(own) = self.version_of(&self.release.name_any()) else { return BTreeMap::new() };
-        let is_gone = |name: &&str| gone.contains(*name) || self.version_of(name).is_some_and(|version| version < own);
+        let Some(own) = version_in(&self.release.name_any(), self.stack) else { return BTreeMap::new() };
+        let is_gone =
+            |name: &&str| gone.contains(*name) || version_in(name, self.stack).is_some_and(|version| version < own);
         let gone = self.unseen(live).into_iter().filter(is_gone);
         let mut siblings: BTreeMap<_, _> = gone.map(|name| (name.to_owned(), Sibling::Older)).collect();
         let there = cluster_stack::owned(self.stack, self.ctx);
         siblings.extend(there.iter().filter_map(|other| {
             let name = other.name_any();
-            let sibling = match self.version_of(&name)?.cmp(&own) {
+            let sibling = match version_in(&name, self.stack)?.cmp(&own) {
                 std::cmp::Ordering::Less => Sibling::Older,
                 std::cmp::Ordering::Greater => Sibling::Newer,
                 std::cmp::Ordering::Equal => return None,

@@ -17,7 +17,7 @@ use self::removal::Removal;
 pub use self::search::Searches;
 use super::cluster_stack::{self, views, write_status};
 use super::delivery;
-use super::release_owner::{self, is_left_by, is_owned};
+use super::release_owner::{self, is_left_by, is_owned, version_in};
 use super::{Action, Context, Doing, Error, finalizer, reconcile_at};
 use crate::api::cluster_stack_release::Resource as Row;
 use crate::api::condition::Reason;
@@ -28,7 +28,7 @@ use crate::api::{
 use crate::core::in_use::{self, Footprint, Usage, User};
 use crate::core::inventory::is_unproved;
 use crate::core::manifest::ObjectKey;
-use crate::core::name::{ReleaseName, ReleaseVersion};
+use crate::core::name::ReleaseVersion;
 use crate::core::ownership::Owner;
 use crate::core::plan::key_of;
 use crate::core::retry::{self, ErrorClass};
@@ -247,20 +247,11 @@ async fn own_rows(
 ) -> Result<Vec<Row>, Error> {
     let rows = rows_of(release);
     let Some(stack) = stack else { return Ok(rows) };
-    let Some(name) = ReleaseName::of_stack(&release.name_any(), &stack.spec.provider, &stack.spec.name) else {
-        return Ok(rows);
+    let Some(version) = version_in(&release.name_any(), stack) else { return Ok(rows) };
+    let own = |owned: &[Arc<ClusterStackRelease>]| {
+        in_use::without_shared(&rows, newer(owned, stack, &version).iter().map(Vec::as_slice))
     };
-    let without = |newer: &[Vec<Row>]| in_use::without_shared(&rows, newer.iter().map(Vec::as_slice));
-    if without(&newer(&cluster_stack::owned(stack, ctx), stack, &name.version)) == rows {
-        return Ok(rows);
-    }
-    let (all, unread) = releases_beside(stack, ctx).await?;
-    if let Some(why) = unread {
-        // It may have what would go.
-        return Err(Error::Unreadable(why));
-    }
-    let owned: Vec<_> = all.into_iter().filter(|release| is_owned(release, stack)).map(Arc::new).collect();
-    Ok(without(&newer(&owned, stack, &name.version)))
+    of_owned(stack, ctx, own, |own| *own == rows).await
 }
 
 /// The inventories of those of a ClusterStack's releases that are newer than a version, and stay.
@@ -270,8 +261,8 @@ pub(super) fn newer(
     version: &ReleaseVersion,
 ) -> Vec<Vec<Row>> {
     let is_newer = |release: &&Arc<ClusterStackRelease>| {
-        let name = ReleaseName::of_stack(&release.name_any(), &stack.spec.provider, &stack.spec.name);
-        release.metadata.deletion_timestamp.is_none() && name.is_some_and(|name| name.version > *version)
+        release.metadata.deletion_timestamp.is_none()
+            && version_in(&release.name_any(), stack).is_some_and(|of| of > *version)
     };
     let rows = |release: &Arc<ClusterStackRelease>| release.status.as_ref().map(|status| status.resources.clone());
     owned.iter().filter(is_newer).filter_map(rows).collect()
@@ -288,15 +279,12 @@ async fn shared(
         return Ok(BTreeMap::new());
     };
     let rows = rows_of(release);
-    let of = |owned: &[Arc<ClusterStackRelease>]| {
-        let version = |other: &ClusterStackRelease| {
-            ReleaseName::of_stack(&other.name_any(), &stack.spec.provider, &stack.spec.name).map(|name| name.version)
-        };
+    let shared = |owned: &[Arc<ClusterStackRelease>]| {
         let stays = |other: &&Arc<ClusterStackRelease>| {
             other.metadata.deletion_timestamp.is_none() && other.uid() != release.uid()
         };
         let mut others: Vec<_> = owned.iter().filter(stays).collect();
-        others.sort_by_cached_key(|other| version(other));
+        others.sort_by_cached_key(|other| version_in(&other.name_any(), stack));
         let mut shared = BTreeMap::new();
         for other in others {
             let has = other.status.as_ref().map(|status| status.resources.as_slice()).unwrap_or_default();
@@ -304,8 +292,19 @@ async fn shared(
         }
         shared
     };
-    if of(&cluster_stack::owned(stack, ctx)).is_empty() {
-        return Ok(BTreeMap::new());
+    of_owned(stack, ctx, shared, BTreeMap::is_empty).await
+}
+
+/// What `find` makes of the releases of a ClusterStack: as last seen if that `is_nothing`, else of what is read afresh.
+async fn of_owned<T>(
+    stack: &ClusterStack,
+    ctx: &Context,
+    find: impl Fn(&[Arc<ClusterStackRelease>]) -> T,
+    is_nothing: impl FnOnce(&T) -> bool,
+) -> Result<T, Error> {
+    let seen = find(&cluster_stack::owned(stack, ctx));
+    if is_nothing(&seen) {
+        return Ok(seen);
     }
     let (all, unread) = releases_beside(stack, ctx).await?;
     if let Some(why) = unread {
@@ -313,7 +312,7 @@ async fn shared(
         return Err(Error::Unreadable(why));
     }
     let owned: Vec<_> = all.into_iter().filter(|release| is_owned(release, stack)).map(Arc::new).collect();
-    Ok(of(&owned))
+    Ok(find(&owned))
 }
 
 /// Whether nothing says what a release applied. That is so too where this process made it and never came to sending anything for it:

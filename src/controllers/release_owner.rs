@@ -7,12 +7,17 @@ use serde_json::json;
 
 use crate::api::{CLUSTER_STACK_LABEL, ClusterStack, ClusterStackRelease, FIELD_MANAGER};
 use crate::core::manifest::label_value;
-use crate::core::name::ReleaseName;
+use crate::core::name::{ReleaseName, ReleaseVersion};
 
 /// Whether `stack` owns `release`.
 pub(super) fn is_owned(release: &ClusterStackRelease, stack: &ClusterStack) -> bool {
     release.namespace() == stack.namespace()
         && release.owner_references().iter().any(|owner| owner.kind == "ClusterStack" && owner.name == stack.name_any())
+}
+
+/// The version of a release of `stack`, by its name; `None` for one that is called otherwise.
+pub(super) fn version_in(release: &str, stack: &ClusterStack) -> Option<ReleaseVersion> {
+    ReleaseName::of_stack(release, &stack.spec.provider, &stack.spec.name).map(|name| name.version)
 }
 
 /// Whether `release` was one of `stack`, and lost its owner: by a deletion that orphans, or by a restore without it.
@@ -21,7 +26,7 @@ pub(super) fn is_left_by(release: &ClusterStackRelease, stack: &ClusterStack) ->
         && release.owner_references().is_empty()
         && release.metadata.deletion_timestamp.is_none()
         && release.labels().get(CLUSTER_STACK_LABEL) == Some(&label_value(&stack.name_any()))
-        && ReleaseName::of_stack(&release.name_any(), &stack.spec.provider, &stack.spec.name).is_some()
+        && version_in(&release.name_any(), stack).is_some()
 }
 
 /// Makes a release that lost its owner one of the ClusterStack again. Whether that is there, and stays: of one that is deleted

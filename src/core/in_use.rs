@@ -169,13 +169,36 @@ pub fn templates_of_class(class: &Value) -> BTreeSet<(String, String)> {
 /// names its template without a namespace. Where there is such a template in the namespace of its Cluster's class, it is that one.
 pub fn doubtful(releases: &[Footprint], world: &World) -> BTreeSet<Place> {
     let clones = world.templates.iter().chain(&world.machines);
-    let doubtful = clones.filter_map(|clone| {
+    let templates: BTreeSet<(&str, &str)> = releases
+        .iter()
+        .flat_map(|release| &release.templates)
+        .map(|(kind, name)| (kind.as_str(), name.as_str()))
+        .collect();
+    let of_one = |clone: &&Cloned| templates.contains(&(clone.base_kind.as_str(), clone.from.as_str()));
+    let doubtful = clones.filter(of_one).filter_map(|clone| {
         let class = class_of(clone, world)?;
         let template = (clone.base_kind.clone(), clone.from.clone());
         let may_be = |release: &Footprint| release.templates.contains(&template) && !is_near(class, release);
         releases.iter().any(may_be).then(|| (class.0.clone(), template.0, template.1))
     });
     doubtful.collect()
+}
+
+/// Whether clones look as if they were of one of these releases, in another namespace, and belong to no Cluster that was read: it may
+/// have been made since then.
+pub fn is_behind(releases: &[Footprint], world: &World) -> bool {
+    let clones = world.templates.iter().chain(&world.machines);
+    let mut foreign = clones.filter(|clone| {
+        let template = (clone.base_kind.clone(), clone.from.clone());
+        let is_near = |release: &Footprint| release.classes.iter().any(|(namespace, _)| *namespace == clone.namespace);
+        releases.iter().any(|release| release.templates.contains(&template) && !is_near(release))
+    });
+    foreign.any(|clone| is_left(clone, world))
+}
+
+/// Whether the Cluster of a clone is gone.
+fn is_left(clone: &Cloned, world: &World) -> bool {
+    cluster_of(clone, world).is_none()
 }
 
 fn cluster_of<'a>(clone: &Cloned, world: &'a World) -> Option<&'a ClusterUse> {
@@ -211,6 +234,8 @@ pub enum User {
     },
     /// A Cluster has left it and still runs machines or templates of it.
     RollingOut(String),
+    /// A Cluster is gone, and machines or templates of it are left that were cloned from this release.
+    Left(String),
     /// A ClusterAddon holds it.
     Addon(String),
 }
@@ -223,6 +248,7 @@ impl std::fmt::Display for User {
                 write!(f, "Cluster {cluster} (its ClusterClass {namespace}/{name} refers to templates of it)")
             }
             Self::RollingOut(name) => write!(f, "Cluster {name} (still rolling out)"),
+            Self::Left(name) => write!(f, "what is left of Cluster {name}, which is gone"),
             Self::Addon(name) => write!(f, "ClusterAddon {name}"),
         }
     }
@@ -308,7 +334,9 @@ pub fn users(release: &Footprint, world: &World) -> Vec<User> {
     }
     for cluster in rolling_out(release, world) {
         if !naming.contains(&(cluster.0.as_str(), cluster.1.as_str())) {
-            users.insert(User::RollingOut(format!("{}/{}", cluster.0, cluster.1)));
+            let is_there = world.clusters.iter().any(|c| c.namespace == cluster.0 && c.name == cluster.1);
+            let user = if is_there { User::RollingOut } else { User::Left };
+            users.insert(user(format!("{}/{}", cluster.0, cluster.1)));
         }
     }
     for addon in &world.addons {
@@ -327,9 +355,13 @@ pub fn users(release: &Footprint, world: &World) -> Vec<User> {
 /// are replaced: a control plane machine whose template is gone may be of any release with such templates.
 ///
 /// A clone names its template without a namespace. Where the Cluster uses a class of another namespace now, and there is such a
-/// release or such a template, it is that one's.
+/// release or such a template, it is that one's. Where its Cluster is gone it is taken for one of its own namespace: else anybody
+/// could hold the releases of all others, by a label.
 fn rolling_out(release: &Footprint, world: &World) -> BTreeSet<(String, String)> {
     let is_here = |clone: &Cloned| {
+        if is_left(clone, world) {
+            return release.classes.iter().any(|(namespace, _)| *namespace == clone.namespace);
+        }
         class_of(clone, world).is_none_or(|class| {
             let same_name = release.classes.iter().any(|(_, name)| *name == class.1);
             let is_elsewhere =

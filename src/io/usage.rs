@@ -32,8 +32,12 @@ pub async fn read(
 ) -> Usage {
     match world(client, kinds, releases, templates).await {
         Ok(world) => Usage::Known(world),
-        Err(error) => Usage::Unknown(format!("Clusters can't be listed: {}", refusal(&error).message)),
+        Err(error) => Usage::Unknown(unknown(&error)),
     }
+}
+
+fn unknown(error: &kube::Error) -> String {
+    format!("Clusters can't be listed: {}", refusal(error).message)
 }
 
 async fn world(
@@ -42,11 +46,69 @@ async fn world(
     releases: &[Footprint],
     templates: &BTreeSet<(String, String)>,
 ) -> Result<World, kube::Error> {
-    let clusters = clusters(client, kinds).await?;
-    let mut world = World { clusters, addons: addons(client, kinds).await?, ..World::default() };
-    if world.clusters.is_empty() {
-        return Ok(world);
+    let mut world = naming(client, kinds).await?;
+    if !(world.clusters.is_empty() || templates.is_empty()) {
+        add_clones(&mut world, client, kinds, releases, templates).await?;
+        world.classes = classes(client, kinds, in_use::classes_of_others(releases, &world)).await?;
     }
+    Ok(world)
+}
+
+/// Which of these releases somebody uses, by their names: read afresh, and only what decides. Most are named by a Cluster; what Cluster
+/// API cloned, and which templates other ClusterClasses refer to, is read for those that are not.
+///
+/// # Errors
+/// Why it is not known.
+pub async fn used(
+    client: &Client,
+    kinds: &Kinds,
+    releases: Vec<Footprint>,
+    templates: &BTreeSet<(String, String)>,
+) -> Result<BTreeSet<String>, String> {
+    let all: BTreeSet<String> = releases.iter().map(|release| release.release.clone()).collect();
+    let unused = match unused(client, kinds, releases, templates).await {
+        Ok(unused) => unused,
+        Err(error) => return Err(unknown(&error)),
+    };
+    let unused: BTreeSet<String> = unused.into_iter().map(|release| release.release).collect();
+    Ok(&all - &unused)
+}
+
+async fn unused(
+    client: &Client,
+    kinds: &Kinds,
+    mut open: Vec<Footprint>,
+    templates: &BTreeSet<(String, String)>,
+) -> Result<Vec<Footprint>, kube::Error> {
+    let mut world = naming(client, kinds).await?;
+    open.retain(|release| in_use::users(release, &world).is_empty());
+    let has = |base: &str| open.iter().any(|release| release.templates.iter().any(|(kind, _)| kind == base));
+    let of_open = |(_, kind): &&(String, String)| kind.strip_suffix("Template").is_some_and(has);
+    let templates: BTreeSet<(String, String)> = templates.iter().filter(of_open).cloned().collect();
+    if world.clusters.is_empty() || templates.is_empty() {
+        return Ok(open);
+    }
+    add_clones(&mut world, client, kinds, &open, &templates).await?;
+    open.retain(|release| in_use::users(release, &world).is_empty());
+    world.classes = classes(client, kinds, in_use::classes_of_others(&open, &world)).await?;
+    open.retain(|release| in_use::users(release, &world).is_empty());
+    Ok(open)
+}
+
+/// Who names releases and their ClusterClasses.
+async fn naming(client: &Client, kinds: &Kinds) -> Result<World, kube::Error> {
+    let (clusters, addons) = tokio::try_join!(clusters(client, kinds), addons(client, kinds))?;
+    Ok(World { clusters, addons, ..World::default() })
+}
+
+/// Adds what Cluster API cloned from templates of these kinds, and where there are others of the same name.
+async fn add_clones(
+    world: &mut World,
+    client: &Client,
+    kinds: &Kinds,
+    releases: &[Footprint],
+    templates: &BTreeSet<(String, String)>,
+) -> Result<(), kube::Error> {
     let clones = templates.iter().filter(|(_, kind)| kind.ends_with("Template")).map(|(group, kind)| async move {
         let base = kind.trim_end_matches("Template");
         let (of_template, of_machine) =
@@ -57,11 +119,12 @@ async fn world(
         world.templates.extend(of_template);
         world.machines.extend(of_machine);
     }
-    if !templates.is_empty() {
-        world.classes = classes(client, kinds, in_use::classes_of_others(releases, &world)).await?;
-        world.elsewhere = there(client, kinds, templates, in_use::doubtful(releases, &world)).await?;
+    if in_use::is_behind(releases, world) {
+        // A Cluster is made before what is cloned for it.
+        world.clusters = clusters(client, kinds).await?;
     }
-    Ok(world)
+    world.elsewhere = there(client, kinds, templates, in_use::doubtful(releases, world)).await?;
+    Ok(())
 }
 
 /// What these ClusterClasses refer to. One that is not there refers to nothing.
@@ -178,3 +241,6 @@ async fn cloned(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

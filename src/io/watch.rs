@@ -65,6 +65,34 @@ pub struct Watches {
 /// A Cluster as last seen: what matters of it, and a hash of what templates of values see.
 type Seen = (Cluster, u64);
 
+/// What Clusters use, as last seen.
+#[derive(Default)]
+struct Uses {
+    all: HashMap<(String, String), ClusterUse>,
+    /// While all are listed: those that were.
+    listed: Option<HashSet<(String, String)>>,
+}
+
+impl Uses {
+    /// Takes down one, or that it is gone. What was known of it.
+    fn take(&mut self, cluster: &ClusterUse, deleted: bool) -> Option<ClusterUse> {
+        let id = (cluster.namespace.clone(), cluster.name.clone());
+        if deleted {
+            return self.all.remove(&id);
+        }
+        if let Some(listed) = &mut self.listed {
+            listed.insert(id.clone());
+        }
+        self.all.insert(id, cluster.clone())
+    }
+
+    /// All are listed: takes out those that were not.
+    fn end_list(&mut self) -> Vec<ClusterUse> {
+        let Some(listed) = self.listed.take() else { return Vec::new() };
+        self.all.extract_if(|id, _| !listed.contains(id)).map(|(_, cluster)| cluster).collect()
+    }
+}
+
 #[derive(Default)]
 struct Applied {
     /// What the watches have shown.
@@ -75,10 +103,26 @@ struct Applied {
 /// What one watch is of: group, version and kind, and the label that its objects carry.
 type Watched = (String, &'static str);
 
-/// An applied object: whose it is, and the version in which we saw it last.
-struct Known {
-    owner: ObjectRef<ClusterStackRelease>,
-    resource_version: String,
+/// An applied object: the releases that have it (two of a ClusterStack may), each with the version in which it saw it last.
+#[derive(Default)]
+struct Known(Vec<(ObjectRef<ClusterStackRelease>, String)>);
+
+impl Known {
+    fn version(&self, owner: &ObjectRef<ClusterStackRelease>) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == owner).map(|(_, version)| version.as_str())
+    }
+
+    fn set(&mut self, owner: &ObjectRef<ClusterStackRelease>, version: &str) {
+        match self.0.iter_mut().find(|(known, _)| known == owner) {
+            Some((_, known)) => version.clone_into(known),
+            None => self.0.push((owner.clone(), version.to_owned())),
+        }
+    }
+
+    /// Those to whom it is news that it has this version now; `None` if it is gone.
+    fn told(&self, version: Option<&str>) -> impl Iterator<Item = &ObjectRef<ClusterStackRelease>> {
+        self.0.iter().filter(move |(_, known)| version != Some(known.as_str())).map(|(owner, _)| owner)
+    }
 }
 
 /// The end of a watch, also where it panics: it vouches for nothing any more.
@@ -143,7 +187,7 @@ impl Watches {
     ) {
         let is_new = {
             let mut applied = self.lock();
-            applied.objects.insert(key.clone(), Known { owner: owner.clone(), resource_version: version.to_owned() });
+            applied.objects.entry(key.clone()).or_default().set(owner, version);
             let watched = watched(&kind.resource, label);
             let is_new = !applied.kinds.contains_key(&watched);
             if is_new {
@@ -168,17 +212,20 @@ impl Watches {
     ) -> bool {
         let (applied, now) = (self.lock(), Instant::now());
         objects.into_iter().all(|(key, kind)| {
-            let known = applied.objects.get(key).filter(|known| known.owner == *owner);
+            let version = applied.objects.get(key).and_then(|known| known.version(owner));
             let shown = applied.kinds.get(&watched(&kind.resource, OWNER_KIND_LABEL));
-            known.zip(shown).is_some_and(|(known, shown)| {
-                shown.vouches(shown.id(&key.namespace, &key.name), &known.resource_version, (looked, now))
+            version.zip(shown).is_some_and(|(version, shown)| {
+                shown.vouches(shown.id(&key.namespace, &key.name), version, (looked, now))
             })
         })
     }
 
     /// Forgets the objects of a release that is gone.
     pub fn forget(&self, owner: &ObjectRef<ClusterStackRelease>) {
-        self.lock().objects.retain(|_, known| known.owner != *owner);
+        self.lock().objects.retain(|_, known| {
+            known.0.retain(|(known, _)| known != owner);
+            !known.0.is_empty()
+        });
     }
 
     async fn watch_kind(self: Arc<Self>, resource: ApiResource, label: &'static str) {
@@ -251,7 +298,12 @@ impl Watches {
                 (&key.group, &key.kind) == (&resource.group, &resource.kind)
                     && gone.contains(&shown.id(&key.namespace, &key.name))
             };
-            applied.objects.iter().filter(|(key, _)| is_gone(key)).map(|(_, known)| known.owner.clone()).collect()
+            applied
+                .objects
+                .iter()
+                .filter(|(key, _)| is_gone(key))
+                .flat_map(|(_, known)| known.told(None).cloned())
+                .collect()
         };
         for owner in owners {
             self.tell(Notice::Applied(owner));
@@ -278,15 +330,15 @@ impl Watches {
             namespace: object.namespace().unwrap_or_default(),
             name: object.name_any(),
         };
-        let owner = {
+        let version = object.resource_version().filter(|_| !deleted);
+        let owners: Vec<ObjectRef<ClusterStackRelease>> = {
             let applied = self.lock();
             let Some(known) = applied.objects.get(&key) else { return };
-            if !deleted && object.resource_version().as_deref() == Some(known.resource_version.as_str()) {
-                return;
-            }
-            known.owner.clone()
+            known.told(version.as_deref()).cloned().collect()
         };
-        self.tell(Notice::Applied(owner));
+        for owner in owners {
+            self.tell(Notice::Applied(owner));
+        }
     }
 
     /// Where their tasks are.
@@ -352,46 +404,62 @@ impl Watches {
     }
 
     async fn clusters(&self, kinds: Arc<Kinds>, stop: CancellationToken) {
-        let Some(kind) = self.cluster_kind(&kinds, &stop).await else { return };
+        let found = self.cluster_kind(&kinds, &stop).await;
+        self.lock_clusters().clear();
+        let Some(kind) = found else { return };
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind.resource);
         let mut events = patient(api, watcher::Config::default());
         let mut machines = self.machines(&kinds).await;
-        let mut known: HashMap<(String, String), ClusterUse> = HashMap::new();
-        self.lock_clusters().clear();
+        let mut known = Uses::default();
         self.clusters_unread.store(true, Ordering::Relaxed);
         loop {
-            let (object, deleted) = tokio::select! {
+            let event = tokio::select! {
                 () = stop.cancelled() => return,
-                event = self.next(&mut events) => match event {
-                    Some(Event::Apply(object) | Event::InitApply(object)) => (object, false),
-                    Some(Event::Delete(object)) => (object, true),
-                    Some(Event::InitDone) => {
-                        self.clusters_unread.store(false, Ordering::Relaxed);
-                        continue;
-                    }
-                    Some(Event::Init) => continue,
-                    None => return,
-                },
+                event = self.next(&mut events) => event,
                 event = self.next(&mut machines) => {
                     // Its Cluster may have left a release with it.
                     if let Some(Event::Delete(machine)) = event
                         && let Some(cluster) = machine.labels().get(CLUSTER_NAME_LABEL)
-                        && let Some(cluster) = known.get(&(machine.namespace().unwrap_or_default(), cluster.clone()))
+                        && let Some(cluster) = known.all.get(&(machine.namespace().unwrap_or_default(), cluster.clone()))
                     {
                         self.tell(Notice::Cluster(namespaces_of_classes([Some(cluster), None])));
                     }
                     continue;
                 }
             };
-            let object = plain(&object, &kind);
-            self.addons(&object, deleted);
-            let Some(cluster) = in_use::cluster(&object) else { continue };
-            let id = (cluster.namespace.clone(), cluster.name.clone());
-            let before = if deleted { known.remove(&id) } else { known.insert(id, cluster.clone()) };
-            if !deleted && before.as_ref() == Some(&cluster) {
-                continue;
+            match event {
+                Some(Event::Apply(object) | Event::InitApply(object)) => {
+                    self.cluster(&plain(&object, &kind), false, &mut known);
+                }
+                Some(Event::Delete(object)) => self.cluster(&plain(&object, &kind), true, &mut known),
+                Some(Event::Init) => known.listed = Some(HashSet::new()),
+                Some(Event::InitDone) => {
+                    self.clusters_unread.store(false, Ordering::Relaxed);
+                    self.clusters_are_gone(known.end_list());
+                }
+                None => return,
             }
+        }
+    }
+
+    /// Takes down what a Cluster uses, and tells of what changed.
+    fn cluster(&self, object: &Value, deleted: bool, known: &mut Uses) {
+        self.addons(object, deleted);
+        let Some(cluster) = in_use::cluster(object) else { return };
+        let before = known.take(&cluster, deleted);
+        if deleted || before.as_ref() != Some(&cluster) {
             self.tell(Notice::Cluster(namespaces_of_classes([Some(&cluster), before.as_ref()])));
+        }
+    }
+
+    /// Forgets Clusters that went while nobody watched, and tells of them.
+    fn clusters_are_gone(&self, gone: Vec<ClusterUse>) {
+        for cluster in gone {
+            let namespaces = namespaces_of_classes([Some(&cluster), None]);
+            let ClusterUse { namespace, name, .. } = cluster;
+            self.lock_clusters().remove(&(namespace.clone(), name.clone()));
+            self.tell(Notice::Addons(namespace, name));
+            self.tell(Notice::Cluster(namespaces));
         }
     }
 

@@ -13,7 +13,7 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::super::changes::{self, asking_by, touched};
+use super::super::changes::{self, Touched, asking_by, touched};
 use super::super::controller::{Controller, Reading};
 use super::super::passes::{has_read_all, seated};
 use super::super::seats::Seat;
@@ -39,10 +39,11 @@ pub(in crate::controllers) async fn run(
         .reflect(writer)
         .inspect_ok(reading.noted());
     let watches = Arc::clone(&ctx.watches);
+    let mut held = Held::default();
     let changes = touched(changes).inspect_ok(move |addon| {
-        if addon.is_gone {
-            // It outlives its Cluster, and uses a release until then.
-            watches.tell(Notice::Cluster(addon.object.namespace().into_iter().collect()));
+        if held.left(addon) {
+            let class = class_seen(&addon.object, &watches).map(|(namespace, _)| namespace);
+            watches.tell(Notice::Cluster(addon.object.namespace().into_iter().chain(class).collect()));
         }
     });
     let addons = reader.clone();
@@ -53,6 +54,27 @@ pub(in crate::controllers) async fn run(
     let cancel = ctx.cancel.clone();
     let controller = Controller { store: reader, reading, ctx, on_error, intake, cancel };
     controller.run(asking_by(changes, edit), triggers, pass).await;
+}
+
+/// The releases that ClusterAddons hold, as last seen: a Cluster that has moved on uses one until its addons have too, and a ClusterAddon
+/// may outlive its Cluster.
+#[derive(Default)]
+struct Held(HashMap<ObjectRef<ClusterAddon>, String>);
+
+impl Held {
+    /// Whether a ClusterAddon has left the release that it held.
+    fn left(&mut self, addon: &Touched<ClusterAddon>) -> bool {
+        let id = ObjectRef::from_obj(&addon.object);
+        let before =
+            if addon.is_gone { self.0.remove(&id) } else { self.0.insert(id, addon.object.spec.cluster_stack.clone()) };
+        before.is_some_and(|before| !before.is_empty() && (addon.is_gone || before != addon.object.spec.cluster_stack))
+    }
+}
+
+/// The ClusterClass of an addon's Cluster, as last seen.
+fn class_seen(addon: &ClusterAddon, watches: &Watches) -> Option<Class> {
+    let cluster = addon.spec.cluster_ref.name.as_deref()?;
+    watches.cluster_seen(&addon.namespace()?, cluster)?.class
 }
 
 /// What of a ClusterAddon asks for a pass: all but what the operator reports, and notes itself when all stages are done.
@@ -167,6 +189,30 @@ mod tests {
             (json!({"values": {"a": 1}}), true),
         ] {
             assert_eq!(edit(&addon(spec.clone(), 2)) != before, asks, "{spec}");
+        }
+    }
+
+    #[test]
+    fn who_leaves_a_release_is_told_of() {
+        let addon = |release: &str, is_gone: bool| {
+            Touched {
+            object: serde_json::from_value(json!({
+                "metadata": {"name": "a", "namespace": "n"}, "spec": {"clusterRef": {"name": "c"}, "clusterStack": release},
+            }))
+            .unwrap(),
+            is_gone,
+        }
+        };
+        let mut held = Held::default();
+        for (what, release, is_gone, left) in [
+            ("it is seen first", "v1", false, false),
+            ("it stays", "v1", false, false),
+            ("it moves on", "v2", false, true),
+            ("it goes", "v2", true, true),
+            ("it holds none yet", "", false, false),
+            ("it holds one", "v3", false, false),
+        ] {
+            assert_eq!(held.left(&addon(release, is_gone)), left, "{what}");
         }
     }
 }

@@ -104,6 +104,29 @@ fn a_clone_is_of_the_release_next_to_the_class_of_its_cluster() {
 }
 
 #[test]
+fn what_is_left_of_a_cluster_holds_releases_of_its_own_namespace_alone() {
+    let row = |namespace: &str| Resource {
+        group: "infrastructure.cluster.x-k8s.io".into(),
+        kind: "DockerMachineTemplate".into(),
+        namespace: namespace.into(),
+        name: "tmpl-v1".into(),
+        ..Resource::default()
+    };
+    let left = vec![clone("DockerMachine", "m", "tmpl-v1")];
+    for (namespace, there, behind, expected) in [
+        ("team", false, false, vec![User::Left("team/c".into())]),
+        ("stacks", false, true, vec![]),
+        ("stacks", true, false, vec![User::RollingOut("team/c".into())]),
+    ] {
+        let release = footprint("docker-x-1-34-v1", namespace, &[row(namespace)]);
+        let clusters = Vec::from_iter(there.then(|| cluster_of(&json!({"class": "x", "classNamespace": namespace}))));
+        let world = World { clusters, machines: left.clone(), ..World::default() };
+        assert_eq!(is_behind(std::slice::from_ref(&release), &world), behind, "{namespace}");
+        assert_eq!(users(&release, &world), expected, "{namespace}, there: {there}");
+    }
+}
+
+#[test]
 fn a_copied_class_holds_the_release_whose_templates_it_names() {
     let beta1 = |name: &str| {
         json!({"spec": {
@@ -211,7 +234,8 @@ fn a_template_that_releases_have_in_common_holds_the_newest_of_them() {
         control_plane: false,
     };
     let machine = Cloned { name: "machine".into(), from: "clone".into(), ..clone.clone() };
-    let world = World { templates: vec![clone], machines: vec![machine], ..World::default() };
+    let clusters = vec![cluster_of(&json!({"class": "newer", "classNamespace": "stacks"}))];
+    let world = World { clusters, templates: vec![clone], machines: vec![machine], ..World::default() };
     let users_of = |rows: &[Resource]| users(&footprint("docker-x-1-34-v1", "stacks", rows), &world).len();
     assert_eq!((users_of(&old), users_of(&without_shared(&old, [&new[..]].into_iter())), users_of(&new)), (1, 0, 1));
 }

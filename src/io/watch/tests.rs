@@ -94,3 +94,69 @@ async fn only_the_owners_objects_in_the_version_that_was_shown_are_vouched_for()
     watches.take(&kind.resource, &watched, Event::Delete(event("b", "3")));
     assert!(!vouched(&owner, &["b"]));
 }
+
+/// A Cluster of a class as an API server has it.
+fn cluster(name: &str, class: &str) -> Value {
+    json!({
+        "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+        "metadata": {"name": name, "namespace": "n", "uid": name}, "spec": {"topology": {"classRef": {"name": class}}},
+    })
+}
+
+#[tokio::test]
+async fn a_cluster_that_went_while_nobody_watched_is_forgotten_and_told() {
+    let (watches, mut told, _cancel) = watches(forgetful(Arc::default()));
+    let mut known = Uses { listed: Some(HashSet::new()), ..Uses::default() };
+    for name in ["a", "b"] {
+        watches.cluster(&cluster(name, "v1"), false, &mut known);
+    }
+    watches.clusters_are_gone(known.end_list());
+    watches.cluster(&cluster("c", "v1"), false, &mut known);
+    let classes = BTreeSet::from([("n".to_owned(), "v1".to_owned())]);
+    let seen =
+        |watches: &Watches| watches.clusters_of(&classes).into_iter().map(|(_, name)| name).collect::<BTreeSet<_>>();
+    assert_eq!(seen(&watches), ["a", "b", "c"].map(ToOwned::to_owned).into());
+    while told.try_recv().is_ok() {}
+    known.listed = Some(HashSet::new());
+    watches.cluster(&cluster("b", "v1"), false, &mut known);
+    watches.clusters_are_gone(known.end_list());
+    assert_eq!(seen(&watches), ["b".to_owned()].into());
+    let mut gone = BTreeSet::new();
+    while let Ok(notice) = told.try_recv() {
+        match notice {
+            Notice::Addons(namespace, name) => drop(gone.insert((namespace, name))),
+            notice => assert_eq!(notice, Notice::Cluster(["n".to_owned()].into())),
+        }
+    }
+    assert_eq!(gone, [("n".to_owned(), "a".to_owned()), ("n".to_owned(), "c".to_owned())].into());
+}
+
+#[tokio::test]
+async fn what_two_releases_have_is_told_to_each_that_did_not_see_it_so() {
+    let (watches, mut told, _cancel) = watches(forgetful(Arc::default()));
+    let kind =
+        Kind { resource: ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "ConfigMap")), namespaced: true };
+    let watched = watched(&kind.resource, OWNER_KIND_LABEL);
+    watches.lock().kinds.insert(watched.clone(), Shown::default());
+    let owner = |name: &str| ObjectRef::new(name).within("n");
+    for (owner, version) in [(owner("new"), "2"), (owner("old"), "1")] {
+        watches.remember(&owner, &kind, &map("a"), version);
+    }
+    let mut is_told = |event: Event<Metadata>| {
+        watches.take(&kind.resource, &watched, event);
+        let told = std::iter::from_fn(|| told.try_recv().ok());
+        told.map(|notice| match notice {
+            Notice::Applied(owner) => owner.name,
+            other => panic!("{other:?}"),
+        })
+        .collect::<Vec<_>>()
+    };
+    let event = |version: &str| {
+        let metadata = json!({"name": "a", "namespace": "n", "resourceVersion": version});
+        serde_json::from_value(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})).unwrap()
+    };
+    assert_eq!(is_told(Event::Apply(event("2"))), ["old"]);
+    assert_eq!(is_told(Event::Apply(event("3"))), ["new", "old"]);
+    watches.forget(&owner("old"));
+    assert_eq!(is_told(Event::Delete(event("3"))), ["new"]);
+}
