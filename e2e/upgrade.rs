@@ -363,9 +363,11 @@ async fn an_object_that_two_releases_have_in_common_goes_over_to_the_newer_one()
 async fn what_two_releases_have_is_put_back_at_once() {
     let t = World::new("both").await;
     let _operator = t.operator(&[]);
-    let both = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: both}\ndata: {a: b}\n---\n";
+    let both = |a: &str| {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: both}}\ndata: {{a: {a}}}\n---\n{SETTINGS}")
+    };
     let repo = t.repo();
-    repo.release(V1, &format!("{both}{SETTINGS}")).release(V2, &format!("{both}{SETTINGS}"));
+    repo.release(V1, &both("old")).release(V2, &both("b"));
     t.create_stack("x", &repo.url(), json!({"versions": ["v1"], "interval": "1h"})).await;
     t.ready("x", "v2, v1").await;
     // The older one looks last, and leaves it to the newer.
@@ -380,6 +382,30 @@ async fn what_two_releases_have_is_put_back_at_once() {
         })
         .await;
     }
+    // What is deleted comes back as the newer one has it.
+    let before = t.get("v1", "ConfigMap", "both").await.unwrap();
+    t.delete("v1", "ConfigMap", "both").await;
+    let back = wait_within(QUICK, "the ConfigMap to come back", || async {
+        let map = t.get("v1", "ConfigMap", "both").await.unwrap_or_default();
+        if map["data"]["a"].is_null() || map["metadata"]["uid"] == before["metadata"]["uid"] {
+            return Err(map.to_string());
+        }
+        Ok(map)
+    })
+    .await;
+    assert_eq!(back["data"]["a"], "b");
+    assert_eq!(back["metadata"]["labels"], before["metadata"]["labels"]);
+    // Where nothing is put back nobody does it.
+    t.change_stack("x", json!({"spec": {"driftMode": "warn"}})).await;
+    t.looked_again("x").await;
+    t.delete("v1", "ConfigMap", "both").await;
+    t.release(V2, "to say that it was deleted", |release| {
+        let rows = release.status.clone().unwrap_or_default().resources;
+        check(rows.iter().any(|row| row.name == "both" && row.error.contains("deleted")), &rows)
+    })
+    .await;
+    t.looked_again("x").await;
+    assert!(t.get("v1", "ConfigMap", "both").await.is_none());
 }
 
 #[tokio::test]

@@ -196,7 +196,8 @@ pub(super) fn owned(stack: &ClusterStack, ctx: &Context) -> Vec<Arc<ClusterStack
 }
 
 /// What `select` makes of the releases in use. That a Cluster names one is taken from what the watch saw: it stays then, at worst until the
-/// next event. Whether somebody uses what would go, or what is kept in its place, is read afresh. `Err` says why that can't be known.
+/// next event. Where another one would go, it is read afresh who uses those that no Cluster was seen to name. `Err` says why that can't
+/// be known.
 async fn by_use(
     stack: &ClusterStack,
     existing: &[Existing],
@@ -216,15 +217,15 @@ async fn by_use(
         (release.name.version.clone(), in_use::footprint(&object_name, &namespace, &rows))
     };
     let footprints: BTreeMap<ReleaseVersion, Footprint> = existing.iter().map(footprint).collect();
-    let is_named = |footprint: &Footprint| !ctx.watches.clusters_of(&footprint.classes).is_empty();
-    let mut used: BTreeSet<ReleaseVersion> =
-        footprints.iter().filter(|(_, footprint)| is_named(footprint)).map(|(version, _)| version.clone()).collect();
+    let listed = ctx.watches.clusters_are_listed();
+    let is_named = |footprint: &Footprint| listed && !ctx.watches.clusters_of(&footprint.classes).is_empty();
+    let (named, open): (Vec<_>, Vec<_>) = footprints.iter().partition(|(_, footprint)| is_named(footprint));
+    let mut used: BTreeSet<ReleaseVersion> = named.into_iter().map(|(version, _)| version.clone()).collect();
     let as_seen = select(&used);
-    if as_seen.delete.is_empty() {
+    if listed && as_seen.delete.is_empty() {
         return Ok(as_seen);
     }
-    let kept = as_seen.keep.iter().filter(|(_, kept)| *kept == Some(Kept::Kept)).map(|(name, _)| name);
-    let asked = as_seen.delete.iter().chain(kept).filter_map(|name| footprints.get(&name.version).cloned()).collect();
+    let asked = open.into_iter().map(|(_, footprint)| footprint.clone()).collect();
     let read = usage::used(&ctx.clients.own(), &ctx.kinds, asked, &templates).await?;
     let is_used = |(_, footprint): &(&ReleaseVersion, &Footprint)| read.contains(&footprint.release);
     used.extend(footprints.iter().filter(is_used).map(|(version, _)| version.clone()));

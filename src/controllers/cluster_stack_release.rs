@@ -31,7 +31,7 @@ use crate::api::{
     OWNER_NAME_LABEL, OWNER_NAMESPACE_LABEL, TRACEPARENT,
 };
 use crate::core::in_use;
-use crate::core::inventory::is_unproved;
+use crate::core::inventory::{is_left_to_sibling, is_unproved};
 use crate::core::manifest::{ObjectKey, label, label_value};
 use crate::core::name::ReleaseName;
 use crate::core::ownership::Owner;
@@ -433,8 +433,19 @@ impl Pass<'_> {
             fights: &self.ctx.memory.fights(&self.uid(), Timestamp::now()),
             retry_refused,
             siblings: &self.siblings(live, gone),
+            of_newer: &self.of_newer(recorded),
             leaves_secrets: is_operator,
         })
+    }
+
+    /// What newer releases of the ClusterStack have, as last seen; nothing where nothing was left to one of them.
+    fn of_newer(&self, recorded: &[Row]) -> BTreeSet<ObjectKey> {
+        let Some(own) = version_in(&self.release.name_any(), self.stack) else { return BTreeSet::new() };
+        if !recorded.iter().any(is_left_to_sibling) {
+            return BTreeSet::new();
+        }
+        let newer = deletion::newer(&cluster_stack::owned(self.stack, self.ctx), self.stack, &own);
+        newer.iter().flatten().map(plan::key_of).collect()
     }
 
     /// The releases of the ClusterStack that live objects say they are of, and that are not there as last seen.

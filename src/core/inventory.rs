@@ -24,7 +24,8 @@ pub fn left_to_sibling(wanted: &str) -> String {
     format!("{wanted}.{OF_SIBLING}")
 }
 
-fn is_left_to_sibling(row: &Resource) -> bool {
+/// Whether an object was left to a newer release when it was looked at last.
+pub fn is_left_to_sibling(row: &Resource) -> bool {
     row.digest.split_once('.').is_some_and(|(_, owned)| owned == OF_SIBLING)
 }
 

@@ -14,8 +14,8 @@ use crate::api::{
 };
 use crate::core::fields;
 use crate::core::inventory::{
-    NEVER_APPLIED, is_of_go_operator, kept, left_to_sibling, record, was_applied, was_refused_from_the_first,
-    was_synced,
+    NEVER_APPLIED, is_left_to_sibling, is_of_go_operator, kept, left_to_sibling, record, was_applied,
+    was_refused_from_the_first, was_synced,
 };
 use crate::core::manifest::{Manifest, ObjectKey, annotation, label, short_digest, wave};
 use crate::core::ownership::{self, Owner, Ownership};
@@ -59,6 +59,8 @@ pub struct Input<'a> {
     /// The other releases of the same ClusterStack, by the value of their owner label. An object that two of them have
     /// in common belongs to the newest one that has it.
     pub siblings: &'a BTreeMap<String, Sibling>,
+    /// What newer releases that stay have: what was left to one of them and is deleted is theirs to put back, or to leave so.
+    pub of_newer: &'a BTreeSet<ObjectKey>,
     /// Secrets that others made stay theirs: whose rights apply is not who brought the chart.
     pub leaves_secrets: bool,
 }
@@ -262,6 +264,9 @@ fn decide(
     }
     if desired.create_only && live.is_some() {
         return Action::Unchanged { digest: kept(row) };
+    }
+    if live.is_none() && row.is_some_and(is_left_to_sibling) && input.of_newer.contains(&manifest.key) {
+        return Action::Unchanged { digest: left_to_sibling(&wanted) };
     }
     let mut migrate = false;
     if let Some(live) = live {

@@ -97,7 +97,9 @@ async fn unused(
 
 /// Who names releases and their ClusterClasses.
 async fn naming(client: &Client, kinds: &Kinds) -> Result<World, kube::Error> {
-    let (clusters, addons) = tokio::try_join!(clusters(client, kinds), addons(client, kinds))?;
+    let clusters = clusters(client, kinds).await?;
+    // Later: one that notes a release that its Cluster is about to leave is seen by the one or the other.
+    let addons = addons(client, kinds).await?;
     Ok(World { clusters, addons, ..World::default() })
 }
 

@@ -60,6 +60,8 @@ pub struct Watches {
     clusters: Mutex<HashMap<(String, String), Seen>>,
     /// Clusters are served, and were never listed whole.
     clusters_unread: AtomicBool,
+    /// Clusters were listed whole, and are watched since then.
+    clusters_listed: AtomicBool,
 }
 
 /// A Cluster as last seen: what matters of it, and a hash of what templates of values see.
@@ -74,6 +76,18 @@ struct Uses {
 }
 
 impl Uses {
+    /// What an earlier watch saw: all are to be listed.
+    fn of(seen: HashMap<(String, String), Seen>) -> Self {
+        let of = |Cluster { namespace, name, class, rolled_out: reconciled, .. }| ClusterUse {
+            namespace,
+            name,
+            class,
+            reconciled,
+        };
+        let all = seen.into_iter().map(|(id, (cluster, _))| (id, of(cluster))).collect();
+        Self { all, listed: Some(HashSet::new()) }
+    }
+
     /// Takes down one, or that it is gone. What was known of it.
     fn take(&mut self, cluster: &ClusterUse, deleted: bool) -> Option<ClusterUse> {
         let id = (cluster.namespace.clone(), cluster.name.clone());
@@ -147,7 +161,8 @@ impl Watches {
         tasks: TaskTracker,
     ) -> Arc<Self> {
         let (applied, clusters) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { client, notices, cancel, tasks, applied, clusters, clusters_unread: AtomicBool::new(false) })
+        let (clusters_unread, clusters_listed) = Default::default();
+        Arc::new(Self { client, notices, cancel, tasks, applied, clusters, clusters_unread, clusters_listed })
     }
 
     fn lock(&self) -> MutexGuard<'_, Applied> {
@@ -405,24 +420,26 @@ impl Watches {
 
     async fn clusters(&self, kinds: Arc<Kinds>, stop: CancellationToken) {
         let found = self.cluster_kind(&kinds, &stop).await;
-        self.lock_clusters().clear();
-        let Some(kind) = found else { return };
+        if stop.is_cancelled() {
+            return;
+        }
+        self.clusters_listed.store(false, Ordering::Relaxed);
+        let mut known = Uses::of(std::mem::take(&mut *self.lock_clusters()));
+        let Some(kind) = found else { return self.clusters_are_gone(known.end_list()) };
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind.resource);
         let mut events = patient(api, watcher::Config::default());
         let mut machines = self.machines(&kinds).await;
-        let mut known = Uses::default();
+        if stop.is_cancelled() {
+            return;
+        }
         self.clusters_unread.store(true, Ordering::Relaxed);
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => return,
                 event = self.next(&mut events) => event,
                 event = self.next(&mut machines) => {
-                    // Its Cluster may have left a release with it.
-                    if let Some(Event::Delete(machine)) = event
-                        && let Some(cluster) = machine.labels().get(CLUSTER_NAME_LABEL)
-                        && let Some(cluster) = known.all.get(&(machine.namespace().unwrap_or_default(), cluster.clone()))
-                    {
-                        self.tell(Notice::Cluster(namespaces_of_classes([Some(cluster), None])));
+                    if let Some(Event::Delete(machine)) = event {
+                        self.machine_is_gone(&machine, &known);
                     }
                     continue;
                 }
@@ -435,11 +452,24 @@ impl Watches {
                 Some(Event::Init) => known.listed = Some(HashSet::new()),
                 Some(Event::InitDone) => {
                     self.clusters_unread.store(false, Ordering::Relaxed);
+                    self.clusters_listed.store(true, Ordering::Relaxed);
                     self.clusters_are_gone(known.end_list());
                 }
                 None => return,
             }
         }
+    }
+
+    /// Tells whose release may have been used by a Machine last: that of its Cluster's ClusterClass, or, of a Cluster that is gone, one
+    /// of its own namespace.
+    fn machine_is_gone(&self, machine: &Metadata, known: &Uses) {
+        let Some(cluster) = machine.labels().get(CLUSTER_NAME_LABEL) else { return };
+        let namespace = machine.namespace().unwrap_or_default();
+        let namespaces = match known.all.get(&(namespace.clone(), cluster.clone())) {
+            Some(cluster) => namespaces_of_classes([Some(cluster), None]),
+            None => BTreeSet::from([namespace]),
+        };
+        self.tell(Notice::Cluster(namespaces));
     }
 
     /// Takes down what a Cluster uses, and tells of what changed.
@@ -496,6 +526,11 @@ impl Watches {
     /// All Clusters, as last seen.
     pub fn clusters_seen(&self) -> Vec<Cluster> {
         self.lock_clusters().values().map(|(cluster, _)| cluster.clone()).collect()
+    }
+
+    /// Whether all Clusters were listed, and are watched: what is seen of them is what they are, or were a moment ago.
+    pub fn clusters_are_listed(&self) -> bool {
+        self.clusters_listed.load(Ordering::Relaxed)
     }
 
     /// Whether Clusters are served and could not be listed yet, as while nobody converts them: none seen is no word of them.

@@ -249,6 +249,7 @@ impl Work<'_> {
                 fights: &fights,
                 retry_refused,
                 siblings: &BTreeMap::new(),
+                of_newer: &BTreeSet::new(),
                 // The rights are the workload cluster's own.
                 leaves_secrets: false,
             };

@@ -4,6 +4,7 @@ use serde_json::json;
 use crate::api::cluster_stack_release::ResourceStatus;
 
 static NO_SIBLINGS: BTreeMap<String, Sibling> = BTreeMap::new();
+static NONE_OF_NEWER: BTreeSet<ObjectKey> = BTreeSet::new();
 static ALL_READ: BTreeSet<ObjectKey> = BTreeSet::new();
 static NO_FIGHTS: BTreeMap<ObjectKey, String> = BTreeMap::new();
 
@@ -25,6 +26,7 @@ fn input<'a>(
         fights: &NO_FIGHTS,
         retry_refused: false,
         siblings: &NO_SIBLINGS,
+        of_newer: &NONE_OF_NEWER,
         leaves_secrets: false,
     }
 }
@@ -210,6 +212,15 @@ fn what_two_releases_of_a_stack_have_in_common_belongs_to_the_newer_one() {
         let live = [(wanted.manifest.key.clone(), common.clone())].into();
         let input = Input { siblings: &siblings, ..input(&owner, std::slice::from_ref(&wanted), &[], &live) };
         assert_eq!(shown(&plan(&input).steps[0].action), expected, "{sibling:?}");
+    }
+    // Somebody deletes it. A release that has it no longer does nothing about it.
+    let (owner, wanted, live) = (owner(), desired("1"), BTreeMap::new());
+    let left = Resource { digest: left_to_sibling("any"), ..row("1") };
+    for (newer_has, expected) in [(true, "unchanged"), (false, "apply New")] {
+        let of_newer = newer_has.then(|| wanted.manifest.key.clone()).into_iter().collect();
+        let rows = [left.clone()];
+        let input = Input { of_newer: &of_newer, ..input(&owner, std::slice::from_ref(&wanted), &rows, &live) };
+        assert_eq!(shown(&plan(&input).steps[0].action), expected, "the newer one has it: {newer_has}");
     }
 }
 

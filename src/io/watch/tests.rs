@@ -160,3 +160,23 @@ async fn what_two_releases_have_is_told_to_each_that_did_not_see_it_so() {
     watches.forget(&owner("old"));
     assert_eq!(is_told(Event::Delete(event("3"))), ["new"]);
 }
+
+#[tokio::test]
+async fn the_last_machine_tells_of_the_class_of_its_cluster_or_of_its_own_namespace() {
+    let (watches, mut told, _cancel) = watches(forgetful(Arc::default()));
+    let mut of_other = cluster("there", "v1");
+    of_other["spec"]["topology"]["classRef"]["namespace"] = "stacks".into();
+    watches.cluster(&of_other, false, &mut Uses::default());
+    // As a watch begins that takes over from another one.
+    let mut known = Uses::of(std::mem::take(&mut *watches.lock_clusters()));
+    while told.try_recv().is_ok() {}
+    for (of_cluster, namespace) in [("there", "stacks"), ("gone", "n")] {
+        let labels = json!({CLUSTER_NAME_LABEL: of_cluster});
+        let machine = json!({"metadata": {"name": "m", "namespace": "n", "labels": labels}});
+        watches.machine_is_gone(&serde_json::from_value(machine).unwrap(), &known);
+        assert_eq!(told.try_recv(), Ok(Notice::Cluster([namespace.to_owned()].into())), "{of_cluster}");
+    }
+    watches.clusters_are_gone(known.end_list());
+    assert_eq!(told.try_recv(), Ok(Notice::Addons("n".into(), "there".into())));
+    assert_eq!(told.try_recv(), Ok(Notice::Cluster(["stacks".to_owned()].into())));
+}
